@@ -1,0 +1,33 @@
+"""The engines that hold the data. A backend runs generated SQL and returns exact tables; it decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dpsql.generate.query import Cancellation, EngineQuery
+from dpsql.policy.model import DatabaseSchema
+from dpsql.tables import ExactTable
+from dpsql.types import Value
+
+
+class Backend(Protocol):
+    """What dpsql needs of an engine. Every method may be called from several threads at once."""
+
+    def schema(self) -> DatabaseSchema:
+        """Tables, views, column types and enforced uniqueness, from the engine's catalogue."""
+        ...
+
+    def execute(
+        self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> list[ExactTable]:
+        """Run the queries on one snapshot of the data. The timeout, in seconds, covers all of them together."""
+        ...
+
+    def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
+        """The named columns of a public table, column by column, of at most `limit` + 1 rows."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the database. Calls that still run may finish."""
+        ...

@@ -1,0 +1,288 @@
+"""DuckDB: one file, opened for reading only and locked down."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+
+import duckdb
+import numpy as np
+
+from dpsql.errors import Error, InternalError, PolicyError
+from dpsql.generate.duckdb_lockdown import lock_down
+from dpsql.generate.engine_log import engine_failed, log_engine_error
+from dpsql.generate.query import Cancellation, EngineQuery
+from dpsql.generate.watchdog import Watch, Watchdog
+from dpsql.policy.model import ColumnSchema, DatabaseSchema, TableSchema
+from dpsql.tables import ExactTable, Integers
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Kind, Type, Value, decimal, integer
+
+_TYPES = {
+    "BOOLEAN": BOOLEAN,
+    "TINYINT": integer(5),
+    "UTINYINT": integer(5),
+    "SMALLINT": integer(5),
+    "USMALLINT": integer(5),
+    "INTEGER": integer(10),
+    "UINTEGER": integer(10),
+    "BIGINT": BIGINT,
+    "FLOAT": DOUBLE,
+    "DOUBLE": DOUBLE,
+    "VARCHAR": TEXT,
+    "UUID": TEXT,
+    "DATE": DATE,
+    "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMP_S": TIMESTAMP,
+    "TIMESTAMP_MS": TIMESTAMP,
+    "TIMESTAMP_NS": TIMESTAMP,
+    # The cast to TIMESTAMP depends on the zone, which the lock-down fixes.
+    "TIMESTAMP WITH TIME ZONE": TIMESTAMP,
+}
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+
+# Key types that NumPy carries without loss, and those that need Python's own types.
+_NUMPY_KEYS = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT)|FLOAT|DOUBLE|VARCHAR|TIMESTAMP")
+_PYTHON_KEYS = re.compile(r'DATE|U?HUGEINT|DECIMAL\(\d+,\d+\)|"NULL"')
+
+_CAST = {
+    Kind.BOOLEAN: "BOOLEAN",
+    Kind.INTEGER: "BIGINT",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.TEXT: "VARCHAR",
+    Kind.DATE: "DATE",
+    Kind.TIMESTAMP: "TIMESTAMP",
+}
+
+# Connections to one file share a database inside a process: the second must not meet it half locked.
+_opening = threading.Lock()
+
+
+class DuckDBBackend:
+    """A DuckDB file. Each call has its own cursor, so calls run side by side and are stopped one by one."""
+
+    def __init__(self, path: Path, *, memory: str, threads: int) -> None:
+        if not path.is_file():
+            raise PolicyError(f'there is no database at "{path}"', hint="Check the address in the policy.")
+        self._connection = _open(path, memory, threads)
+        self._watchdog = Watchdog()
+
+    def schema(self) -> DatabaseSchema:
+        """Tables, views, column types and enforced uniqueness, from the engine's catalogue."""
+        failure: Error
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                return _read_schema(cursor)
+        except duckdb.Error as error:
+            failure = engine_failed(error)
+        raise failure
+
+    def execute(
+        self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> list[ExactTable]:
+        """Run the queries on one snapshot of the data.
+
+        Claim: no error shows a value of the data.
+        Because: engine errors become a fixed sentence, raised outside the handler so that nothing is chained to it;
+        our own errors here name types and counts of columns, which the query text fixes.
+        Needs: queries that are total; otherwise the fact that one failed tells something.
+        """
+        failure: Error
+        try:
+            with (
+                closing(self._connection.cursor()) as cursor,
+                self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch,
+            ):
+                return _run_all(cursor, queries, watch)
+        except duckdb.Error as error:
+            failure = engine_failed(error)
+        raise failure
+
+    def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
+        """The named columns of a public table, column by column, of at most `limit` + 1 rows."""
+        declared = self.schema().tables[source[0], source[1]].columns
+        casts = [f"CAST({_quoted(name)} AS {_cast_type(declared[name])})" for name in columns]
+        sql = f"SELECT {', '.join(casts)} FROM {_quoted(source[0])}.{_quoted(source[1])} LIMIT {limit + 1}"
+        failure: Error
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                rows = cursor.execute(sql).fetchall()
+        except duckdb.Error as error:
+            failure = engine_failed(error)
+        else:
+            return [_public_column(declared[name], [row[i] for row in rows]) for i, name in enumerate(columns)]
+        raise failure
+
+    def close(self) -> None:
+        """Let go of the database. Calls that still run may finish."""
+        self._connection.close()
+
+
+# --- opening ---
+
+
+def _open(path: Path, memory: str, threads: int) -> duckdb.DuckDBPyConnection:
+    config: dict[str, str | bool | int | float | list[str]] = {"memory_limit": memory, "threads": threads}
+    with _opening:
+        try:
+            connection = duckdb.connect(str(path), read_only=True, config=config)
+            lock_down(connection)
+        except duckdb.Error as error:
+            log_id = log_engine_error(error)
+        else:
+            return connection
+    raise PolicyError(
+        f'the database at "{path}" cannot be opened (log id {log_id})',
+        hint="It must be a DuckDB file that nobody writes to; a process opens it with one set of limits.",
+    )
+
+
+# --- running ---
+
+
+def _run_all(cursor: duckdb.DuckDBPyConnection, queries: Sequence[EngineQuery], watch: Watch) -> list[ExactTable]:
+    try:
+        # A single statement sees one snapshot anyway.
+        if len(queries) > 1:
+            cursor.begin()
+        tables = []
+        for query in queries:
+            watch.check()
+            tables.append(_run(cursor, query))
+    except duckdb.InterruptException:
+        watch.check()
+        raise
+    return tables
+
+
+def _run(cursor: duckdb.DuckDBPyConnection, query: EngineQuery) -> ExactTable:
+    statements = cursor.extract_statements(query.sql)
+    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+        raise InternalError("generated SQL is not a single SELECT")
+    wanted = statements[0].named_parameters
+    if not wanted <= query.parameters.keys():
+        raise InternalError("generated SQL names a parameter that has no value")
+    # DuckDB refuses parameters that the statement does not name.
+    cursor.execute(statements[0], {name: query.parameters[name] for name in wanted})
+    types = [str(column[1]) for column in cursor.description or ()]
+    key_types, sum_types = types[: query.keys], types[query.keys :]
+    if any(name != "BIGINT" for name in sum_types):
+        raise InternalError("generated SQL returned a sum that is not a 64-bit integer")
+    if all(_NUMPY_KEYS.fullmatch(name) for name in key_types):
+        return _fetch_columns(cursor, key_types)
+    if all(_NUMPY_KEYS.fullmatch(name) or _PYTHON_KEYS.fullmatch(name) for name in key_types):
+        return _fetch_rows(cursor, key_types)
+    raise InternalError("generated SQL returned a key of a type that dpsql does not know")
+
+
+def _fetch_columns(cursor: duckdb.DuckDBPyConnection, key_types: list[str]) -> ExactTable:
+    columns = list(cursor.fetchnumpy().values())
+    sums: list[Integers] = []
+    for column in columns[len(key_types) :]:
+        if isinstance(column, np.ma.MaskedArray) or column.dtype != np.int64:
+            raise InternalError("generated SQL returned a sum that is NULL")
+        sums.append(column)
+    rows = len(columns[0])
+    # A masked cell is NULL; tolist() makes it None.
+    keys = tuple(zip(*(column.tolist() for column in columns[: len(key_types)]), strict=True)) or ((),) * rows
+    return _without_strange_times(ExactTable(keys, tuple(sums)), key_types)
+
+
+def _fetch_rows(cursor: duckdb.DuckDBPyConnection, key_types: list[str]) -> ExactTable:
+    """The slower way, for keys that NumPy would round (decimals, wide integers) or refuse (dates at infinity)."""
+    rows = cursor.fetchall()
+    width = len(cursor.description or ())
+    sums = []
+    for i in range(len(key_types), width):
+        if any(row[i] is None for row in rows):
+            raise InternalError("generated SQL returned a sum that is NULL")
+        sums.append(np.fromiter((row[i] for row in rows), np.int64, len(rows)))
+    keys = tuple(row[: len(key_types)] for row in rows)
+    return _without_strange_times(ExactTable(keys, tuple(sums)), key_types)
+
+
+def _without_strange_times(table: ExactTable, key_types: list[str]) -> ExactTable:
+    """Drop groups whose key is a date or timestamp that Python cannot hold (before year 1, after 9999, infinite).
+
+    Claim: sensitivities stay as they were, and no error tells that such a key exists.
+    Because: whether a group is dropped depends on its key alone, so every database loses the same cells.
+    Needs: DuckDB hands an infinite DATE over as the first or last day Python knows; queries that group by dates
+    bring them into range first, or that day's group appears twice.
+    """
+    places = [i for i, name in enumerate(key_types) if name in ("DATE", "TIMESTAMP")]
+    if not places:
+        return table
+    keep = [all(key[i] is None or isinstance(key[i], date) for i in places) for key in table.keys]
+    if all(keep):
+        return table
+    mask = np.array(keep, dtype=np.bool_)
+    keys = tuple(key for key, kept in zip(table.keys, keep, strict=True) if kept)
+    return ExactTable(keys, tuple(column[mask] for column in table.sums))
+
+
+def _public_column(column: ColumnSchema, values: list[Value]) -> list[Value]:
+    # DuckDB hands a date that Python cannot hold over as text.
+    if column.type in (DATE, TIMESTAMP) and any(isinstance(value, str) for value in values):
+        raise PolicyError(f'public column "{column.name}" holds a date outside the years 1 to 9999')
+    return values
+
+
+# --- the catalogue ---
+
+
+def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:
+    columns: dict[tuple[str, str], dict[str, ColumnSchema]] = {}
+    for schema, table, name, native, nullable in cursor.execute(
+        "SELECT schema_name, table_name, column_name, data_type, is_nullable FROM duckdb_columns()"
+        " WHERE database_name = current_database() AND NOT internal ORDER BY schema_name, table_name, column_index"
+    ).fetchall():
+        columns.setdefault((schema, table), {})[name] = ColumnSchema(name, _type(native), native, nullable)
+    views = {
+        (schema, name)
+        for schema, name in cursor.execute(
+            "SELECT schema_name, view_name FROM duckdb_views() WHERE database_name = current_database()"
+        ).fetchall()
+    }
+    unique: dict[tuple[str, str], set[frozenset[str]]] = {}
+    for schema, table, names in cursor.execute(
+        "SELECT schema_name, table_name, constraint_column_names FROM duckdb_constraints()"
+        " WHERE database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
+    ).fetchall():
+        if _enforced(names, columns[schema, table]):
+            unique.setdefault((schema, table), set()).add(frozenset(names))
+    tables = {
+        source: TableSchema(source, fields, frozenset(unique.get(source, ())), source in views)
+        for source, fields in columns.items()
+    }
+    row = cursor.execute("SELECT current_schema()").fetchone()
+    if row is None:
+        raise InternalError("the engine has no current schema")
+    return DatabaseSchema(tables, row[0])
+
+
+def _enforced(names: Sequence[str], columns: dict[str, ColumnSchema]) -> bool:
+    """Whether UNIQUE holds for all rows that matter: with several columns, a NULL in one lets the others repeat."""
+    return len(names) == 1 or not any(columns[name].nullable for name in names)
+
+
+def _type(native: str) -> Type | None:
+    if match := _DECIMAL.fullmatch(native):
+        return decimal(int(match[1]), int(match[2]))
+    if native.startswith("ENUM("):
+        return TEXT
+    return _TYPES.get(native)
+
+
+def _cast_type(column: ColumnSchema) -> str:
+    if column.type is None:
+        raise InternalError(f'column "{column.name}" has a type that dpsql does not know')
+    if column.type.kind is Kind.DECIMAL:
+        return f"DECIMAL({column.type.precision},{column.type.scale})"
+    return _CAST[column.type.kind]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,291 @@
+"""The whole pipeline on one screen: compile, charge, run, add noise, finish.
+
+Only `answer` spends, and it spends before the engine sees anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from decimal import Decimal
+from typing import cast
+
+import numpy as np
+
+from dpsql.backends import Backend
+from dpsql.errors import NotSupported, TooManyRows
+from dpsql.generate.dialect import DUCKDB
+from dpsql.generate.query import Cancellation, EngineQuery
+from dpsql.ledger import Ledger, Purchase
+from dpsql.noise.apply import add_noise
+from dpsql.noise.samplers import Sampler
+from dpsql.policy.model import Catalog, Limits
+from dpsql.postprocess import Postprocessor
+from dpsql.privacy.accounting import Accountant, Price
+from dpsql.release import Measurement, Release, Settings, Stage, compile_release
+from dpsql.sql.parse import parse
+from dpsql.sql.resolve import resolve
+from dpsql.tables import NoisyTable, ResultTable
+from dpsql.types import Value
+
+MAX_PUBLIC_ROWS = 1_000_000
+CACHED_RELEASES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    table: ResultTable
+    release: Release
+    charged: Price  # what this user paid for it now
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A noisy table and the identity under which later stages name it."""
+
+    instance: str
+    table: NoisyTable
+
+
+class Engine:
+    """One dataset: its catalogue, engine, ledger and noise. Safe for many threads."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        accountant: Accountant,
+        backend: Backend,
+        ledger: Ledger,
+        sampler: Sampler,
+        limits: Limits,
+    ) -> None:
+        self.catalog = catalog
+        self.accountant = accountant
+        self.ledger = ledger
+        self._backend = backend
+        self._sampler = sampler
+        self._limits = limits
+        self._post = Postprocessor()
+        self._releases: OrderedDict[tuple[object, ...], Release] = OrderedDict()
+        self._loaded: set[str] = set()
+        self._lock = threading.Lock()
+
+    def compile(self, sql: str, parameters: Sequence[Value], settings: Settings) -> Release:
+        """The release of a query: pure, and remembered, so that a repeated text costs no parsing."""
+        key = (sql, tuple((type(value), value) for value in parameters), settings)
+        with self._lock:
+            found = self._releases.get(key)
+            if found is not None:
+                self._releases.move_to_end(key)
+                return found
+        plan = resolve(parse(sql).tree, self.catalog, parameters)
+        release = compile_release(plan, self.catalog, self.accountant, settings, DUCKDB)
+        with self._lock:
+            self._releases[key] = release
+            while len(self._releases) > CACHED_RELEASES:
+                self._releases.popitem(last=False)
+        return release
+
+    def answer(
+        self, release: Release, *, user: str, sql: str, fresh: bool = False, cancellation: Cancellation | None = None
+    ) -> Answer:
+        """Charge, then run, then add noise. A charge is never returned."""
+        bill = self._bill(release, fresh)
+        charged = self.ledger.charge(user, bill.purchases, sql=sql) if bill.purchases else Price()
+        known = dict(bill.known)
+        for index, measurement in enumerate(release.measurements):
+            if index not in known:
+                known[index] = self._measure(release, measurement, bill, index, known, cancellation)
+        rows = self._finish(release, release.sql, known, cancellation)
+        names = tuple(output.name for output in release.outputs)
+        types = tuple(output.type for output in release.outputs)
+        return Answer(ResultTable(names, types, rows), release, charged)
+
+    def close(self) -> None:
+        self._backend.close()
+        self._post.close()
+        self.ledger.close()
+
+    # --- what must be bought ---
+
+    def _bill(self, release: Release, fresh: bool) -> _Bill:
+        """Which measurements are stored already, and under which key each will be paid and kept."""
+        bill = _Bill()
+        for index, measurement in enumerate(release.measurements):
+            if not measurement.statistics:
+                assert measurement.cells is not None
+                bill.known[index] = _Known("", NoisyTable(measurement.cells, ()))
+                continue
+            used = [release.stages[stage] for stage in measurement.stages]
+            instances = [[bill.instances[i] for i in stage.measurements] for stage in used]
+            key = _replay_key(self.catalog, measurement, used, instances)
+            stored = None if fresh else self.ledger.lookup(key)
+            bill.keys[index] = key
+            if stored is not None:
+                bill.known[index] = _decode(stored)
+                bill.instances[index] = bill.known[index].instance
+            else:
+                bill.instances[index] = self._sampler.salt()
+            bill.purchases.append(Purchase(key, measurement.price, stored is not None))
+        return bill
+
+    # --- after it is paid ---
+
+    def _measure(
+        self,
+        release: Release,
+        measurement: Measurement,
+        bill: _Bill,
+        index: int,
+        known: Mapping[int, _Known],
+        cancellation: Cancellation | None,
+    ) -> _Known:
+        parameters: dict[str, object] = {"salt": self._sampler.salt()}
+        for number in measurement.stages:
+            parameters |= self._stage(release, number, release.stages[number], known, cancellation)
+        queries = [_with_parameters(branch.query, parameters) for branch in measurement.branches]
+        exact = self._backend.execute(queries, timeout=self._limits.timeout, cancellation=cancellation)
+        noisy = _Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
+        self.ledger.store(bill.keys[index], _encode(noisy))
+        return noisy
+
+    def _stage(
+        self,
+        release: Release,
+        number: int,
+        stage: Stage,
+        known: Mapping[int, _Known],
+        cancellation: Cancellation | None,
+    ) -> dict[str, object]:
+        """The value of an earlier stage as parameters; total for whatever it may be."""
+        rows = self._finish(release, stage.sql, known, cancellation)
+        values = [None if isinstance(row[0], float) and not math.isfinite(row[0]) else row[0] for row in rows]
+        if stage.kind == "in":
+            listed = [value for value in values if value is not None]
+            return {f"s{number}": listed, f"s{number}_null": None in values, f"s{number}_empty": not values}
+        if len(values) > 1:
+            raise TooManyRows("more than one row returned by a subquery used as an expression")
+        return {f"s{number}": values[0] if values else None}
+
+    def _finish(
+        self, release: Release, sql: str, known: Mapping[int, _Known], cancellation: Cancellation | None
+    ) -> list[tuple[Value, ...]]:
+        """The rest of the query, over noisy and public tables."""
+        for name, table in release.public.items():
+            self._load(name, table.source, [(column.name, column.type) for column in table.columns.values()])
+        parameters: dict[str, object] = {}
+        for index, noisy in known.items():
+            width = len(release.measurements[index].keys)
+            columns: list[list[Value]] = [[key[i] for key in noisy.table.keys] for i in range(width)]
+            columns += [cast(list[Value], column.tolist()) for column in noisy.table.sums]
+            parameters |= {f"r{index}_{i}": column for i, column in enumerate(columns)}
+        used = {name: value for name, value in parameters.items() if _names(sql, name)}
+        return self._post.run(sql, used, timeout=self._limits.timeout, cancellation=cancellation)
+
+    def _load(self, name: str, source: tuple[str, ...], columns: Sequence[tuple[str, object]]) -> None:
+        with self._lock:
+            if name in self._loaded:
+                return
+            data = self._backend.read_public(source, [column for column, _ in columns], MAX_PUBLIC_ROWS)
+            if data and len(data[0]) > MAX_PUBLIC_ROWS:
+                raise NotSupported(f"a public table has more than {MAX_PUBLIC_ROWS:,} rows")
+            self._post.load(name, columns, data)  # type: ignore[arg-type]
+            self._loaded.add(name)
+
+
+class _Bill:
+    def __init__(self) -> None:
+        self.purchases: list[Purchase] = []
+        self.keys: dict[int, bytes] = {}
+        self.instances: dict[int, str] = {}
+        self.known: dict[int, _Known] = {}
+
+
+def _with_parameters(query: EngineQuery, parameters: Mapping[str, object]) -> EngineQuery:
+    return replace(query, parameters={name: value for name, value in parameters.items() if _names(query.sql, name)})
+
+
+def _names(sql: str, parameter: str) -> bool:
+    """Whether the generated text has the parameter; names end at a character that no name contains."""
+    at = sql.find(f"${parameter}")
+    while at >= 0:
+        following = sql[at + len(parameter) + 1 : at + len(parameter) + 2]
+        if not (following.isalnum() or following == "_"):
+            return True
+        at = sql.find(f"${parameter}", at + 1)
+    return False
+
+
+def _replay_key(
+    catalog: Catalog, measurement: Measurement, stages: Sequence[Stage], instances: Sequence[Sequence[str]]
+) -> bytes:
+    """The identity of a released answer: everything that determines its distribution.
+
+    A stage names the very answers it was computed from, so another answer to the inner question is another release.
+    """
+    parts = {
+        "policy": catalog.fingerprint,
+        "sql": [branch.query.sql for branch in measurement.branches],
+        "cells": None
+        if measurement.cells is None
+        else [[_tagged(value) for value in key] for key in measurement.cells],
+        "noise": [
+            [noise.law, str(noise.scale), statistic.factor, str(statistic.step), statistic.kind.value]
+            for noise, statistic in zip(measurement.noises, measurement.statistics, strict=True)
+        ],
+        "selection": [measurement.selection, measurement.threshold],
+        "price": [measurement.price.loss, measurement.price.delta],
+        "stages": [[stage.kind, stage.sql, list(used)] for stage, used in zip(stages, instances, strict=True)],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
+
+
+# --- stored answers ---
+
+
+def _encode(noisy: _Known) -> bytes:
+    document = {
+        "instance": noisy.instance,
+        "keys": [[_tagged(value) for value in key] for key in noisy.table.keys],
+        "sums": [column.tolist() for column in noisy.table.sums],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _decode(stored: bytes) -> _Known:
+    document = json.loads(stored)
+    keys = tuple(tuple(_untagged(value) for value in key) for key in document["keys"])
+    sums = tuple(np.asarray(column, dtype=np.int64) for column in document["sums"])
+    return _Known(document["instance"], NoisyTable(keys, sums))
+
+
+def _tagged(value: Value) -> object:
+    match value:
+        case Decimal():
+            return {"n": str(value)}
+        case datetime():
+            return {"t": value.isoformat()}
+        case date():
+            return {"d": value.isoformat()}
+        case _:
+            return value
+
+
+def _untagged(value: object) -> Value:
+    match value:
+        case {"n": str(text)}:
+            return Decimal(text)
+        case {"t": str(text)}:
+            return datetime.fromisoformat(text)
+        case {"d": str(text)}:
+            return date.fromisoformat(text)
+        case bool() | int() | float() | str() | None:
+            return value
+        case _:
+            raise ValueError("a stored answer cannot be read")

@@ -1,0 +1,234 @@
+"""Every refusal and failure, each with its SQLSTATE.
+
+The upper classes are those of PEP 249, so a driver raises these as they are.
+A message says what, where and what to do; it never holds a value from the data.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Warning(Exception):  # noqa: A001 - the name is fixed by PEP 249
+    """An important notice that is not an error (PEP 249)."""
+
+
+class Error(Exception):
+    """Base of all dpsql errors (PEP 249)."""
+
+    sqlstate: str = "XX000"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        detail: str | None = None,
+        position: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.detail = detail
+        # One-based character position in the analyst's own text, as PostgreSQL counts.
+        self.position = position
+
+
+class InterfaceError(Error):
+    """The driver was used wrongly (PEP 249)."""
+
+    sqlstate = "08003"
+
+
+class DatabaseError(Error):
+    """Anything that concerns the database (PEP 249)."""
+
+
+class DataError(DatabaseError):
+    """A value does not fit (PEP 249)."""
+
+    sqlstate = "22000"
+
+
+class OperationalError(DatabaseError):
+    """The operation failed for reasons outside the query text (PEP 249)."""
+
+    sqlstate = "58000"
+
+
+class IntegrityError(DatabaseError):
+    """Relational integrity is affected (PEP 249); dpsql never writes, so it never raises it."""
+
+    sqlstate = "23000"
+
+
+class InternalError(DatabaseError):
+    """dpsql met a state it holds impossible (PEP 249)."""
+
+
+class ProgrammingError(DatabaseError):
+    """The query text is wrong (PEP 249)."""
+
+    sqlstate = "42000"
+
+
+class NotSupportedError(DatabaseError):
+    """The query cannot be answered (PEP 249)."""
+
+    sqlstate = "0A000"
+
+
+class NotSupported(NotSupportedError):
+    """SQL that cannot be made private, or is not supported."""
+
+
+class PrivateRows(ProgrammingError):
+    """Rows of a private table would be returned."""
+
+    sqlstate = "42501"
+
+
+class UnknownTable(ProgrammingError):
+    """The table is unknown, undeclared or hidden: one text for all three."""
+
+    sqlstate = "42P01"
+
+    def __init__(self, name: str, *, position: int | None = None) -> None:
+        super().__init__(f'relation "{name}" does not exist', position=position)
+
+
+class UnknownColumn(ProgrammingError):
+    """The column is unknown, undeclared or hidden: one text for all three."""
+
+    sqlstate = "42703"
+
+    def __init__(self, name: str, *, position: int | None = None) -> None:
+        super().__init__(f'column "{name}" does not exist', position=position)
+
+
+class UnknownFunction(ProgrammingError):
+    """The function is unknown or not on the allow-list: one text for both."""
+
+    sqlstate = "42883"
+
+    def __init__(self, name: str, *, position: int | None = None) -> None:
+        super().__init__(f"function {name} does not exist", position=position)
+
+
+class AmbiguousColumn(ProgrammingError):
+    sqlstate = "42702"
+
+
+class GroupingError(ProgrammingError):
+    sqlstate = "42803"
+
+
+class TypeMismatch(ProgrammingError):
+    sqlstate = "42804"
+
+
+class InvalidReference(ProgrammingError):
+    """A position, alias or name is used where it cannot stand."""
+
+    sqlstate = "42P10"
+
+
+class DuplicateName(ProgrammingError):
+    sqlstate = "42712"
+
+
+class UnknownParameter(ProgrammingError):
+    sqlstate = "42P02"
+
+
+class SqlSyntaxError(ProgrammingError):
+    sqlstate = "42601"
+
+
+class MissingDeclaration(ProgrammingError):
+    """Bounds or keys that the query needs are missing in the policy."""
+
+    sqlstate = "55000"
+
+
+class Grains(Protocol):
+    """A price as the ledger counts it; the class itself lives above this module."""
+
+    @property
+    def loss(self) -> int: ...
+
+    @property
+    def delta(self) -> int: ...
+
+
+class BudgetExhausted(OperationalError):
+    """The dataset or the user cannot pay. `needed` and `left` are those of the account that refused."""
+
+    sqlstate = "53400"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        detail: str | None = None,
+        position: int | None = None,
+        needed: Grains | None = None,
+        left: Grains | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, detail=detail, position=position)
+        self.needed = needed
+        self.left = left
+
+
+class ReadOnly(NotSupportedError):
+    """A write, DDL, DO, CALL or COPY FROM."""
+
+    sqlstate = "25006"
+
+
+class BadSetting(DataError):
+    """A setting or a parameter value is out of its range."""
+
+    sqlstate = "22023"
+
+
+class OutOfRange(DataError):
+    """Arithmetic on released or public values left the range of its type."""
+
+    sqlstate = "22003"
+
+
+class TooManyRows(DataError):
+    """A scalar subquery over released values gave more than one row."""
+
+    sqlstate = "21000"
+
+
+class Cancelled(OperationalError):
+    """Cancelled or timed out. The charge stands."""
+
+    sqlstate = "57014"
+
+
+class EngineFailed(OperationalError):
+    """The engine failed. One fixed sentence and a log id; nothing of the engine's text."""
+
+    sqlstate = "58000"
+
+    def __init__(self, log_id: str) -> None:
+        super().__init__(
+            f"the engine could not run the query (log id {log_id})",
+            hint="The owner finds the cause in the log under this id.",
+        )
+        self.log_id = log_id
+
+
+class UnknownUser(OperationalError):
+    sqlstate = "28000"
+
+
+class PolicyError(OperationalError):
+    """The policy, the database or the ledger do not fit together."""
+
+    sqlstate = "F0000"

@@ -1,0 +1,111 @@
+"""EXPLAIN: what a query will cost, how much noise it gets and why it is private. Read from the Release; free."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from dpsql.plan.scalars import Ref
+from dpsql.plan.text import scalar_text
+from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.mechanisms import standard_deviation
+from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.stability import Derivation
+from dpsql.release import Measurement, Release
+
+
+def explain(release: Release, accountant: Accountant, remaining: Price) -> list[str]:
+    """The lines of EXPLAIN."""
+    lines = [f"Price: {price_text(release.price, accountant)}"]
+    lines.append(f"Left: {price_text(remaining, accountant)}")
+    for number, measurement in enumerate(release.measurements, 1):
+        lines += _measurement(number, measurement, accountant)
+    shown = [f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None]
+    if shown:
+        lines.append(f"Margins (95 %): {', '.join(shown)}")
+    ratios = [f'"{output.name}"' for output in release.outputs if output.ratio]
+    if ratios:
+        lines.append(
+            f"Ratios: {', '.join(ratios)}: of noisy sums; the error is about (margin of the sum"
+            " + |ratio| × margin of the count) / n for n rows"
+        )
+    lines += [f"Note: {note}" for note in release.notes]
+    return lines
+
+
+def _measurement(number: int, measurement: Measurement, accountant: Accountant) -> list[str]:
+    lines = [f"Release {number}: {price_text(measurement.price, accountant)}"]
+    for statistic, noise in zip(measurement.statistics, measurement.noises, strict=True):
+        index = measurement.statistics.index(statistic)
+        deviation = standard_deviation(noise) / statistic.factor * float(statistic.step)
+        lines.append(
+            f"  {_statistic_text(statistic)}: {noise.law} noise, deviation {_short(deviation)},"
+            f" margin ±{number_text(measurement.margin(index))} (95 %)"
+        )
+        if statistic.value is not None and statistic.kind is not Counted.DISTINCT:
+            low, high = statistic.bounds.low, statistic.bounds.high
+            assert low is not None and high is not None
+            lines.append(
+                f"    clamped to [{number_text(low)}, {number_text(high)}] in steps of {number_text(statistic.step)}"
+            )
+    lines.append(f"  Keys: {_keys_text(measurement)}")
+    lines.append("  Derivation:")
+    lines += _derivation(measurement.derivation, 2)
+    return lines
+
+
+def _statistic_text(statistic: Statistic) -> str:
+    what = "*" if statistic.value is None else scalar_text(statistic.value)
+    name = {
+        Counted.ROWS: "count of rows" if statistic.value is None else f"sum of {what}",
+        Counted.UNITS: "count of units",
+        Counted.DISTINCT: f"count of different {what}",
+        Counted.DISTINCT_SUM: f"sum of different {what}",
+    }[statistic.kind]
+    return name if statistic.where is None else f"{name} where {scalar_text(statistic.where)}"
+
+
+def _keys_text(measurement: Measurement) -> str:
+    if not measurement.keys:
+        return "none, one row"
+    if measurement.cells is not None:
+        names = [
+            key.value.field.name if isinstance(key.value, Ref) else scalar_text(key.value) for key in measurement.keys
+        ]
+        return f"{', '.join(names)}: {len(measurement.cells):,} declared, all returned"
+    return (
+        f"unknown; returned where the noisy count of units is at least {measurement.threshold:,}"
+        f" (each unit counts in at most {measurement.bound.groups:,})"
+    )
+
+
+def _derivation(derivation: Derivation, depth: int) -> list[str]:
+    stability = derivation.conclusion
+    rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
+    note = f" {derivation.note}" if derivation.note else ""
+    lines = [f"{'  ' * depth}{derivation.rule}{note}: at most {rows} per unit"]
+    for premise in derivation.premises:
+        lines += _derivation(premise, depth + 1)
+    return lines
+
+
+def price_text(price: Price, accountant: Accountant) -> str:
+    if price.loss == 0 and price.delta == 0:
+        return "free" if accountant.total.loss else "0"
+    epsilon = f"epsilon {_short(float(accountant.epsilon_of(price.loss)))}"
+    if accountant.policy.accounting == "zcdp":
+        epsilon += f" (rho {_short(float(price.loss_value))})"
+    return f"{epsilon}, delta {_short(float(price.delta_value))}" if price.delta else epsilon
+
+
+def number_text(value: Fraction) -> str:
+    """A rational number as people write it: exact if it has few digits."""
+    if value.denominator == 1:
+        return f"{value.numerator:,}"
+    return _short(float(value))
+
+
+def _short(value: float) -> str:
+    if value == 0 or not math.isfinite(value):
+        return "0"
+    return f"{value:.4g}" if abs(value) < 1e6 else f"{value:,.0f}"

@@ -1,0 +1,309 @@
+"""The last steps before the aggregate: one row per owner and key, limited, clipped, then summed. Integers throughout.
+
+    values  keys and grid values of each row
+    per     GROUP BY owner, keys: integer sums of clamped values
+    limit   at most L0 keys per owner, by a keyed hash over the owner's own keys
+    clip    each owner's vector scaled down to its norm, toward zero
+    outer   GROUP BY keys: integer sums
+
+Where the engine guarantees one row per owner, per, limit and clip would do nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from dpsql.generate.dialect import Dialect
+from dpsql.generate.query import EngineQuery
+from dpsql.generate.relations import OWNER, RelationWriter
+from dpsql.generate.scalars import number
+from dpsql.plan.nodes import Plan
+from dpsql.plan.scalars import Scalar, refs
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.types import Kind, Type, Value
+
+# Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
+LARGEST_SUM = 2**61
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A GROUP BY expression; `keys` are all it may show, or None if they are unknown."""
+
+    value: Scalar
+    keys: tuple[Value, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One engine query and the statistics its sums belong to."""
+
+    query: EngineQuery
+    statistics: tuple[int, ...]
+
+
+def bounded_queries(
+    plan: Plan,
+    keys: Sequence[Key],
+    statistics: Sequence[Statistic],
+    cells: Cells,
+    *,
+    rows: int,
+    single: bool,
+    norm: Literal["l1", "l2"],
+    dialect: Dialect,
+) -> tuple[Branch, ...]:
+    """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT."""
+    branches = []
+    plain = [i for i, statistic in enumerate(statistics) if statistic.kind in (Counted.ROWS, Counted.UNITS)]
+    if plain:
+        text = _Bounding(plan, keys, dialect).sums([statistics[i] for i in plain], cells, single=single, norm=norm)
+        branches.append(Branch(EngineQuery(text, len(keys)), tuple(plain)))
+    for i, statistic in enumerate(statistics):
+        if i not in plain:
+            text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)
+            branches.append(Branch(EngineQuery(text, len(keys)), (i,)))
+    return tuple(branches)
+
+
+class _Bounding:
+    def __init__(self, plan: Plan, keys: Sequence[Key], dialect: Dialect) -> None:
+        self._plan = plan
+        self._keys = keys
+        self._dialect = dialect
+        self._writer = RelationWriter(dialect, private=True)
+        self._names = [f"k{i}" for i in range(len(keys))]
+        self._key_list = "".join(f"{name}, " for name in self._names)
+        self._group = f" GROUP BY {', '.join(self._names)}" if keys else ""
+
+    # --- sums ---
+
+    def sums(self, statistics: Sequence[Statistic], cells: Cells, *, single: bool, norm: Literal["l1", "l2"]) -> str:
+        count = len(statistics)
+        values = self._values(statistics)
+        if single:
+            return self._outer([self._total(f"v{i}", s.factor) for i, s in enumerate(statistics)], values)
+        owners = ", ".join([OWNER, *self._names])
+        per = [self._per(i, statistic) for i, statistic in enumerate(statistics)]
+        text = f"SELECT {', '.join([owners, *per])} FROM ({values}) AS v GROUP BY {owners}"
+        if cells.keyed and cells.limited:
+            text = self._limited(text, [f"s{i}" for i in range(count)], cells.groups)
+        if cells.keyed and not (cells.limited and cells.groups == 1):
+            text = self._clipped(text, statistics, cells, norm)
+        return self._outer([self._total(f"s{i}", 1) for i in range(count)], text)
+
+    def _values(self, statistics: Sequence[Statistic]) -> str:
+        """Keys and grid values of each row; rows whose key is not among the declared ones are dropped."""
+        exprs = [s.value for s in statistics if s.value is not None] + [
+            s.where for s in statistics if s.where is not None
+        ]
+        needed = [ref.field for value in [*(key.value for key in self._keys), *exprs] for ref in refs(value)]
+        child = self._writer.relation(self._plan, needed)
+        raw = [f"{self._key(key.value)} AS {name}" for key, name in zip(self._keys, self._names, strict=True)]
+        grid = []
+        for i, statistic in enumerate(statistics):
+            if statistic.value is not None:
+                raw.append(f"{self._writer.scalar(statistic.value)} AS e{i}")
+            if statistic.where is not None:
+                raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
+            grid.append(f"{self._on_grid(i, statistic)} AS v{i}")
+        inner = f"SELECT {', '.join([OWNER, *raw])} FROM ({child}) AS t"
+        text = f"SELECT {', '.join([OWNER, *self._names, *grid])} FROM ({inner}) AS e"
+        conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
+        return text + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+
+    def _key(self, value: Scalar) -> str:
+        """A key in one form: no NaN, no infinity, no negative zero, no date outside the calendar."""
+        text = self._writer.scalar(value)
+        match value.type.kind:
+            case Kind.DOUBLE:
+                largest = self._dialect.largest_double
+                return f"(CASE WHEN {text} >= -{largest} AND {text} <= {largest} THEN {text} + 0 END)"
+            case Kind.DATE:
+                first, last = self._dialect.first_date, self._dialect.last_date
+                return f"(CASE WHEN {text} >= DATE '{first}' AND {text} <= DATE '{last}' THEN {text} END)"
+            case Kind.TIMESTAMP:
+                first, last = self._dialect.first_date, f"{self._dialect.last_date} 23:59:59.999999"
+                return f"(CASE WHEN {text} >= TIMESTAMP '{first}' AND {text} <= TIMESTAMP '{last}' THEN {text} END)"
+            case _:
+                return text
+
+    def _declared(self, key: Key, name: str) -> str:
+        if key.keys is None:
+            return ""
+        known = [value for value in key.keys if value is not None]
+        type_ = key.value.type
+        if type_.kind is Kind.BOOLEAN and len(known) == 2:
+            test = f"{name} IS NOT NULL"
+        elif type_.kind is Kind.INTEGER and _is_range(known):
+            test = f"{name} BETWEEN {known[0]} AND {known[-1]}"
+        elif type_.kind is Kind.DATE and len(known) > 20:
+            test = f"{name} BETWEEN {self._constant(known[0], type_)} AND {self._constant(known[-1], type_)}"
+        elif known:
+            test = f"{name} IN ({', '.join(self._constant(value, type_) for value in known)})"
+        else:
+            test = "FALSE"
+        return f"({test} OR {name} IS NULL)" if None in key.keys else test
+
+    def _constant(self, value: Value, type_: Type) -> str:
+        return self._writer.scalars.constant(value, type_)
+
+    def _on_grid(self, i: int, statistic: Statistic) -> str:
+        """The value of a row as an integer within its bounds, or NULL where it does not count.
+
+        Claim: NULL or an integer in [low, high].
+        Because: values at or beyond the bounds become the grid's bounds; those between are rounded, which cannot leave
+        the outward rounded bounds; NaN and infinity match no branch.
+        Needs: magnitudes on the grid below 2**48 (checked when the statistic was made), so doubles hold them exactly.
+        """
+        if statistic.value is None:
+            text = "1"
+        elif statistic.value.type.kind is Kind.INTEGER and statistic.step == 1:
+            low, high = statistic.low, statistic.high
+            text = f"CASE WHEN e{i} < {low} THEN {low} WHEN e{i} > {high} THEN {high} ELSE e{i} END"
+        else:
+            bounds, double = statistic.bounds, Type(Kind.DOUBLE)
+            assert bounds.low is not None and bounds.high is not None
+            below, above = (
+                number(bounds.low, double, self._writer.scalars),
+                number(bounds.high, double, self._writer.scalars),
+            )
+            largest = self._dialect.largest_double
+            value = f"CAST(e{i} AS DOUBLE)"
+            scaled = self._dialect.try_cast.format(f"round({_scaled(value, statistic.step)})", type="BIGINT")
+            text = (
+                f"CASE WHEN {value} >= {above} AND {value} <= {largest} THEN {statistic.high}"
+                f" WHEN {value} <= {below} AND {value} >= -{largest} THEN {statistic.low}"
+                f" WHEN {value} > {below} AND {value} < {above} THEN {scaled} END"
+            )
+        if statistic.where is not None:
+            text = f"CASE WHEN w{i} THEN {text} END" if text == "1" else f"CASE WHEN w{i} THEN ({text}) END"
+        if statistic.value is None and statistic.where is not None:
+            return f"CASE WHEN w{i} THEN 1 ELSE 0 END"
+        return f"({text})"
+
+    def _per(self, i: int, statistic: Statistic) -> str:
+        """One owner's sum in one cell: never beyond its clip, whatever the number of rows."""
+        if statistic.kind is Counted.UNITS:
+            total = f"COALESCE(MAX(v{i}), 0)"
+        else:
+            most = statistic.clip // statistic.factor
+            total = f"COALESCE(SUM(v{i}), 0)"
+            total = f"CASE WHEN {total} > {most} THEN {most} WHEN {total} < -{most} THEN -{most} ELSE {total} END"
+        factor = f" * {statistic.factor}" if statistic.factor > 1 else ""
+        return f"CAST({total} AS BIGINT){factor} AS s{i}"
+
+    def _limited(self, inner: str, columns: Sequence[str], groups: int) -> str:
+        """At most `groups` keys per owner.
+
+        Claim: exactly min(groups, number of its keys) rows per owner, chosen by that owner's keys and the salt alone.
+        Because: row_number over a total order never lets ties pass; the order is a hash keyed with a fresh secret
+        salt, then the keys themselves.
+        Needs: one row per owner and key in `inner`.
+        """
+        order = ", ".join([self._hash(self._names), *self._names])
+        numbered = f"SELECT *, row_number() OVER (PARTITION BY {OWNER} ORDER BY {order}) AS place FROM ({inner}) AS p"
+        return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({numbered}) AS n WHERE place <= {groups}"
+
+    def _hash(self, names: Sequence[str]) -> str:
+        parts = [f"COALESCE('v' || CAST({name} AS VARCHAR), 'n')" for name in names]
+        return f"md5({' || chr(31) || '.join(['$salt', f'CAST({OWNER} AS VARCHAR)', *parts])})"
+
+    def _clipped(self, inner: str, statistics: Sequence[Statistic], cells: Cells, norm: Literal["l1", "l2"]) -> str:
+        """Each owner's vector scaled down to its norm.
+
+        Claim: the norm of each owner's integers is at most the clip; vectors within it are unchanged.
+        Because: sign(s) * floor(|s| * C / N) with N >= the norm shrinks every entry by at least C / N, toward zero.
+        Needs: |s| * C below 2**96 and the sum of squares below 2**127 (entries are cut to the clip before).
+        """
+        norms, columns = [], []
+        for i, statistic in enumerate(statistics):
+            entry = f"CAST(s{i} AS {self._dialect.wide})"
+            if cells.limited and statistic.kind is Counted.UNITS:
+                columns.append(f"s{i}")  # at most `groups` ones are left
+                continue
+            if norm == "l1":
+                bound = clip = statistic.clip
+                norms.append(f"SUM(ABS({entry})) OVER (PARTITION BY {OWNER}) AS n{i}")
+                length = f"n{i}"
+            else:
+                bound = int(statistic.sensitivity.l2_squared)
+                clip = math.isqrt(bound)
+                norms.append(f"SUM({entry} * {entry}) OVER (PARTITION BY {OWNER}) AS n{i}")
+                # Rounded up beyond the error of the square root.
+                length = f"CAST(ceil(sqrt(CAST(n{i} AS DOUBLE)) * 1.000000001) AS {self._dialect.wide})"
+            scaled = f"SIGN(s{i}) * ((ABS({entry}) * {clip}) // NULLIF({length}, 0))"
+            columns.append(f"CASE WHEN n{i} > {bound} THEN {scaled} ELSE s{i} END AS s{i}")
+        if not norms:
+            return inner
+        measured = f"SELECT *, {', '.join(norms)} FROM ({inner}) AS m"
+        return f"SELECT {', '.join([*self._names, *columns])} FROM ({measured}) AS c"
+
+    def _total(self, column: str, factor: int) -> str:
+        scale = f" * {factor}" if factor > 1 else ""
+        total = f"COALESCE(SUM({column}), 0){scale}"
+        most = LARGEST_SUM
+        return f"CAST(CASE WHEN {total} > {most} THEN {most} WHEN {total} < -{most} THEN -{most} ELSE {total} END AS BIGINT)"
+
+    def _outer(self, totals: Sequence[str], inner: str) -> str:
+        return f"SELECT {self._key_list}{', '.join(totals)} FROM ({inner}) AS o{self._group}"
+
+    # --- DISTINCT ---
+
+    def distinct(self, statistic: Statistic, rows: int, *, single: bool) -> str:
+        """COUNT(DISTINCT x) or SUM(DISTINCT x): at most `rows` pairs of key and value per owner."""
+        assert statistic.value is not None
+        if statistic.kind is Counted.DISTINCT:
+            value, total = self._key(statistic.value), "COUNT(DISTINCT d)"
+            raw = f"SELECT {', '.join([OWNER, *self._keys_as(), f'{value} AS d', *self._where_as(statistic)])}"
+        else:
+            value = self._writer.scalar(statistic.value)
+            raw = f"SELECT {', '.join([OWNER, *self._keys_as(), f'{value} AS e0', *self._where_as(statistic)])}"
+            total = f"{self._total('d', 1)}"
+        needed = [ref.field for part in (*(key.value for key in self._keys), statistic.value) for ref in refs(part)]
+        if statistic.where is not None:
+            needed += [ref.field for ref in refs(statistic.where)]
+        inner = f"{raw} FROM ({self._writer.relation(self._plan, needed)}) AS t"
+        if statistic.kind is Counted.DISTINCT_SUM:
+            grid = self._on_grid(0, statistic)
+            inner = f"SELECT {', '.join([OWNER, *self._names, f'{grid} AS d'])} FROM ({inner}) AS e"
+        conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
+        if statistic.where is not None and statistic.kind is Counted.DISTINCT:
+            conditions.append("w0")
+        conditions.append("d IS NOT NULL")
+        pairs = ", ".join([OWNER, *self._names, "d"])
+        text = f"SELECT {pairs} FROM ({inner}) AS e WHERE {' AND '.join(conditions)}"
+        if not single:
+            order = ", ".join([self._hash([*self._names, "d"]), *self._names, "d"])
+            numbered = (
+                f"SELECT *, row_number() OVER (PARTITION BY {OWNER} ORDER BY {order}) AS place"
+                f" FROM (SELECT DISTINCT {pairs} FROM ({text}) AS u) AS p"
+            )
+            text = f"SELECT {pairs} FROM ({numbered}) AS n WHERE place <= {rows}"
+        if statistic.kind is Counted.DISTINCT_SUM:
+            text = f"SELECT DISTINCT {self._key_list}d FROM ({text}) AS q"
+        return self._outer([total], text)
+
+    def _keys_as(self) -> list[str]:
+        return [f"{self._key(key.value)} AS {name}" for key, name in zip(self._keys, self._names, strict=True)]
+
+    def _where_as(self, statistic: Statistic) -> list[str]:
+        return [] if statistic.where is None else [f"{self._writer.scalar(statistic.where)} AS w0"]
+
+
+def _is_range(values: Sequence[Value]) -> bool:
+    return bool(values) and list(values) == list(range(int(values[0]), int(values[0]) + len(values)))  # type: ignore[arg-type]
+
+
+def _scaled(value: str, step: Fraction) -> str:
+    """The value in steps: multiplied and divided by whole numbers where that is exact."""
+    text = value
+    if step.denominator != 1:
+        text = f"{text} * {step.denominator}"
+    if step.numerator != 1:
+        text = f"{text} / {step.numerator}"
+    return text

@@ -1,0 +1,62 @@
+"""The settings under which every DuckDB of dpsql runs: no files, no network, no Python objects, no changes.
+
+Here, below both, because the backend and the post-processor need it and must not import each other.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from dpsql.errors import PolicyError
+
+# In this order: a later setting forbids changing an earlier one, and the last locks them all.
+SETTINGS = MappingProxyType(
+    {
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "allow_community_extensions": "false",
+        "allow_extension_repositories": "forbidden",
+        "allow_persistent_secrets": "false",
+        # Variables of the calling Python code are not tables.
+        "python_enable_replacements": "false",
+        # No spilling: a temporary file would hold private values in the clear and survive a crash. A query that
+        # does not fit into memory fails instead.
+        "temp_directory": "",
+        # A timestamp with time zone is the same instant whatever the machine's zone.
+        "TimeZone": "UTC",
+        # The generator guards divisors; should a guard be missing, zero gives NULL rather than an error that tells.
+        "error_on_division_by_zero": "false",
+        # The lock has no exceptions.
+        "allowed_configs": "[]",
+        "enable_external_access": "false",
+        "lock_configuration": "true",
+    }
+)
+
+
+class Connection(Protocol):
+    """As much of a DuckDB connection as is needed here."""
+
+    def execute(self, query: str, /) -> Any: ...
+
+
+def lock_down(connection: Connection) -> None:
+    """Close every way out of the database.
+
+    Claim: no statement can read or write another file, reach the network, load code, see a Python object or undo this.
+    Because: the settings say so and are locked. They are read back, so one that the engine does not honour is noticed,
+    as is a database that someone else in this process locked with other settings.
+    Needs: nobody uses the connection before this returns.
+    """
+    if _in_force(connection)["lock_configuration"] != "true":
+        for name, value in SETTINGS.items():
+            connection.execute(f"SET GLOBAL {name} = '{value}'")
+    in_force = _in_force(connection)
+    for name, value in SETTINGS.items():
+        if in_force.get(name) != value:
+            raise PolicyError(f'the engine does not honour the setting "{name}"')
+
+
+def _in_force(connection: Connection) -> dict[str, str]:
+    return dict(connection.execute("SELECT name, value FROM duckdb_settings()").fetchall())

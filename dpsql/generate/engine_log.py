@@ -1,0 +1,27 @@
+"""The engine's own words go to the owner's log; everyone else gets a fixed sentence and an id to find them by."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+from dpsql.errors import EngineFailed
+
+_log = logging.getLogger("dpsql.engine")
+
+
+def log_engine_error(error: Exception) -> str:
+    """Write the engine's text to the owner's log and return the id it is found under."""
+    log_id = uuid.uuid4().hex[:12]
+    _log.error("%s: %s: %s", log_id, type(error).__name__, error)
+    return log_id
+
+
+def engine_failed(error: Exception) -> EngineFailed:
+    """The error that may be seen in place of the engine's.
+
+    Claim: it depends on no value the engine held.
+    Because: its text is fixed but for a random id; the original is neither quoted nor chained.
+    Needs: the caller raises it outside the `except` block, or Python attaches the original as its context.
+    """
+    return EngineFailed(log_engine_error(error))

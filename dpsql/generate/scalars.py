@@ -1,0 +1,173 @@
+"""Scalars to SQL. Every expression comes out total: defined for every value of its type.
+
+A guard stands in the argument of the operation it guards, never around it or beside it: engines reorder and
+evaluate early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from typing import assert_never
+
+from dpsql.errors import InternalError
+from dpsql.generate.dialect import Dialect, literal
+from dpsql.plan.scalars import (
+    Aggregated,
+    Call,
+    Case,
+    Const,
+    Field,
+    InStage,
+    Op,
+    Ref,
+    Scalar,
+    StageValue,
+    Subquery,
+    Windowed,
+)
+from dpsql.types import INT_DIGITS, Kind, Type, Value
+
+
+class ScalarWriter:
+    """Writes scalars of one query; fields are named by the relation writer that owns it."""
+
+    def __init__(
+        self, dialect: Dialect, name: Callable[[Field], str], subquery: Callable[[Subquery], str] | None = None
+    ) -> None:
+        self._dialect = dialect
+        self._name = name
+        self._subquery = subquery
+
+    def type(self, type_: Type) -> str:
+        native = self._dialect.types.get(type_.kind)
+        if native is None:
+            raise InternalError(f"no type for {type_.kind.value}")
+        return f"{native}({type_.precision},{type_.scale})" if type_.kind is Kind.DECIMAL else native
+
+    def constant(self, value: Value, type_: Type) -> str:
+        """A constant of the analyst or the policy, typed."""
+        match value:
+            case None:
+                return f"CAST(NULL AS {self.type(type_)})"
+            case bool():
+                return "TRUE" if value else "FALSE"
+            case int() | Decimal() | float():
+                return f"CAST({literal(str(value))} AS {self.type(type_)})"
+            case str():
+                return literal(value)
+            case datetime():
+                return f"TIMESTAMP {literal(value.isoformat(sep=' '))}"
+            case date():
+                return f"DATE {literal(value.isoformat())}"
+
+    def scalar(self, node: Scalar) -> str:
+        match node:
+            case Ref(field=field):
+                return self._name(field)
+            case Const(value=value, type=type_):
+                return self.constant(value, type_)
+            case Case(branches=branches, default=default):
+                whens = " ".join(f"WHEN {self.scalar(when)} THEN {self.scalar(then)}" for when, then in branches)
+                return f"(CASE {whens} ELSE {self.scalar(default)} END)"
+            case StageValue(stage=stage, type=type_):
+                return self._dialect.try_cast.format(f"$s{stage}", type=self.type(type_))
+            case InStage(arg=arg, stage=stage, item=item):
+                return self._in_stage(self.scalar(arg), stage, item)
+            case Call():
+                return self._call(node)
+            case Subquery():
+                if self._subquery is None:
+                    raise InternalError("a subquery was left in a private expression")
+                return self._subquery(node)
+            case Aggregated() | Windowed():
+                raise InternalError("an aggregate was left in a scalar")
+            case _:
+                assert_never(node)
+
+    def _in_stage(self, arg: str, stage: int, item: Type) -> str:
+        """IN over a list, with SQL's rules for NULL on either side."""
+        items = self._dialect.array.format(f"$s{stage}", type=self.type(item))
+        found = self._dialect.in_list.format(arg, items)
+        return (
+            f"(CASE WHEN $s{stage}_empty THEN FALSE WHEN {arg} IS NULL THEN NULL"
+            f" WHEN {found} THEN TRUE WHEN $s{stage}_null THEN NULL ELSE FALSE END)"
+        )
+
+    def _call(self, node: Call) -> str:
+        args = [self.scalar(arg) for arg in node.args]
+        dialect = self._dialect
+        match node.op:
+            case Op.ADD | Op.SUB | Op.MUL | Op.NEG | Op.ABS | Op.DIV | Op.MOD if node.type.kind is Kind.INTEGER:
+                return self._integer(node, args)
+            case Op.ADD | Op.SUB | Op.MUL if node.type.kind is Kind.DECIMAL:
+                return self._decimal(node, args)
+            case Op.LIKE | Op.ILIKE:
+                return self._like(node, args)
+            case Op.IN:
+                return f"({args[0]} IN ({', '.join(args[1:])}))"
+            case Op.LEAST | Op.GREATEST | Op.COALESCE:
+                return f"{node.op.name}({', '.join(args)})"
+            case Op.CAST:
+                return dialect.try_cast.format(args[0], type=self.type(node.type))
+            case Op.ROUND if node.type.kind is Kind.DOUBLE:
+                return f"round_even({args[0]}, 0)"
+            case Op.ROUND | Op.TRUNC if node.type.kind is Kind.DECIMAL:
+                digits = node.args[1]
+                assert isinstance(digits, Const)
+                rounded = f"{node.op.value}({args[0]}, {digits.value})"
+                return f"CAST({rounded} AS {self.type(node.type)})"
+            case Op.TRUNC:
+                return f"trunc({args[0]})"
+            case Op.EXTRACT:
+                form = {"second": dialect.extract_seconds, "epoch": dialect.extract_epoch}.get(
+                    node.option, dialect.extract
+                )
+                return form.format(args[0], part=node.option, type=self.type(node.type))
+            case Op.DATE_TRUNC:
+                return dialect.date_trunc.format(args[0], part=node.option)
+            case _:
+                template = dialect.templates[node.op]
+                shown = self.type(node.type) if "{type}" in template else ""
+                return template.format(*args, type=shown)
+
+    def _integer(self, node: Call, args: list[str]) -> str:
+        """Integer arithmetic; where 64 bits might not hold it, 128 do, and what PostgreSQL would refuse is NULL."""
+        wide = node.type.precision >= INT_DIGITS
+        if wide:
+            args = [f"CAST({arg} AS {self._dialect.wide})" for arg in args]
+        template = "({0} // NULLIF({1}, 0))" if node.op is Op.DIV else self._dialect.templates[node.op]
+        text = template.format(*args)
+        return self._dialect.try_cast.format(text, type=self.type(node.type)) if wide else text
+
+    def _decimal(self, node: Call, args: list[str]) -> str:
+        """Decimal arithmetic in exactly the digits the result may have, so that it cannot overflow."""
+        result = self.type(node.type)
+        if node.op is Op.MUL:
+            left = node.args[0].type
+            # Beyond 18 digits the engine must be told to leave 64 bits.
+            if node.type.precision > 18:
+                args[0] = f"CAST({args[0]} AS {self.type(Type(Kind.DECIMAL, max(left.precision, 19), left.scale))})"
+        else:
+            args = [f"CAST({arg} AS {result})" for arg in args]
+        return f"CAST({self._dialect.templates[node.op].format(*args)} AS {result})"
+
+    def _like(self, node: Call, args: list[str]) -> str:
+        pattern = node.args[1]
+        assert isinstance(pattern, Const) and isinstance(pattern.value, str)
+        escape = f" ESCAPE {literal(node.option)}" if node.option and node.option in pattern.value else ""
+        return f"({args[0]} {node.op.name} {args[1]}{escape})"
+
+
+def number(value: Fraction, type_: Type, writer: ScalarWriter) -> str:
+    """A bound as a constant of a numeric type."""
+    if type_.kind is Kind.INTEGER:
+        return writer.constant(int(value), type_)
+    if type_.kind is Kind.DECIMAL:
+        scaled = Decimal(value.numerator) / Decimal(value.denominator)
+        return (
+            f"CAST({literal(format(scaled, 'f'))} AS DECIMAL(38, {min(20, max(0, -int(scaled.as_tuple().exponent)))}))"
+        )
+    return writer.constant(float(value), type_)

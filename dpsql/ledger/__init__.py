@@ -1,0 +1,76 @@
+"""What was paid, by whom, and which answers were released: paid before anything runs, never refunded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dpsql.privacy.accounting import Price
+
+
+@dataclass(frozen=True, slots=True)
+class Purchase:
+    """One answer that a query needs.
+
+    `replay` says that the answer was released before: the dataset pays nothing, and a user who never paid
+    for it pays from the own allowance only.
+    """
+
+    key: bytes  # identity of the released answer, 32 bytes
+    price: Price
+    replay: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recorded charge."""
+
+    time: str  # UTC, ISO 8601
+    user: str
+    sql: str
+    dataset_price: Price
+    user_price: Price
+
+
+class Ledger(Protocol):
+    """The account of a dataset. Every method may be called from many threads and processes at once."""
+
+    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
+        """Record the purchases, durably when this returns, and say what the user paid.
+
+        Raises BudgetExhausted, and then changes nothing, if the dataset or the user cannot pay for all of them.
+        """
+        ...
+
+    def spent(self, user: str | None = None) -> Price:
+        """What the dataset has paid, or one user."""
+        ...
+
+    def remaining(self, user: str) -> Price:
+        """What the user can still spend: the smaller of the dataset's rest and the user's own, per component."""
+        ...
+
+    def lookup(self, key: bytes) -> bytes | None:
+        """The stored answer; None if there is none or it has expired."""
+        ...
+
+    def has_paid(self, user: str, key: bytes) -> bool:
+        """Whether a replay of this answer is free for the user."""
+        ...
+
+    def store(self, key: bytes, answer: bytes) -> None:
+        """Keep a released answer, in place of an older one. It holds noisy values only."""
+        ...
+
+    def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
+        """The last charges, newest first."""
+        ...
+
+    def verify(self) -> list[str]:
+        """Recompute everything from the append-only rows; each string is a contradiction, none means sound."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file. A closed ledger refuses everything else."""
+        ...

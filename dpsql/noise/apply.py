@@ -1,0 +1,89 @@
+"""The only door from exact to noisy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+
+import numpy as np
+
+from dpsql.noise.samplers import Sampler
+from dpsql.privacy.mechanisms import Noise
+from dpsql.release import Measurement
+from dpsql.tables import ExactTable, Integers, NoisyTable
+from dpsql.types import Value
+
+
+def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sampler) -> NoisyTable:
+    """The noisy table of a measurement from the exact tables of its branches.
+
+    Claim: what comes out is as private as the measurement's price says.
+    Because: with declared keys every cell gets noise, those without rows too, so the shape is public; with unknown
+    keys only those whose noisy count of units reaches the threshold are kept, in an order that is the keys' own.
+    Needs: sums that one unit moves no further than each statistic's sensitivity.
+    """
+    if measurement.cells is not None:
+        keys = measurement.cells
+        sums = [_noisy(column, noise, sampler) for column, noise in _columns(measurement, exact, keys)]
+    else:
+        keys, sums = _selected(measurement, exact, sampler)
+    rounded = [
+        _unscaled(column, statistic.factor) for column, statistic in zip(sums, measurement.statistics, strict=True)
+    ]
+    return NoisyTable(keys, tuple(rounded))
+
+
+def _columns(
+    measurement: Measurement, exact: Sequence[ExactTable], keys: Sequence[tuple[Value, ...]]
+) -> list[tuple[Integers, Noise]]:
+    """Each statistic's exact sums over `keys`, zero where the engine returned none."""
+    places = {key: place for place, key in enumerate(keys)}
+    columns: list[Integers] = [np.zeros(len(keys), dtype=np.int64) for _ in measurement.statistics]
+    for branch, table in zip(measurement.branches, exact, strict=True):
+        found = [places.get(key, -1) for key in table.keys]
+        where = np.asarray(found, dtype=np.int64)
+        known = where >= 0
+        for statistic, values in zip(branch.statistics, table.sums, strict=True):
+            np.add.at(columns[statistic], where[known], values[known])
+    return list(zip(columns, measurement.noises, strict=True))
+
+
+def _selected(
+    measurement: Measurement, exact: Sequence[ExactTable], sampler: Sampler
+) -> tuple[tuple[tuple[Value, ...], ...], list[Integers]]:
+    selection, threshold = measurement.selection, measurement.threshold
+    assert selection is not None and threshold is not None
+    branch = next(i for i, branch in enumerate(measurement.branches) if selection in branch.statistics)
+    candidates = tuple(sorted(exact[branch].keys, key=_sort_key))
+    columns = _columns(measurement, exact, candidates)
+    counts = _noisy(*columns[selection], sampler)
+    kept = counts >= threshold * measurement.statistics[selection].factor
+    keys = tuple(key for key, keep in zip(candidates, kept, strict=True) if keep)
+    sums = [
+        counts[kept] if i == selection else _noisy(column[kept], noise, sampler)
+        for i, (column, noise) in enumerate(columns)
+    ]
+    return keys, sums
+
+
+def _noisy(exact: Integers, noise: Noise, sampler: Sampler) -> Integers:
+    draw = sampler.discrete_laplace if noise.law == "laplace" else sampler.discrete_gaussian
+    return exact + draw(noise.scale, len(exact))
+
+
+def _unscaled(column: Integers, factor: int) -> Integers:
+    """Back from fixed point to whole steps, to the nearest."""
+    return column if factor == 1 else (column + factor // 2) // factor
+
+
+def _sort_key(key: tuple[Value, ...]) -> tuple[tuple[bool, object], ...]:
+    """An order of the keys' own, so that nothing of the engine's order shows."""
+    return tuple((value is None, _comparable(value)) for value in key)
+
+
+def _comparable(value: Value) -> object:
+    if value is None:
+        return 0
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day)
+    return value

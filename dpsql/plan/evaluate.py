@@ -1,0 +1,227 @@
+"""The value of an expression over constants, in Python, exactly as the engines compute it.
+
+Used for two things that must be known without data: whether a predicate is constant, and which keys a
+GROUP BY expression can take. What is not evaluated here is simply not known; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import ROUND_HALF_UP, Decimal
+
+from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar
+from dpsql.types import Kind, Type, Value
+
+
+class NotConstant(Exception):
+    """The value cannot be told without data, or not in Python."""
+
+
+def evaluate(node: Scalar, env: Mapping[int, Value] | None = None) -> Value:
+    match node:
+        case Const(value=value):
+            return value
+        case Ref(field=field) if env is not None and field.id in env:
+            return env[field.id]
+        case Case(branches=branches, default=default):
+            for when, then in branches:
+                if evaluate(when, env) is True:
+                    return evaluate(then, env)
+            return evaluate(default, env)
+        case Call(op=op, args=args):
+            return (
+                apply(node, [evaluate(arg, env) for arg in args])
+                if op is not Op.CAST
+                else cast(evaluate(args[0], env), args[0].type, node.type)
+            )
+        case _:
+            raise NotConstant
+
+
+def apply(node: Call, values: list[Value]) -> Value:
+    """One operation on values that are already known."""
+    op = node.op
+    match op:
+        case Op.AND:
+            return _kleene(values, stop=False)
+        case Op.OR:
+            return _kleene(values, stop=True)
+        case Op.IS_NULL:
+            return values[0] is None
+        case Op.IS_TRUE:
+            return values[0] is True
+        case Op.IS_FALSE:
+            return values[0] is False
+        case Op.DISTINCT_FROM:
+            return values[0] != values[1]
+        case Op.COALESCE:
+            return next((value for value in values if value is not None), None)
+        case Op.NULLIF:
+            return None if values[0] == values[1] else values[0]
+        case Op.LEAST | Op.GREATEST:
+            known = [value for value in values if value is not None]
+            pick: Callable[..., Value] = min if op is Op.LEAST else max
+            return pick(known) if known else None
+        case Op.IN:
+            if values[0] is None:
+                return None
+            if values[0] in [value for value in values[1:] if value is not None]:
+                return True
+            return None if None in values[1:] else False
+        case _:
+            pass
+    if any(value is None for value in values):
+        return None
+    rule = _RULES.get(op)
+    if rule is None:
+        raise NotConstant
+    try:
+        return rule(node, *values)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise NotConstant from error
+
+
+def cast(value: Value, source: Type, target: Type) -> Value:
+    if value is None:
+        return None
+    if source.kind is target.kind and target.kind is not Kind.DECIMAL:
+        return value
+    match target.kind, value:
+        case Kind.DOUBLE, int() | Decimal():
+            return float(value)
+        case Kind.DECIMAL, int() | Decimal():
+            return Decimal(value).quantize(Decimal(1).scaleb(-target.scale), ROUND_HALF_UP)
+        case Kind.INTEGER, bool():
+            return int(value)
+        case Kind.INTEGER, Decimal():
+            return int(value.quantize(Decimal(1), ROUND_HALF_UP))
+        case Kind.INTEGER, float() if math.isfinite(value):
+            return round(value)
+        case Kind.TEXT, int() if not isinstance(value, bool):
+            return str(value)
+        case Kind.TIMESTAMP, date() if not isinstance(value, datetime):
+            return datetime.combine(value, time())
+        case Kind.DATE, datetime():
+            return value.date()
+        case _:
+            raise NotConstant
+
+
+def _kleene(values: list[Value], *, stop: bool) -> Value:
+    if stop in values:
+        return stop
+    return None if None in values else not stop
+
+
+def _divide(node: Call, left: Value, right: Value) -> Value:
+    if right == 0:
+        return None
+    if node.type.kind is Kind.INTEGER:
+        quotient = abs(int(left)) // abs(int(right))  # type: ignore[arg-type]
+        return quotient if (left < 0) == (right < 0) else -quotient  # type: ignore[operator]
+    return float(left) / float(right)  # type: ignore[arg-type]
+
+
+def _modulo(_: Call, left: int, right: int) -> Value:
+    return None if right == 0 else int(math.copysign(1, left)) * (abs(left) % abs(right))
+
+
+def _round(_: Call, value: Value, digits: Value = 0) -> Value:
+    if isinstance(value, Decimal):
+        return value.quantize(Decimal(1).scaleb(-int(digits)), ROUND_HALF_UP)  # type: ignore[arg-type]
+    if digits != 0:
+        raise NotConstant
+    return float(round(value))  # type: ignore[arg-type]
+
+
+def _whole(rounding: Callable[[Value], int]) -> Callable[..., Value]:
+    def rule(node: Call, value: Value) -> Value:
+        whole = rounding(value)
+        return float(whole) if node.type.kind is Kind.DOUBLE else Decimal(whole)
+
+    return rule
+
+
+def _extract(node: Call, moment: date) -> Value:
+    rule = _PARTS.get(node.option)
+    if rule is None:
+        raise NotConstant
+    return Decimal(rule(moment))
+
+
+_PARTS: dict[str, Callable[[date], int]] = {
+    "year": lambda d: d.year,
+    "quarter": lambda d: (d.month + 2) // 3,
+    "month": lambda d: d.month,
+    "day": lambda d: d.day,
+    "dow": lambda d: d.isoweekday() % 7,
+    "isodow": lambda d: d.isoweekday(),
+    "doy": lambda d: d.timetuple().tm_yday,
+    "week": lambda d: d.isocalendar().week,
+    "isoyear": lambda d: d.isocalendar().year,
+    "decade": lambda d: d.year // 10,
+    "century": lambda d: (d.year + 99) // 100,
+    "hour": lambda d: d.hour if isinstance(d, datetime) else 0,
+    "minute": lambda d: d.minute if isinstance(d, datetime) else 0,
+}
+
+
+def truncate(unit: str, moment: date) -> datetime:
+    """date_trunc for every unit dpsql knows."""
+    at = moment if isinstance(moment, datetime) else datetime.combine(moment, time())
+    day = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    match unit:
+        case "second":
+            return at.replace(microsecond=0)
+        case "minute":
+            return at.replace(second=0, microsecond=0)
+        case "hour":
+            return at.replace(minute=0, second=0, microsecond=0)
+        case "day":
+            return day
+        case "week":
+            return day - timedelta(days=day.weekday())
+        case "month":
+            return day.replace(day=1)
+        case "quarter":
+            return day.replace(month=day.month - (day.month - 1) % 3, day=1)
+        case "year":
+            return day.replace(month=1, day=1)
+        case "decade":
+            return day.replace(year=max(1, day.year - day.year % 10), month=1, day=1)
+        case _:
+            raise NotConstant
+
+
+_RULES: dict[Op, Callable[..., Value]] = {
+    Op.NOT: lambda _, x: not x,
+    Op.EQ: lambda _, x, y: x == y,
+    Op.NE: lambda _, x, y: x != y,
+    Op.LT: lambda _, x, y: x < y,
+    Op.LE: lambda _, x, y: x <= y,
+    Op.GT: lambda _, x, y: x > y,
+    Op.GE: lambda _, x, y: x >= y,
+    Op.ADD: lambda _, x, y: x + y,
+    Op.SUB: lambda _, x, y: x - y,
+    Op.MUL: lambda _, x, y: x * y,
+    Op.DIV: _divide,
+    Op.MOD: _modulo,
+    Op.NEG: lambda _, x: -x,
+    Op.ABS: lambda _, x: abs(x),
+    Op.ROUND: _round,
+    Op.FLOOR: _whole(math.floor),  # type: ignore[arg-type]
+    Op.CEIL: _whole(math.ceil),  # type: ignore[arg-type]
+    Op.LOWER: lambda _, x: x.lower(),
+    Op.UPPER: lambda _, x: x.upper(),
+    Op.TRIM: lambda _, x: x.strip(" "),
+    Op.LENGTH: lambda _, x: len(x),
+    Op.CONCAT: lambda _, x, y: x + y,
+    Op.LEFT: lambda _, x, n: x[:n],
+    Op.RIGHT: lambda _, x, n: x[-n:] if n else "",
+    Op.EXTRACT: _extract,
+    Op.DATE_TRUNC: lambda node, x: truncate(node.option, x),
+    Op.ADD_DAYS: lambda _, x, n: x + timedelta(days=n),
+    Op.DAYS_BETWEEN: lambda _, x, y: (x - y).days,
+}

@@ -1,0 +1,218 @@
+"""Relational plans: what is asked, before anyone has looked at whether it may be answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from dpsql.plan.scalars import Aggregated, Field, Scalar, SortKey, Subquery, Windowed, walk
+from dpsql.policy.model import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A declared table. `columns` names the table's column of each field."""
+
+    table: Table
+    fields: tuple[Field, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """A relation that has no rows whatever the data: what tools ask for to learn the columns."""
+
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OneRow:
+    """One row without columns: the input of a SELECT without FROM."""
+
+    fields: tuple[Field, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A noisy table: the keys and the sums of one measurement."""
+
+    measurement: int
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    child: Plan
+    predicate: Scalar
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.child.fields
+
+
+@dataclass(frozen=True, slots=True)
+class SemiJoin:
+    """Rows whose owner is (or is not) an owner of a row of `source`: IN (SELECT unit FROM …)."""
+
+    child: Plan
+    source: Plan
+    negated: bool
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.child.fields
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    child: Plan
+    items: tuple[tuple[Field, Scalar], ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(field for field, _ in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """GROUP BY. `sets` lists grouping sets as indexes into `keys`; plain GROUP BY is one set of all."""
+
+    child: Plan
+    keys: tuple[tuple[Field, Scalar], ...]
+    aggregates: tuple[tuple[Field, Aggregated], ...]
+    sets: tuple[tuple[int, ...], ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(field for field, _ in (*self.keys, *self.aggregates))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Adds window function columns to its input."""
+
+    child: Plan
+    items: tuple[tuple[Field, Windowed], ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return (*self.child.fields, *(field for field, _ in self.items))
+
+
+class JoinKind(Enum):
+    INNER = "INNER"
+    LEFT = "LEFT"
+    RIGHT = "RIGHT"
+    FULL = "FULL"
+    CROSS = "CROSS"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    kind: JoinKind
+    left: Plan
+    right: Plan
+    condition: Scalar | None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return (*self.left.fields, *self.right.fields)
+
+
+class SetKind(Enum):
+    UNION_ALL = "UNION ALL"
+    UNION = "UNION"
+    INTERSECT = "INTERSECT"
+    INTERSECT_ALL = "INTERSECT ALL"
+    EXCEPT = "EXCEPT"
+    EXCEPT_ALL = "EXCEPT ALL"
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation:
+    """Column i of the result comes from column i of each side."""
+
+    kind: SetKind
+    left: Plan
+    right: Plan
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    child: Plan
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.child.fields
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """ORDER BY, LIMIT and OFFSET, then the choice of the columns that go on."""
+
+    child: Plan
+    keys: tuple[SortKey, ...]
+    limit: int | None
+    offset: int
+    fields: tuple[Field, ...]
+
+
+Plan = (
+    Scan
+    | Empty
+    | OneRow
+    | Released
+    | Filter
+    | SemiJoin
+    | Project
+    | Aggregate
+    | Window
+    | Join
+    | SetOperation
+    | Distinct
+    | Sort
+)
+
+
+def inputs(plan: Plan) -> tuple[Plan, ...]:
+    match plan:
+        case Scan() | Empty() | OneRow() | Released():
+            return ()
+        case SemiJoin(child=child, source=source):
+            return (child, source)
+        case Join(left=left, right=right) | SetOperation(left=left, right=right):
+            return (left, right)
+        case Filter() | Project() | Aggregate() | Window() | Distinct() | Sort():
+            return (plan.child,)
+
+
+def scalars(plan: Plan) -> tuple[Scalar, ...]:
+    """The expressions a node itself holds."""
+    match plan:
+        case Filter(predicate=predicate):
+            return (predicate,)
+        case Project(items=items):
+            return tuple(value for _, value in items)
+        case Aggregate(keys=keys, aggregates=aggregates):
+            return (*(value for _, value in keys), *(call for _, call in aggregates))
+        case Window(items=items):
+            return tuple(call for _, call in items)
+        case Join(condition=condition):
+            return () if condition is None else (condition,)
+        case Sort(keys=sort_keys):
+            return tuple(key.value for key in sort_keys)
+        case Scan() | Empty() | OneRow() | Released() | SemiJoin() | SetOperation() | Distinct():
+            return ()
+
+
+def nodes(plan: Plan) -> Iterator[Plan]:
+    """Every node, subqueries inside expressions included."""
+    yield plan
+    for child in inputs(plan):
+        yield from nodes(child)
+    for scalar in scalars(plan):
+        for part in walk(scalar):
+            if isinstance(part, Subquery):
+                yield from nodes(part.plan)

@@ -1,0 +1,278 @@
+"""Scalar expressions: closed, typed, with PostgreSQL's meaning.
+
+Everything an analyst writes inside a query becomes one of these nodes or is refused. They hold no
+analyst text but constants, and compare by structure, so that equal expressions are found equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from dpsql.types import BOOLEAN, Type, Value
+
+if TYPE_CHECKING:
+    from dpsql.plan.nodes import Plan
+
+
+class Op(Enum):
+    """Every operation; each has a typing rule, an interval rule and a total SQL form."""
+
+    # logic and comparison
+    AND = "and"
+    OR = "or"
+    NOT = "not"
+    EQ = "="
+    NE = "<>"
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    IS_NULL = "is null"
+    IS_TRUE = "is true"
+    IS_FALSE = "is false"
+    DISTINCT_FROM = "is distinct from"
+    LIKE = "like"
+    ILIKE = "ilike"
+    IN = "in"
+    # arithmetic
+    ADD = "+"
+    SUB = "-"
+    MUL = "*"
+    DIV = "/"
+    MOD = "%"
+    NEG = "negate"
+    ABS = "abs"
+    SIGN = "sign"
+    ROUND = "round"
+    FLOOR = "floor"
+    CEIL = "ceil"
+    TRUNC = "trunc"
+    SQRT = "sqrt"
+    LN = "ln"
+    LOG10 = "log10"
+    LEAST = "least"
+    GREATEST = "greatest"
+    COALESCE = "coalesce"
+    NULLIF = "nullif"
+    WIDTH_BUCKET = "width_bucket"
+    CAST = "cast"
+    # text
+    LENGTH = "length"
+    LOWER = "lower"
+    UPPER = "upper"
+    TRIM = "trim"
+    CONCAT = "||"
+    LEFT = "left"
+    RIGHT = "right"
+    # time
+    EXTRACT = "extract"
+    DATE_TRUNC = "date_trunc"
+    ADD_DAYS = "date + days"
+    ADD_MONTHS = "timestamp + months"
+    ADD_SECONDS = "timestamp + seconds"
+    DAYS_BETWEEN = "date - date"
+    SECONDS_BETWEEN = "timestamp - timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a relation inside a plan. The id is unique within a query, so names never collide."""
+
+    id: int
+    name: str
+    type: Type
+    unit: bool = False  # carries the identity of the privacy unit
+    readable: bool = True  # False for a unit that the policy does not declare as a column
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    field: Field
+    position: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def type(self) -> Type:
+        return self.field.type
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: Value
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    op: Op
+    args: tuple[Scalar, ...]
+    type: Type
+    option: str = ""  # the field of EXTRACT, the unit of DATE_TRUNC, the escape of LIKE
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    branches: tuple[tuple[Scalar, Scalar], ...]
+    default: Scalar
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Subquery:
+    """A scalar subquery, EXISTS or IN (subquery), not yet told apart into public, released or private."""
+
+    kind: str  # "scalar", "exists", "in"
+    plan: Plan
+    type: Type
+    arg: Scalar | None = None  # the left side of IN
+    position: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StageValue:
+    """The noisy or public value of an earlier stage: a constant by the time the engine sees it."""
+
+    stage: int
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class InStage:
+    """Membership in the noisy or public list of an earlier stage."""
+
+    arg: Scalar
+    stage: int
+    item: Type
+    type: Type = BOOLEAN
+
+
+class Agg(Enum):
+    COUNT = "count"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+    VAR_POP = "var_pop"
+    VAR_SAMP = "var_samp"
+    STDDEV_POP = "stddev_pop"
+    STDDEV_SAMP = "stddev_samp"
+    COVAR_POP = "covar_pop"
+    COVAR_SAMP = "covar_samp"
+    CORR = "corr"
+    REGR_SLOPE = "regr_slope"
+    REGR_INTERCEPT = "regr_intercept"
+    BOOL_AND = "bool_and"
+    BOOL_OR = "bool_or"
+    GROUPING = "grouping"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """An aggregate call. COUNT(*) has no argument."""
+
+    function: Agg
+    args: tuple[Scalar, ...]
+    type: Type
+    distinct: bool = False
+    where: Scalar | None = None
+    position: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    value: Scalar
+    descending: bool = False
+    nulls_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A window function; its name is one of a closed list, checked when it is resolved."""
+
+    function: str
+    args: tuple[Scalar, ...]
+    type: Type
+    partition: tuple[Scalar, ...] = ()
+    order: tuple[SortKey, ...] = ()
+    frame: str = ""  # generated from a closed grammar, never the analyst's text
+    where: Scalar | None = None
+
+
+Scalar = Ref | Const | Call | Case | Subquery | StageValue | InStage | Aggregated | Windowed
+
+
+def children(node: Scalar) -> tuple[Scalar, ...]:
+    """The direct sub-expressions; a subquery's own plan is not one of them."""
+    match node:
+        case Ref() | Const() | StageValue():
+            return ()
+        case Call(args=args):
+            return args
+        case Case(branches=branches, default=default):
+            return (*(part for branch in branches for part in branch), default)
+        case Subquery(arg=arg):
+            return () if arg is None else (arg,)
+        case InStage(arg=arg):
+            return (arg,)
+        case Aggregated(args=args, where=where):
+            return args if where is None else (*args, where)
+        case Windowed(args=args, partition=partition, order=order, where=where):
+            return (*args, *partition, *(key.value for key in order), *(() if where is None else (where,)))
+
+
+def walk(node: Scalar) -> Iterator[Scalar]:
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
+    """The same node with each direct sub-expression replaced by `change` of it."""
+    match node:
+        case Ref() | Const() | StageValue():
+            return node
+        case Call(op, args, type_, option):
+            return Call(op, tuple(change(arg) for arg in args), type_, option)
+        case Case(branches, default, type_):
+            return Case(tuple((change(when), change(then)) for when, then in branches), change(default), type_)
+        case Subquery(kind, plan, type_, arg, position):
+            return Subquery(kind, plan, type_, None if arg is None else change(arg), position)
+        case InStage(arg, stage, item, type_):
+            return InStage(change(arg), stage, item, type_)
+        case Aggregated(function, args, type_, distinct, where, position):
+            return Aggregated(
+                function,
+                tuple(change(arg) for arg in args),
+                type_,
+                distinct,
+                None if where is None else change(where),
+                position,
+            )
+        case Windowed(function, args, type_, partition, order, frame, where):
+            return Windowed(
+                function,
+                tuple(change(arg) for arg in args),
+                type_,
+                tuple(change(part) for part in partition),
+                tuple(SortKey(change(key.value), key.descending, key.nulls_first) for key in order),
+                frame,
+                None if where is None else change(where),
+            )
+
+
+def refs(node: Scalar) -> Iterator[Ref]:
+    return (part for part in walk(node) if isinstance(part, Ref))
+
+
+TRUE = Const(True, BOOLEAN)
+FALSE = Const(False, BOOLEAN)
+
+
+def both(left: Scalar | None, right: Scalar | None) -> Scalar | None:
+    """The conjunction of two optional predicates."""
+    if left is None or right is None:
+        return right if left is None else left
+    return Call(Op.AND, (left, right), BOOLEAN)

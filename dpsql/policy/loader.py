@@ -1,0 +1,230 @@
+"""Reads the policy file. What it says is checked here as far as that is possible without the database."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+
+from dpsql.policy.lines import LineIndex
+from dpsql.policy.model import Accounting, Limits, Policy, PrivacyPolicy, UserPolicy
+from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
+from dpsql.policy.section import NOT_NEGATIVE, POSITIVE, PROBABILITY, Rule, Section
+from dpsql.policy.table_reader import read_tables
+
+_SECTIONS = ("database", "privacy", "limits", "tables", "users")
+_DATABASE = ("url", "ledger")
+_PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
+_LIMITS = ("max_cells", "timeout", "memory", "threads", "replay_days")
+_USER = ("epsilon",)
+
+_DUCKDB = "duckdb:///"
+_EXAMPLE_URL = 'write: url = "duckdb:///file.duckdb"'
+_DEFAULT_QUERY_EPSILON = Fraction(1, 10)
+_MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? ?[KMGT]i?B")
+# Timers and calendars overflow on what is far beyond these.
+_TIMEOUT = Rule("greater than 0 and at most 86400 seconds", lambda seconds: 0 < seconds <= 86_400)
+_REPLAY_DAYS = Rule("at least 0 and at most 36500 days", lambda days: 0 <= days <= 36_500)
+
+
+def load(path: Path) -> Policy:
+    """Read the policy file, or raise PolicyProblems with everything that is wrong in it."""
+    report = Report(path)
+    content, lines = _parse(path, report)
+    root = Section((), content, _SECTIONS, lines, report)
+
+    database = _read_database(root, path)
+    privacy = _read_privacy(root)
+    limits = _read_limits(root)
+    tables = read_tables(root)
+    users = _read_users(root, None if privacy is None else privacy.epsilon)
+
+    if report.problems or database is None or privacy is None:
+        raise PolicyProblems(report.problems)
+    url, ledger = database
+    return Policy(path, url, privacy, MappingProxyType(tables), MappingProxyType(users), limits, ledger)
+
+
+def database_path(policy: Policy) -> Path:
+    """The file of a DuckDB database. A relative one lies beside the policy file, wherever dpsql was started."""
+    if not _is_duckdb(policy.database):
+        raise PolicyProblems([Problem(str(policy.path), None, "the database is not a DuckDB file", _EXAMPLE_URL)])
+    return policy.path.parent / policy.database.removeprefix(_DUCKDB)
+
+
+def _is_duckdb(url: str) -> bool:
+    return url.startswith(_DUCKDB) and url != _DUCKDB
+
+
+def _parse(path: Path, report: Report) -> tuple[dict[str, object], LineIndex]:
+    """The file as it is, floats as exact decimals."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        report.add(None, "the policy file does not exist", "run: dpsql init URL")
+    except OSError as error:
+        report.add(None, f"the policy file cannot be read: {error.strerror}")
+    report.raise_if_any()
+
+    try:
+        text = data.decode("utf-8")
+        return tomllib.loads(text, parse_float=Decimal), LineIndex(text)
+    except UnicodeDecodeError as error:
+        report.add(data.count(b"\n", 0, error.start) + 1, "the policy file is not UTF-8 text")
+    except tomllib.TOMLDecodeError as error:
+        message, line = _split_position(str(error), data.count(b"\n") + 1)
+        report.add(line, f"not valid TOML: {message}")
+    except (ValueError, InvalidOperation):
+        # Python refuses to read integers of thousands of digits, and exponents of dozens.
+        report.add(None, "the policy file holds a number with too many digits")
+    except RecursionError:
+        report.add(None, "the policy file is nested too deeply")
+    raise PolicyProblems(report.problems)
+
+
+def _split_position(message: str, last_line: int) -> tuple[str, int]:
+    """Take the place apart from what the TOML parser says: "Invalid value (at line 3, column 7)"."""
+    text, _, place = message.rpartition(" (at ")
+    number = re.match(r"line (\d+)", place)
+    return text[:1].lower() + text[1:], int(number[1]) if number else last_line
+
+
+# --- [database] ---
+
+
+def _read_database(root: Section, path: Path) -> tuple[str, Path | None] | None:
+    section = _required(root, "database", _DATABASE)
+    if section is None:
+        return None
+    if "url" not in section.content:
+        section.missing("url", _EXAMPLE_URL)
+    url = section.text("url")
+    if url is not None and not _is_duckdb(url):
+        # The address itself is not repeated: it may hold a password.
+        scheme = url.partition("://")[0]
+        if scheme in ("postgres", "postgresql"):
+            section.problem("url", "PostgreSQL databases are not supported yet", _EXAMPLE_URL)
+        else:
+            section.problem("url", '"url" in [database] is not the address of a DuckDB file', _EXAMPLE_URL)
+    ledger = section.text("ledger")
+    return None if url is None else (url, None if ledger is None else path.parent / ledger)
+
+
+# --- [privacy] ---
+
+
+def _read_privacy(root: Section) -> PrivacyPolicy | None:
+    section = _required(root, "privacy", _PRIVACY)
+    if section is None:
+        return None
+    if "epsilon" not in section.content:
+        section.missing("epsilon", "write: epsilon = 1.0")
+    epsilon = section.number("epsilon", POSITIVE)
+    delta = section.number("delta", PROBABILITY, Fraction(0))
+    accounting = _read_accounting(section, delta)
+    key_delta = _read_key_delta(section, accounting, delta)
+    query_delta = section.number("query_delta", NOT_NEGATIVE)
+    largest = section.number("max_query_epsilon", POSITIVE, epsilon)
+    price = section.number(
+        "query_epsilon", POSITIVE, _DEFAULT_QUERY_EPSILON if largest is None else min(_DEFAULT_QUERY_EPSILON, largest)
+    )
+    _at_most(section, "max_query_epsilon", largest, epsilon, "the dataset's total")
+    _at_most(section, "query_epsilon", price, largest, "one query may cost")
+    _at_most(section, "query_delta", query_delta, key_delta, "is kept for keys")
+    if epsilon is None or delta is None or accounting is None or key_delta is None or largest is None or price is None:
+        return None
+    return PrivacyPolicy(epsilon, delta, accounting, price, query_delta, key_delta, largest)
+
+
+def _read_accounting(section: Section, delta: Fraction | None) -> Accounting | None:
+    match section.text("accounting"):
+        case "basic":
+            return "basic"
+        case "zcdp":
+            if delta == 0:
+                section.problem(
+                    "accounting", 'accounting "zcdp" needs a delta greater than 0', 'write: accounting = "basic"'
+                )
+            return "zcdp"
+        case None if "accounting" not in section.content and delta is not None:
+            return "zcdp" if delta > 0 else "basic"
+        case None:
+            return None
+        case other:
+            section.problem(
+                "accounting",
+                f"unknown accounting {quoted(other)}",
+                f'write: accounting = "{nearest(other, ("basic", "zcdp")) or "zcdp"}"',
+            )
+            return None
+
+
+def _read_key_delta(section: Section, accounting: Accounting | None, delta: Fraction | None) -> Fraction | None:
+    """The part of delta that releases unknown keys; under zcdp the rest turns rho into epsilon and may not be 0."""
+    if delta is None or accounting is None:
+        return None
+    if accounting == "basic":
+        if "key_delta" in section.content:
+            section.problem(
+                "key_delta", '"key_delta" has no meaning under basic accounting: all of delta is for keys', "remove it"
+            )
+        return delta
+    key_delta = section.number("key_delta", NOT_NEGATIVE, delta / 2)
+    if "key_delta" in section.content and key_delta is not None and delta > 0 and key_delta >= delta:
+        section.problem("key_delta", '"key_delta" in [privacy] must be less than delta')
+    return key_delta
+
+
+def _at_most(section: Section, key: str, value: Fraction | None, limit: Fraction | None, what: str) -> None:
+    if key in section.content and value is not None and limit is not None and value > limit:
+        section.problem(key, f"{quoted(key)} in {section.title} is more than {what}")
+
+
+# --- [limits] ---
+
+
+def _read_limits(root: Section) -> Limits:
+    section = root.section("limits", _LIMITS)
+    if section is None:
+        return Limits()
+    defaults = Limits()
+    memory = section.text("memory")
+    if memory is not None and not _MEMORY.fullmatch(memory):
+        section.problem("memory", '"memory" in [limits] is not an amount of memory', 'write: memory = "2GB"')
+    timeout = section.number("timeout", _TIMEOUT)
+    replay_days = section.number("replay_days", _REPLAY_DAYS)
+    return Limits(
+        max_cells=section.integer("max_cells") or defaults.max_cells,
+        timeout=defaults.timeout if timeout is None else float(timeout),
+        memory=memory or defaults.memory,
+        threads=section.integer("threads") or defaults.threads,
+        replay_days=None if replay_days is None else float(replay_days),
+    )
+
+
+# --- [users] ---
+
+
+def _read_users(root: Section, total: Fraction | None) -> dict[str, UserPolicy]:
+    section = root.section("users", None)
+    if section is None:
+        return {}
+    users: dict[str, UserPolicy] = {}
+    for name in section.content:
+        user = section.section(name, _USER)
+        if not name or "\0" in name:
+            section.problem(name, f"{quoted(name)} is not the name of a user")
+        if user is not None:
+            epsilon = user.number("epsilon", POSITIVE)
+            _at_most(user, "epsilon", epsilon, total, "the dataset's total")
+            users[name] = UserPolicy(name, epsilon, user.line())
+    return users
+
+
+def _required(root: Section, name: str, known: tuple[str, ...]) -> Section | None:
+    if name not in root.content:
+        root.report.add(None, f"section [{name}] is missing", f"write: [{name}]")
+    return root.section(name, known)

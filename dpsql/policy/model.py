@@ -1,0 +1,158 @@
+"""What the owner declares: who is protected, what the columns may hold, what all answers together may reveal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from dpsql.types import Type, Value
+
+Accounting = Literal["basic", "zcdp"]
+Bound = Fraction | date | datetime
+
+
+# --- the file, before the database was looked at ---
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPolicy:
+    """A column an analyst may use. Bounds are an instruction to clamp, not a promise about the data."""
+
+    name: str
+    lower: Bound | None = None
+    upper: Bound | None = None
+    step: Fraction | None = None
+    values: tuple[Value, ...] | None = None
+    nullable_key: bool = False
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReference:
+    """The owner of a row is the owner of the row it points at: `via` here equals `key` in `table`."""
+
+    via: str
+    table: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class TablePolicy:
+    name: str  # as analysts write it: "people" or "schema.people"
+    public: bool = False
+    unit: str | UnitReference | None = None
+    max_rows_per_unit: int = 1
+    max_groups_per_unit: int | None = None
+    columns: Mapping[str, ColumnPolicy] = field(default_factory=lambda: MappingProxyType({}))
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UserPolicy:
+    name: str
+    epsilon: Fraction | None = None  # None: rationed by the dataset's total only
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyPolicy:
+    epsilon: Fraction
+    delta: Fraction
+    accounting: Accounting
+    query_epsilon: Fraction
+    query_delta: Fraction | None  # None: the same share of key_delta as the price has of the total
+    key_delta: Fraction  # the part of delta kept for releasing unknown keys
+    max_query_epsilon: Fraction  # the most one query may cost
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_cells: int = 100_000
+    timeout: float = 60.0  # seconds
+    memory: str = "2GB"
+    threads: int = 2
+    replay_days: float | None = None  # None: stored answers do not expire
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    path: Path
+    database: str  # the address
+    privacy: PrivacyPolicy
+    tables: Mapping[str, TablePolicy]
+    users: Mapping[str, UserPolicy]
+    limits: Limits
+    ledger: Path | None  # None: beside the database
+
+
+# --- the policy joined with the schema of the database: what the compiler reads ---
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: Type  # narrowed to the declared bounds
+    nullable: bool = True
+    lower: Bound | None = None
+    upper: Bound | None = None
+    step: Fraction | None = None
+    values: tuple[Value, ...] | None = None
+    nullable_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A declared table. `owner` is None for a public one."""
+
+    name: str
+    source: tuple[str, ...]  # schema and table in the database
+    columns: Mapping[str, Column]  # declared ones only, in the database's order
+    owner: str | None = None
+    owner_type: Type | None = None
+    owner_unique: bool = False  # the engine enforces at most one row per unit
+    max_rows_per_unit: int = 1
+    max_groups_per_unit: int | None = None
+
+    @property
+    def is_private(self) -> bool:
+        return self.owner is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Policy and schema together: all that accepting, pricing and rewriting a query may look at."""
+
+    tables: Mapping[str, Table]
+    max_cells: int
+    fingerprint: str
+    default_schema: str = "main"
+
+
+# --- the schema of the database, as a backend reads it from the engine's catalogue ---
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSchema:
+    name: str
+    type: Type | None  # None: a type dpsql does not know; the column cannot be declared
+    native: str  # the engine's own name of the type, for messages
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    source: tuple[str, ...]
+    columns: Mapping[str, ColumnSchema]
+    unique: frozenset[frozenset[str]]  # sets of columns the engine enforces as unique
+    is_view: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSchema:
+    tables: Mapping[tuple[str, str], TableSchema]  # (schema, table)
+    default_schema: str

@@ -1,0 +1,142 @@
+"""The rest of the query: ordinary SQL over noisy values and public tables, in a DuckDB of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+import duckdb
+
+from dpsql.errors import Error, InternalError, OutOfRange, TooManyRows
+from dpsql.generate.duckdb_lockdown import lock_down
+from dpsql.generate.engine_log import engine_failed
+from dpsql.generate.query import Cancellation
+from dpsql.generate.watchdog import Watch, Watchdog
+from dpsql.types import Kind, Type, Value
+
+_COLUMN_TYPES = {
+    Kind.BOOLEAN: "BOOLEAN",
+    Kind.INTEGER: "BIGINT",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.TEXT: "VARCHAR",
+    Kind.DATE: "DATE",
+    Kind.TIMESTAMP: "TIMESTAMP",
+}
+
+
+class Postprocessor:
+    """A locked in-memory DuckDB that only ever sees noisy values and public tables.
+
+    Each run has its own cursor, so runs from several threads go side by side and are stopped one by one.
+    """
+
+    def __init__(self, *, memory: str = "1GB") -> None:
+        self._connection = duckdb.connect(":memory:", config={"memory_limit": memory, "threads": 1})
+        lock_down(self._connection)
+        self._watchdog = Watchdog()
+        self._loading = threading.Lock()
+        self._loaded: set[str] = set()
+
+    def load(self, name: str, columns: Sequence[tuple[str, Type]], data: Sequence[Sequence[Value]]) -> None:
+        """Keep a public table, given column by column, under this name. A name that is already there is left alone."""
+        failure: Error
+        with self._loading:
+            if name in self._loaded:
+                return
+            try:
+                self._create(name, columns, data)
+            except duckdb.Error as error:
+                failure = _translated(error)
+            else:
+                self._loaded.add(name)
+                return
+        raise failure
+
+    def run(
+        self,
+        sql: str,
+        parameters: Mapping[str, object],
+        *,
+        timeout: float,
+        cancellation: Cancellation | None = None,
+    ) -> list[tuple[Value, ...]]:
+        """Run one SELECT. Parameters that it does not name are ignored.
+
+        Claim: outcome and errors are post-processing of what was released.
+        Because: this database holds public tables, the parameters are noisy, and it can reach nothing else.
+        Needs: callers that pass nothing exact.
+        """
+        failure: Error
+        try:
+            with (
+                closing(self._connection.cursor()) as cursor,
+                self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch,
+            ):
+                return _select(cursor, sql, parameters, watch)
+        except duckdb.Error as error:
+            failure = _translated(error)
+        raise failure
+
+    def close(self) -> None:
+        """Let go of the database and its tables. Runs that are under way may finish."""
+        self._connection.close()
+
+    def _create(self, name: str, columns: Sequence[tuple[str, Type]], data: Sequence[Sequence[Value]]) -> None:
+        definitions = [f"{_quoted(column)} {_column_type(type_)}" for column, type_ in columns]
+        lists = [f"unnest(CAST($c{i} AS {_column_type(type_)}[]))" for i, (_, type_) in enumerate(columns)]
+        with closing(self._connection.cursor()) as cursor:
+            # Closing the cursor undoes what was not committed, so nobody sees a table without its rows.
+            cursor.begin()
+            cursor.execute(f"CREATE TABLE {_quoted(name)} ({', '.join(definitions)})")
+            cursor.execute(
+                f"INSERT INTO {_quoted(name)} SELECT {', '.join(lists)}",
+                {f"c{i}": list(values) for i, values in enumerate(data)},
+            )
+            cursor.commit()
+
+
+def _select(
+    cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, object], watch: Watch
+) -> list[tuple[Value, ...]]:
+    statements = cursor.extract_statements(sql)
+    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+        raise InternalError("generated SQL is not a single SELECT")
+    wanted = statements[0].named_parameters
+    if not wanted <= parameters.keys():
+        raise InternalError("generated SQL names a parameter that has no value")
+    try:
+        # DuckDB refuses parameters that the statement does not name.
+        cursor.execute(statements[0], {name: parameters[name] for name in wanted})
+        rows: list[tuple[Value, ...]] = cursor.fetchall()
+    except duckdb.InterruptException:
+        watch.check()
+        raise
+    # DuckDB hands a date that Python cannot hold over as text.
+    for i, column in enumerate(cursor.description or ()):
+        if str(column[1]) in ("DATE", "TIMESTAMP") and any(isinstance(row[i], str) for row in rows):
+            raise _out_of_range()
+    return rows
+
+
+def _translated(error: duckdb.Error) -> Error:
+    if isinstance(error, duckdb.OutOfRangeException | duckdb.ConversionException):
+        return _out_of_range()
+    # Told apart by its text alone; should the text change, the fixed sentence of a failed engine remains.
+    if "More than one row returned by a subquery" in str(error):
+        return TooManyRows("more than one row returned by a subquery used as an expression")
+    return engine_failed(error)
+
+
+def _out_of_range() -> OutOfRange:
+    return OutOfRange("value out of range in the rest of the query")
+
+
+def _column_type(type_: Type) -> str:
+    if type_.kind is Kind.DECIMAL:
+        return f"DECIMAL({type_.precision},{type_.scale})"
+    return _COLUMN_TYPES[type_.kind]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

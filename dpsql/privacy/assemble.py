@@ -1,0 +1,259 @@
+"""Aggregates from noisy sums: which sums an aggregate needs, and the expression that puts them together.
+
+Everything above the sums is post-processing, so ratios, variances and correlations cost nothing beyond their sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+
+from dpsql.errors import NotSupported
+from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Ref, Scalar, both
+from dpsql.privacy.derive import check_scalar, is_unit
+from dpsql.privacy.facts import NOTHING, Interval
+from dpsql.privacy.rules import aggregates as rules
+from dpsql.privacy.rules.aggregates import Cells, Statistic
+from dpsql.privacy.stability import Stability
+from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type
+from dpsql.types import decimal as decimal_type
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Collects the statistics of one GROUP BY; equal ones are released once."""
+
+    child: Stability
+    cells: Cells
+    new_field: Callable[[str, Type], Field]
+    statistics: dict[Statistic, Field] = field(default_factory=dict)
+    directly: dict[int, int] = field(default_factory=dict)  # output field -> the statistic it shows as it is
+    ratios: set[int] = field(default_factory=set)
+
+    def statistic(self, wanted: Statistic) -> Ref:
+        if wanted not in self.statistics:
+            self.statistics[wanted] = self.new_field(f"s{len(self.statistics)}", BIGINT)
+        return Ref(self.statistics[wanted])
+
+    def output(self, target: Field, call: Aggregated) -> Scalar:
+        """The expression over noisy sums that stands for an aggregate."""
+        if call.where is not None:
+            check_scalar(call.where)
+        if not (call.function is Agg.COUNT and call.args and is_unit(call.args[0])):
+            for arg in call.args:
+                check_scalar(arg)
+        match call.function:
+            case Agg.COUNT:
+                statistic = self._count(call)
+                return self._direct(target, statistic, BIGINT)
+            case Agg.SUM:
+                if call.distinct:
+                    statistic = rules.sum_distinct(self.child, call.args[0], call.where, self.cells)
+                else:
+                    statistic = rules.sum_rows(self.child, call.args[0], call.where, self.cells)
+                return self._direct(target, statistic, call.type)
+            case Agg.AVG:
+                self.ratios.add(target.id)
+                return self._average(call)
+            case Agg.VAR_POP | Agg.VAR_SAMP | Agg.STDDEV_POP | Agg.STDDEV_SAMP if not call.distinct:
+                self.ratios.add(target.id)
+                return self._spread(call)
+            case Agg.COVAR_POP | Agg.COVAR_SAMP | Agg.CORR | Agg.REGR_SLOPE | Agg.REGR_INTERCEPT if not call.distinct:
+                self.ratios.add(target.id)
+                return self._joint(call)
+            case _:
+                raise NotSupported(
+                    f"{'DISTINCT in ' if call.distinct else ''}{call.function.value} over a private table"
+                    " is not supported",
+                    hint="It would return values of single rows."
+                    if call.function in (Agg.MIN, Agg.MAX, Agg.BOOL_AND, Agg.BOOL_OR)
+                    else "Leave DISTINCT out.",
+                    position=call.position,
+                )
+
+    # --- counts and sums ---
+
+    def _direct(self, target: Field, statistic: Statistic, type_: Type) -> Scalar:
+        ref = self.statistic(statistic)
+        self.directly[target.id] = list(self.statistics).index(statistic)
+        return in_units(ref, statistic.step, type_)
+
+    def _count(self, call: Aggregated) -> Statistic:
+        if not call.args:
+            return rules.count_rows(self.child, call.where, self.cells)
+        (arg,) = call.args
+        if is_unit(arg):
+            if call.distinct:
+                return rules.count_units(call.where, self.cells)
+            return rules.count_rows(self.child, call.where, self.cells)  # the owner is never NULL
+        if call.distinct:
+            return rules.count_distinct(self.child, arg, call.where)
+        return self._count_known([arg], call.where)
+
+    def _count_known(self, args: list[Scalar], where: Scalar | None) -> Statistic:
+        """How many rows have all the values."""
+        for arg in args:
+            if not (isinstance(arg, Ref) and not self.child.facts.get(arg.field.id, NOTHING).nullable):
+                where = both(where, rules.not_null(arg))
+        return rules.count_rows(self.child, where, self.cells)
+
+    def _average(self, call: Aggregated) -> Scalar:
+        (arg,) = call.args
+        if call.distinct:
+            total = rules.sum_distinct(self.child, arg, call.where, self.cells)
+            count = rules.count_distinct(self.child, arg, call.where)
+        else:
+            total = rules.sum_rows(self.child, arg, call.where, self.cells)
+            count = self._count_known([arg], call.where)
+        mean = _divide(in_units(self.statistic(total), total.step, DOUBLE), _double(self.statistic(count)))
+        return _if_positive(self.statistic(count), _within(mean, total.bounds))
+
+    # --- moments ---
+
+    def _moments(self, args: list[Scalar], where: Scalar | None) -> tuple[Scalar, list[_Centred]]:
+        """The noisy count of complete rows and the centred arguments."""
+        if len(args) > 1:
+            # Only rows in which all arguments are known count, as in SQL.
+            for arg in args:
+                where = both(where, rules.not_null(arg))
+        count = self.statistic(self._count_known(args, where))
+        centred = []
+        for arg in args:
+            bounds, _ = rules.bounds_and_step(self.child, arg, self.cells)
+            assert bounds.low is not None and bounds.high is not None
+            centre, half = (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2
+            value = Call(Op.SUB, (_double(arg), Const(float(centre), DOUBLE)), DOUBLE)
+            centred.append(_Centred(value, centre, half))
+        return count, centred
+
+    def _mean_of(self, value: Scalar, bounds: Interval, where: Scalar | None, count: Scalar) -> Scalar:
+        statistic = rules.sum_expression(self.child, value, where, bounds, self.cells)
+        total = in_units(self.statistic(statistic), statistic.step, DOUBLE)
+        return _divide(total, _double(count))
+
+    def _mean(self, part: _Centred, where: Scalar | None, count: Scalar) -> Scalar:
+        return self._mean_of(part.value, Interval(-part.half, part.half), where, count)
+
+    def _square(self, part: _Centred, where: Scalar | None, count: Scalar) -> Scalar:
+        square = Call(Op.MUL, (part.value, part.value), DOUBLE)
+        return self._mean_of(square, Interval(Fraction(0), part.half**2), where, count)
+
+    def _variance(self, part: _Centred, where: Scalar | None, count: Scalar) -> Scalar:
+        mean = self._mean(part, where, count)
+        spread = _subtract(self._square(part, where, count), _multiply(mean, mean))
+        return _within(spread, Interval(Fraction(0), part.half**2))
+
+    def _spread(self, call: Aggregated) -> Scalar:
+        count, (part,) = self._moments(list(call.args), call.where)
+        result = self._variance(part, call.where, count)
+        if call.function in (Agg.VAR_SAMP, Agg.STDDEV_SAMP):
+            result = _bessel(result, count)
+        if call.function in (Agg.STDDEV_POP, Agg.STDDEV_SAMP):
+            result = Call(Op.SQRT, (result,), DOUBLE)
+        return _if_positive(count, result)
+
+    def _joint(self, call: Aggregated) -> Scalar:
+        """COVAR, CORR, REGR: the first argument is Y, the second X, as in SQL."""
+        where = call.where
+        count, (y, x) = self._moments(list(call.args), call.where)
+        for arg in call.args:
+            where = both(where, rules.not_null(arg))
+        mean_y, mean_x = self._mean(y, where, count), self._mean(x, where, count)
+        product = Call(Op.MUL, (y.value, x.value), DOUBLE)
+        largest = y.half * x.half
+        covariance = _subtract(
+            self._mean_of(product, Interval(-largest, largest), where, count), _multiply(mean_y, mean_x)
+        )
+        match call.function:
+            case Agg.COVAR_POP:
+                return _if_positive(count, covariance)
+            case Agg.COVAR_SAMP:
+                return _if_positive(count, _bessel(covariance, count))
+            case Agg.CORR:
+                both_spreads = _multiply(self._variance(y, where, count), self._variance(x, where, count))
+                ratio = _divide(covariance, Call(Op.SQRT, (both_spreads,), DOUBLE))
+                return _if_positive(count, _within(ratio, Interval(Fraction(-1), Fraction(1))))
+            case Agg.REGR_SLOPE:
+                return _if_positive(count, _divide(covariance, self._variance(x, where, count)))
+            case _:
+                slope = _divide(covariance, self._variance(x, where, count))
+                level = _subtract(_add(mean_y, y.centre), _multiply(slope, _add(mean_x, x.centre)))
+                return _if_positive(count, level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Centred:
+    """An argument with the middle of its bounds subtracted: half the range bounds it on both sides."""
+
+    value: Scalar
+    centre: Fraction
+    half: Fraction
+
+
+def in_units(ref: Scalar, step: Fraction, type_: Type) -> Scalar:
+    """A number of steps as a value of the aggregate's type."""
+    if type_.kind is Kind.INTEGER:
+        return ref if step == 1 else Call(Op.MUL, (ref, Const(int(step), BIGINT)), BIGINT)
+    if type_.kind is Kind.DECIMAL:
+        whole = Call(Op.CAST, (ref,), decimal_type(19, 0))
+        if step == 1:
+            return Call(Op.CAST, (whole,), type_)
+        grain = Decimal(step.numerator) / Decimal(step.denominator)
+        scale = max(0, -int(grain.as_tuple().exponent))
+        scaled = Call(Op.MUL, (whole, Const(grain, decimal_type(scale + 12, scale))), decimal_type(31 + scale, scale))
+        return Call(Op.CAST, (scaled,), type_)
+    result = _double(ref)
+    if step.numerator != 1:
+        result = _multiply(result, Const(float(step.numerator), DOUBLE))
+    if step.denominator != 1:
+        result = _divide(result, Const(float(step.denominator), DOUBLE))
+    return result
+
+
+def _double(value: Scalar) -> Scalar:
+    return value if value.type.kind is Kind.DOUBLE else Call(Op.CAST, (value,), DOUBLE)
+
+
+def _multiply(left: Scalar, right: Scalar) -> Scalar:
+    return Call(Op.MUL, (left, right), DOUBLE)
+
+
+def _subtract(left: Scalar, right: Scalar) -> Scalar:
+    return Call(Op.SUB, (left, right), DOUBLE)
+
+
+def _divide(left: Scalar, right: Scalar) -> Scalar:
+    return Call(Op.DIV, (left, right), DOUBLE)
+
+
+def _add(left: Scalar, constant: Fraction) -> Scalar:
+    return Call(Op.ADD, (left, Const(float(constant), DOUBLE)), DOUBLE)
+
+
+def _bessel(value: Scalar, count: Scalar) -> Scalar:
+    """From the population's moment to the sample's: times n / (n - 1), NULL below two."""
+    n = _double(count)
+    above = Call(Op.GT, (n, Const(1.0, DOUBLE)), BOOLEAN)
+    scaled = _divide(_multiply(value, n), _add(n, Fraction(-1)))
+    return Case(((above, scaled),), Const(None, DOUBLE), DOUBLE)
+
+
+def _if_positive(count: Scalar, value: Scalar) -> Scalar:
+    """NULL where the noisy count leaves nothing to divide by."""
+    return Case(((Call(Op.GT, (count, Const(0, BIGINT)), BOOLEAN), value),), Const(None, DOUBLE), DOUBLE)
+
+
+def _within(value: Scalar, bounds: Interval) -> Scalar:
+    """Cut to what the declared bounds allow: free, and never further from the truth."""
+    assert bounds.low is not None and bounds.high is not None
+    low, high = Const(float(bounds.low), DOUBLE), Const(float(bounds.high), DOUBLE)
+    return Case(
+        (
+            (Call(Op.LT, (value, low), BOOLEAN), low),
+            (Call(Op.GT, (value, high), BOOLEAN), high),
+        ),
+        value,
+        DOUBLE,
+    )

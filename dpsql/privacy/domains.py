@@ -1,0 +1,182 @@
+"""Declared keys: every value a GROUP BY expression can take, from the policy and the query alone.
+
+Claim: the list depends on query text and policy only, so returning every key of it, zeros included, tells nothing.
+Because: it is computed by evaluating the expression over declared values and bounds; rows whose key is not
+in it are dropped before they are counted.
+Needs: at most `limit` keys; where that is not known, the keys are unknown and a threshold must choose them.
+NULL is a key only where the policy (`nullable_key`) or the query itself (a CASE without ELSE) says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+
+from dpsql.plan.evaluate import NotConstant, cast, evaluate, truncate
+from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar, refs
+from dpsql.privacy.facts import NOTHING, Facts
+from dpsql.privacy.intervals import interval
+from dpsql.types import Kind, Value
+
+Domain = tuple[Value, ...]
+
+
+def domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
+    """The possible keys in order, or None if there is no such list of at most `limit`."""
+    found = _domain(node, facts, limit)
+    if found is None:
+        return None
+    distinct = tuple(sorted(set(found), key=_order))
+    return distinct if len(distinct) <= limit else None
+
+
+def _order(value: Value) -> tuple[bool, object]:
+    return (value is None, 0 if value is None else value)
+
+
+def _domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
+    match node:
+        case Const(value=value):
+            return (value,)
+        case Ref(field=field):
+            known = facts.get(field.id, NOTHING).domain
+            if known is not None:
+                return known
+            if node.type.kind is Kind.BOOLEAN:
+                return (False, True)
+        case Case(branches=branches, default=default):
+            return _union([then for _, then in branches] + [default], facts, limit)
+        case Call(op=Op.COALESCE, args=args):
+            return _coalesced(args, facts, limit)
+        case Call(op=op) if op is not Op.CAST:
+            mapped = _mapped(node, facts, limit)
+            if mapped is not None:
+                return mapped
+            if node.type.kind is Kind.BOOLEAN:
+                return (False, True)
+        case Call(op=Op.CAST, args=(inner,)):
+            source = domain(inner, facts, limit)
+            if source is not None:
+                try:
+                    return tuple(cast(value, inner.type, node.type) for value in source)
+                except NotConstant:
+                    return None
+        case _:
+            return None
+    return _enumerated(node, facts, limit)
+
+
+def _union(parts: list[Scalar], facts: Facts, limit: int) -> Domain | None:
+    values: list[Value] = []
+    for part in parts:
+        found = domain(part, facts, limit)
+        if found is None:
+            return None
+        values += found
+    return tuple(values)
+
+
+def _coalesced(args: tuple[Scalar, ...], facts: Facts, limit: int) -> Domain | None:
+    found = _union(list(args), facts, limit)
+    if found is None:
+        return None
+    last = domain(args[-1], facts, limit)
+    without_null = last is not None and None not in last
+    return tuple(value for value in found if value is not None) if without_null else found
+
+
+def _mapped(node: Call, facts: Facts, limit: int) -> Domain | None:
+    """A function of columns with few values: its value on each combination of them."""
+    fields = {ref.field.id: ref for ref in refs(node)}
+    domains = [domain(ref, facts, limit) for ref in fields.values()]
+    known = [found for found in domains if found is not None]
+    if len(known) < len(domains) or math.prod(map(len, known)) > limit:
+        return None
+    try:
+        return tuple(evaluate(node, dict(zip(fields, values, strict=True))) for values in itertools.product(*known))
+    except NotConstant:
+        return None
+
+
+_WHOLE = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.SIGN})
+_FRACTIONAL_PARTS = frozenset({"second", "epoch"})
+
+
+def _enumerated(node: Scalar, facts: Facts, limit: int) -> Domain | None:
+    """Whole numbers, days, months … between bounds."""
+    bounds = interval(node, facts)
+    if not bounds.bounded:
+        return None
+    assert bounds.low is not None and bounds.high is not None
+    if node.type.kind is Kind.DATE:
+        return _days(bounds.low, bounds.high, limit)
+    if isinstance(node, Call) and node.op is Op.DATE_TRUNC:
+        return _periods(node.option, bounds.low, bounds.high, limit)
+    if not _is_whole(node):
+        return None
+    low, high = math.floor(bounds.low), math.ceil(bounds.high)
+    if high - low + 1 > limit:
+        return None
+    match node.type.kind:
+        case Kind.INTEGER:
+            return tuple(range(low, high + 1))
+        case Kind.DECIMAL:
+            return tuple(Decimal(value) for value in range(low, high + 1))
+        case _:
+            return tuple(float(value) for value in range(low, high + 1))
+
+
+def _is_whole(node: Scalar) -> bool:
+    if node.type.kind is Kind.INTEGER:
+        return True
+    if not isinstance(node, Call):
+        return False
+    if node.op is Op.EXTRACT:
+        return node.option not in _FRACTIONAL_PARTS
+    if node.op in (Op.ROUND, Op.TRUNC) and node.type.kind is Kind.DECIMAL:
+        return node.type.scale == 0
+    return node.op in _WHOLE
+
+
+def _days(low: Fraction, high: Fraction, limit: int) -> Domain | None:
+    first, last = math.floor(low), math.floor(high)
+    if last - first + 1 > limit:
+        return None
+    return tuple(date.fromordinal(day) for day in range(first, last + 1))
+
+
+def _periods(unit: str, low: Fraction, high: Fraction, limit: int) -> Domain | None:
+    start, end = _moment(low), _moment(high)
+    at = truncate(unit, start)
+    found: list[Value] = []
+    while at <= end:
+        found.append(at)
+        if len(found) > limit:
+            return None
+        try:
+            at = truncate(unit, at + _STRIDE[unit])
+        except OverflowError:
+            break
+    return tuple(found)
+
+
+# Long enough to reach the next period from the start of any, short enough not to skip one.
+_STRIDE = {
+    "second": timedelta(seconds=1),
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "week": timedelta(days=7),
+    "month": timedelta(days=31),
+    "quarter": timedelta(days=93),
+    "year": timedelta(days=366),
+    "decade": timedelta(days=3653),
+}
+
+
+def _moment(seconds: Fraction) -> datetime:
+    day, rest = divmod(seconds, 86400)
+    return datetime.fromordinal(int(day)) + timedelta(microseconds=int(rest * 10**6))

@@ -1,0 +1,373 @@
+"""Interval arithmetic: the bounds of an expression from the bounds of its columns.
+
+The bounds found here become the clamp of an aggregate's argument. The clamp, not this arithmetic, carries
+the guarantee: a rule that is too narrow would cut values off, never let more of them out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import date
+from fractions import Fraction
+
+from dpsql.plan.evaluate import NotConstant, evaluate, truncate
+from dpsql.plan.scalars import (
+    Aggregated,
+    Call,
+    Case,
+    Const,
+    InStage,
+    Op,
+    Ref,
+    Scalar,
+    StageValue,
+    Subquery,
+    Windowed,
+)
+from dpsql.privacy.facts import NOTHING, UNBOUNDED, Facts, Interval, as_number
+from dpsql.types import Kind, Type
+
+# Beyond this a double could overflow on the way to its clamp.
+LARGEST = Fraction(10**300)
+
+
+def interval(node: Scalar, facts: Facts) -> Interval:
+    """Bounds of a numeric or temporal expression."""
+    found = _interval(node, facts)
+    if (found.low is not None and abs(found.low) > LARGEST) or (found.high is not None and abs(found.high) > LARGEST):
+        return UNBOUNDED
+    return found
+
+
+def _interval(node: Scalar, facts: Facts) -> Interval:
+    match node:
+        case Const(value=value):
+            number = as_number(value)
+            # NULL has no value, so it widens nothing; an empty interval is written as a point.
+            return _point(Fraction(0)) if value is None else UNBOUNDED if number is None else _point(number)
+        case Ref(field=field):
+            return facts.get(field.id, NOTHING).interval
+        case Case(branches=branches, default=default):
+            results = [then for _, then in branches] + [default]
+            return _hull([interval(result, facts) for result in results if not _is_null(result)])
+        case Call(op=op, args=args):
+            return _RULES[op](node, [interval(arg, facts) for arg in args])
+        case Subquery() | StageValue() | InStage() | Aggregated() | Windowed():
+            return UNBOUNDED
+
+
+def _is_null(node: Scalar) -> bool:
+    return isinstance(node, Const) and node.value is None
+
+
+def _point(value: Fraction) -> Interval:
+    return Interval(value, value)
+
+
+def _hull(parts: list[Interval]) -> Interval:
+    if not parts:
+        return _point(Fraction(0))
+    result = parts[0]
+    for part in parts[1:]:
+        result = result.union(part)
+    return result
+
+
+def _products(left: Interval, right: Interval) -> Interval:
+    if not (left.bounded and right.bounded):
+        return UNBOUNDED
+    corners = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]  # type: ignore[operator]
+    return Interval(min(corners), max(corners))
+
+
+def _add(_: Call, parts: list[Interval]) -> Interval:
+    left, right = parts
+    return Interval(
+        None if left.low is None or right.low is None else left.low + right.low,
+        None if left.high is None or right.high is None else left.high + right.high,
+    )
+
+
+def _negate(_: Call, parts: list[Interval]) -> Interval:
+    (part,) = parts
+    return Interval(None if part.high is None else -part.high, None if part.low is None else -part.low)
+
+
+def _subtract(node: Call, parts: list[Interval]) -> Interval:
+    return _add(node, [parts[0], _negate(node, [parts[1]])])
+
+
+def _smallest(type_: Type) -> Fraction | None:
+    """The smallest magnitude a non-zero value of the type can have."""
+    match type_.kind:
+        case Kind.INTEGER:
+            return Fraction(1)
+        case Kind.DECIMAL:
+            return Fraction(1, 10**type_.scale)
+        case _:
+            return None
+
+
+def _divide(node: Call, parts: list[Interval]) -> Interval:
+    left, right = parts
+    if not left.bounded:
+        return UNBOUNDED
+    low, high = right.low, right.high
+    divisor = node.args[1]
+    while isinstance(divisor, Call) and divisor.op in (Op.CAST, Op.NULLIF):
+        divisor = divisor.args[0]
+    least = _smallest(divisor.type)
+    if isinstance(divisor, Const) and low is not None and low != 0:
+        least = abs(low)
+    if low is not None and low > 0:
+        least = low if least is None else max(least, low)
+    if high is not None and high < 0:
+        least = -high if least is None else max(least, -high)
+    if least is None:
+        return UNBOUNDED
+    # Dividing by zero gives NULL, so every divisor is at least `least` in magnitude.
+    inverses = []
+    if high is None or high > 0:
+        inverses += [1 / least, Fraction(0) if high is None else 1 / high]
+    if low is None or low < 0:
+        inverses += [-1 / least, Fraction(0) if low is None else 1 / low]
+    if not inverses:
+        return _point(Fraction(0))
+    result = _products(left, Interval(min(inverses), max(inverses)))
+    if node.type.kind is Kind.INTEGER:
+        return _map(result, _toward_zero)
+    return result
+
+
+def _toward_zero(value: Fraction) -> Fraction:
+    return Fraction(math.trunc(value))
+
+
+def _modulo(_: Call, parts: list[Interval]) -> Interval:
+    left, right = parts
+    if not right.bounded:
+        return UNBOUNDED
+    most = max(abs(right.low), abs(right.high)) - 1  # type: ignore[arg-type]
+    most = max(most, Fraction(0))
+    low = Fraction(0) if left.low is not None and left.low >= 0 else -most
+    high = Fraction(0) if left.high is not None and left.high <= 0 else most
+    return Interval(low, high)
+
+
+def _map(part: Interval, change: Callable[[Fraction], Fraction]) -> Interval:
+    """A monotone function of an interval."""
+    return Interval(
+        None if part.low is None else change(part.low),
+        None if part.high is None else change(part.high),
+    )
+
+
+def _absolute(_: Call, parts: list[Interval]) -> Interval:
+    (part,) = parts
+    if not part.bounded:
+        return Interval(Fraction(0), None)
+    ends = (abs(part.low), abs(part.high))  # type: ignore[arg-type]
+    inside = part.low <= 0 <= part.high  # type: ignore[operator]
+    return Interval(Fraction(0) if inside else min(ends), max(ends))
+
+
+def _rounded(node: Call, parts: list[Interval]) -> Interval:
+    digits = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], Const) else 0
+    assert isinstance(digits, int)
+    grain = Fraction(10) ** -digits
+    # Both directions of rounding stay within the next multiple outward.
+    return Interval(
+        None if parts[0].low is None else math.floor(parts[0].low / grain) * grain,
+        None if parts[0].high is None else math.ceil(parts[0].high / grain) * grain,
+    )
+
+
+def _real(function: Callable[[float], float]) -> Callable[[Call, list[Interval]], Interval]:
+    """A monotone function of positive numbers, widened by more than its rounding error."""
+
+    def rule(node: Call, parts: list[Interval]) -> Interval:
+        (part,) = parts
+        least = Fraction(0) if node.op is Op.SQRT else _least_positive(node.args[0])
+        if part.high is None or least is None:
+            return Interval(Fraction(0) if node.op is Op.SQRT else None, None)
+        low = max(part.low if part.low is not None else least, least)
+        if part.high < low:
+            return _point(Fraction(0))
+        slack = Fraction(1, 10**9)
+        below, above = Fraction(function(float(low))), Fraction(function(float(part.high)))
+        low_end = below - abs(below) * slack
+        return Interval(low_end, above + abs(above) * slack)
+
+    return rule
+
+
+def _least_positive(node: Scalar) -> Fraction | None:
+    while isinstance(node, Call) and node.op is Op.CAST:
+        node = node.args[0]
+    return _smallest(node.type)
+
+
+def _least(_: Call, parts: list[Interval]) -> Interval:
+    lows = [part.low for part in parts]
+    highs = [part.high for part in parts if part.high is not None]
+    # NULLs are ignored, so every argument counts for the lower end and any known one for the upper,
+    # unless a NULL removes it: the upper end holds only if that argument cannot be NULL.
+    return Interval(
+        None if any(low is None for low in lows) else min(low for low in lows if low is not None),
+        min(highs) if highs else None,
+    )
+
+
+def _greatest(node: Call, parts: list[Interval]) -> Interval:
+    mirrored = _least(node, [_negate(node, [part]) for part in parts])
+    return _negate(node, [mirrored])
+
+
+def _never_null(node: Scalar) -> bool:
+    return isinstance(node, Const) and node.value is not None
+
+
+def _extremum(rule: Callable[[Call, list[Interval]], Interval]) -> Callable[[Call, list[Interval]], Interval]:
+    def guarded(node: Call, parts: list[Interval]) -> Interval:
+        found = rule(node, parts)
+        hull = _hull(parts)
+        if any(_never_null(arg) for arg in node.args):
+            return found
+        # Any argument may be NULL and drop out, so only the hull of all is certain.
+        return hull
+
+    return guarded
+
+
+def _coalesce(_: Call, parts: list[Interval]) -> Interval:
+    return _hull(parts)
+
+
+def _cast(node: Call, parts: list[Interval]) -> Interval:
+    (part,) = parts
+    source, target = node.args[0].type.kind, node.type.kind
+    match source, target:
+        case Kind.DATE, Kind.TIMESTAMP:
+            return _map(part, lambda days: days * 86400)
+        case Kind.TIMESTAMP, Kind.DATE:
+            return _map(part, lambda seconds: Fraction(math.floor(seconds / 86400)))
+        case Kind.BOOLEAN, Kind.INTEGER:
+            return Interval(Fraction(0), Fraction(1))
+        case ((Kind.INTEGER | Kind.DECIMAL | Kind.DOUBLE), (Kind.INTEGER | Kind.DECIMAL)):
+            grain = Fraction(1, 10**node.type.scale)
+            return Interval(
+                None if part.low is None else math.floor(part.low / grain) * grain,
+                None if part.high is None else math.ceil(part.high / grain) * grain,
+            )
+        case ((Kind.INTEGER | Kind.DECIMAL | Kind.DOUBLE), Kind.DOUBLE):
+            return part
+        case _:
+            return UNBOUNDED
+
+
+_EXTRACTED = {
+    "quarter": (1, 4), "month": (1, 12), "day": (1, 31), "dow": (0, 6), "isodow": (1, 7), "doy": (1, 366),
+    "week": (1, 53), "hour": (0, 23), "minute": (0, 59), "second": (0, 60),
+}  # fmt: skip
+
+
+def _extract(node: Call, parts: list[Interval]) -> Interval:
+    (part,) = parts
+    if node.option in _EXTRACTED:
+        low, high = _EXTRACTED[node.option]
+        return Interval(Fraction(low), Fraction(high))
+    per_day = 86400 if node.args[0].type.kind is Kind.TIMESTAMP else 1
+    if node.option == "epoch":
+        epoch = date(1970, 1, 1).toordinal()
+        return _map(part, lambda at: (at / per_day - epoch) * 86400)
+    if not part.bounded:
+        return UNBOUNDED
+
+    def evaluated(at: Fraction) -> Fraction:
+        day = date.fromordinal(math.floor(at / per_day))
+        try:
+            found = evaluate(Call(Op.EXTRACT, (Const(day, node.args[0].type),), node.type, node.option))
+        except NotConstant:
+            raise AssertionError(node.option) from None
+        number = as_number(found)
+        assert number is not None
+        return number
+
+    return _map(part, evaluated)
+
+
+def _date_trunc(node: Call, parts: list[Interval]) -> Interval:
+    def truncated(at: Fraction) -> Fraction:
+        moment = as_number(truncate(node.option, date.fromordinal(math.floor(at / 86400))))
+        assert moment is not None
+        return min(moment, at)
+
+    (part,) = parts
+    return Interval(None if part.low is None else truncated(part.low), part.high)
+
+
+def _add_months(_: Call, parts: list[Interval]) -> Interval:
+    moment, months = parts
+    if not (moment.bounded and months.bounded):
+        return UNBOUNDED
+    day = Fraction(86400)
+    return Interval(
+        moment.low + min(months.low * 31, months.low * 28) * day,  # type: ignore[operator]
+        moment.high + max(months.high * 31, months.high * 28) * day,  # type: ignore[operator]
+    )
+
+
+def _width_bucket(node: Call, _: list[Interval]) -> Interval:
+    count = node.args[3]
+    assert isinstance(count, Const) and isinstance(count.value, int)
+    return Interval(Fraction(0), Fraction(count.value + 1))
+
+
+def _unknown(_: Call, __: list[Interval]) -> Interval:
+    return UNBOUNDED
+
+
+def _first(_: Call, parts: list[Interval]) -> Interval:
+    return parts[0]
+
+
+_TRUTH = (
+    Op.AND, Op.OR, Op.NOT, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IS_NULL, Op.IS_TRUE, Op.IS_FALSE,
+    Op.DISTINCT_FROM, Op.LIKE, Op.ILIKE, Op.IN,
+)  # fmt: skip
+_TEXT = (Op.LOWER, Op.UPPER, Op.TRIM, Op.CONCAT, Op.LEFT, Op.RIGHT)
+
+_RULES: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
+    **dict.fromkeys(_TRUTH, _unknown),
+    **dict.fromkeys(_TEXT, _unknown),
+    Op.ADD: _add,
+    Op.SUB: _subtract,
+    Op.MUL: lambda _, parts: _products(*parts),
+    Op.DIV: _divide,
+    Op.MOD: _modulo,
+    Op.NEG: _negate,
+    Op.ABS: _absolute,
+    Op.SIGN: lambda *_: Interval(Fraction(-1), Fraction(1)),
+    Op.ROUND: _rounded,
+    Op.TRUNC: _rounded,
+    Op.FLOOR: lambda _, parts: _map(parts[0], lambda x: Fraction(math.floor(x))),
+    Op.CEIL: lambda _, parts: _map(parts[0], lambda x: Fraction(math.ceil(x))),
+    Op.SQRT: _real(math.sqrt),
+    Op.LN: _real(math.log),
+    Op.LOG10: _real(math.log10),
+    Op.LEAST: _extremum(_least),
+    Op.GREATEST: _extremum(_greatest),
+    Op.COALESCE: _coalesce,
+    Op.NULLIF: _first,
+    Op.WIDTH_BUCKET: _width_bucket,
+    Op.CAST: _cast,
+    Op.LENGTH: lambda *_: Interval(Fraction(0), None),
+    Op.EXTRACT: _extract,
+    Op.DATE_TRUNC: _date_trunc,
+    Op.ADD_DAYS: _add,
+    Op.ADD_SECONDS: _add,
+    Op.ADD_MONTHS: _add_months,
+    Op.DAYS_BETWEEN: _subtract,
+    Op.SECONDS_BETWEEN: _subtract,
+}

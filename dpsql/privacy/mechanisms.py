@@ -1,0 +1,248 @@
+"""The laws of noise on the integers: how wide for a price, how wide an error, how likely a lonely key gets through.
+
+Scales and variances are exact fractions. Probabilities are upper bounds, in 50 digits and rounded up; floats only
+guess where a search begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal, assert_never
+
+from dpsql.errors import NotSupported
+
+# Noise of these scales stays below 2**57 except with a probability no one will ever meet, so 64 bits hold it.
+MAX_LAPLACE_SCALE = 2**50
+MAX_GAUSSIAN_VARIANCE = 2**100
+
+_SIGNIFICANT_BITS = 32
+_SMALL_VARIANCE = 64  # up to here the discrete Gaussian is summed term by term
+_CONTEXT = Context(prec=50)
+_SLACK = Decimal("1e-40")  # far above the rounding of a few hundred operations in 50 digits
+_SMALLEST_BOUND = Decimal("1e-300")  # no bound is smaller, so that none underflows to zero
+_TWO_PI = Decimal("6.2831853071795864769252867665590057683943387987502")
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    law: Literal["laplace", "gaussian"]
+    scale: Fraction  # laplace: the scale b; gaussian: the variance sigma squared; both on the integers
+
+    def __post_init__(self) -> None:
+        if self.scale <= 0:
+            raise ValueError("the scale of noise must be positive")
+        if self.scale > (MAX_LAPLACE_SCALE if self.law == "laplace" else MAX_GAUSSIAN_VARIANCE):
+            raise NotSupported(
+                "the answer would need more noise than 64 bits hold",
+                hint="Pay a higher epsilon, declare narrower bounds or a coarser step, or lower max_rows_per_unit.",
+            )
+
+
+def laplace(l1: Fraction, epsilon: Fraction) -> Noise:
+    """Discrete Laplace noise, P(X = k) proportional to exp(-|k| / b), with b = l1 / epsilon.
+
+    Claim: an integer vector plus this noise, drawn independently per cell, is epsilon-DP.
+    Because: moving the vector by at most l1 in L1 changes the probability of any outcome by at most
+    exp(l1 / b), and b is rounded up, never down.
+    Needs: one unit moves the integer vector by at most `l1` in L1.
+    """
+    return Noise("laplace", _rounded_up(_positive(l1) / _positive(epsilon)))
+
+
+def gaussian(l2_squared: Fraction, rho: Fraction) -> Noise:
+    """Discrete Gaussian noise, P(X = k) proportional to exp(-k^2 / 2v), with variance parameter v = l2^2 / (2 rho).
+
+    Claim: an integer vector plus this noise, drawn independently per cell, is rho-zCDP.
+    Because: by Canonne, Kamath and Steinke 2020, Theorem 14, the Renyi divergence of order alpha between two
+    discrete Gaussians whose means differ by the integer vector d is at most alpha |d|^2 / (2v), and v is rounded up.
+    Needs: one unit moves the integer vector by at most sqrt(`l2_squared`) in L2.
+    """
+    return Noise("gaussian", _rounded_up(_positive(l2_squared) / (2 * _positive(rho))))
+
+
+def margin(noise: Noise, confidence: Fraction = Fraction(95, 100)) -> int:
+    """The smallest m with P(|X| <= m) >= confidence, never too small.
+
+    Both laws are symmetric, so this is P(X >= m + 1) <= (1 - confidence) / 2.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError("a confidence lies between 0 and 1")
+    return _first_within(noise, (1 - confidence) / 2) - 1
+
+
+def threshold(noise: Noise, keys_per_unit: int, delta: Fraction) -> int:
+    """The smallest T such that a key may be released whenever its noisy count of units is at least T.
+
+    Claim: releasing exactly the keys that some unit has and whose noisy count is at least T, with their noisy
+    values, is a mixture: with weight `delta` anything at all, with weight 1 - delta as private as the noise on the
+    counts and values alone. So it is (epsilon, delta)-DP under Laplace, delta-approximate rho-zCDP under Gaussian.
+    Because: let D hold one unit more than D'. A key that both have is treated alike in both, and its release and
+    value are post-processing of its noise. At most `keys_per_unit` keys exist in D alone; each has a true count of 1,
+    so it is released with probability P(1 + X >= T), and by the union bound any is with probability at most delta.
+    The noise of different keys is independent: given that none of them is released, D answers exactly as the noise
+    on the shared keys does, as D' always does.
+    Needs: counts are of units, each adding at most 1 to a key; the unit's keys were limited to `keys_per_unit` before
+    counting; noise is independent per key, and its loss is priced for all of the unit's keys and values together.
+    """
+    if keys_per_unit < 1 or not 0 < delta < 1:
+        raise ValueError("a threshold needs at least one key and a delta between 0 and 1")
+    return 1 + _first_within(noise, delta / keys_per_unit)
+
+
+def tail(noise: Noise, t: int) -> Fraction:
+    """An upper bound of P(X >= t), for t >= 1.
+
+    Claim: P(X >= t) is never larger.
+    Because: Laplace: it is a^t / (1 + a) with a = exp(-1/b). Gaussian of small variance: the series, its rest bounded
+    by a geometric one. Otherwise with f(k) = exp(-k^2 / 2v), sigma = sqrt(v) and h = t - 1/2: for h >= sigma, f is
+    convex beyond h, so f(k) <= the integral of f over [k - 1/2, k + 1/2], and the normaliser is at least
+    sqrt(2 pi) sigma (Poisson summation), which gives the normal tail Q(h / sigma). For h < sigma, f is concave up to h,
+    the same inequality reversed bounds the sum below t from below, and gives Q(h / sigma) + e / 2, where
+    sqrt(2 pi) sigma (1 + e) is the normaliser: e < 1e-500 beyond the small variances, less than the rounding up.
+    Needs: nothing; below 1e-300 the bound stays at 1e-300.
+    """
+    if t < 1:
+        raise ValueError("tails are taken from 1 upwards")
+    with localcontext(_CONTEXT):
+        match noise.law:
+            case "laplace":
+                rate = _decimal(1 / noise.scale)
+                bound = (-t * rate).exp() / (1 + (-rate).exp())
+            case "gaussian" if noise.scale <= _SMALL_VARIANCE:
+                bound = _weight_from(noise.scale, t) / _weight_of_all(noise.scale)
+            case "gaussian":
+                bound = _normal_tail((_decimal((t - Fraction(1, 2)) ** 2 / noise.scale)).sqrt())
+            case _:
+                assert_never(noise.law)
+        return Fraction(min(max(bound * (1 + _SLACK), _SMALLEST_BOUND), Decimal(1)))
+
+
+def standard_deviation(noise: Noise) -> float:
+    """For display."""
+    if noise.law == "laplace":
+        half = float(1 / noise.scale) / 2
+        return 1 / (math.sqrt(2) * math.sinh(half)) if half < 700 else 0.0
+    variance = float(noise.scale)
+    if noise.scale > _SMALL_VARIANCE:
+        return math.sqrt(variance)
+    weights = [math.exp(-k * k / (2 * variance)) for k in range(1, 200)]
+    second_moment = 2 * sum(k * k * weight for k, weight in enumerate(weights, start=1))
+    return math.sqrt(second_moment / (1 + 2 * sum(weights)))
+
+
+# --- searching ---
+
+
+@lru_cache(maxsize=4096)
+def _first_within(noise: Noise, probability: Fraction) -> int:
+    """The smallest t >= 1 with tail(t) <= probability."""
+    if probability < Fraction(_SMALLEST_BOUND):
+        raise ValueError("the probability is too small to be bounded")
+
+    def within(t: int) -> bool:
+        return t >= 1 and tail(noise, t) <= probability
+
+    return _smallest(within, max(_guess(noise, float(probability)), 1))
+
+
+def _guess(noise: Noise, probability: float) -> int:
+    if noise.law == "laplace":
+        rate = float(1 / noise.scale)
+        return math.ceil(-math.log(probability * (1 + math.exp(-rate))) / rate)
+    low, high = 0.0, 40.0  # deviations: the normal tail falls below 1e-300 before 40
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if math.erfc(middle / math.sqrt(2)) / 2 > probability else (low, middle)
+    return math.ceil(high * math.sqrt(noise.scale) + 0.5)
+
+
+def _smallest(holds: Callable[[int], bool], guess: int) -> int:
+    """The smallest integer for which a rising predicate holds: gallop away from the guess, then halve."""
+    step = 1
+    if holds(guess):
+        high = guess
+        while holds(high - step):
+            high, step = high - step, 2 * step
+        low = high - step
+    else:
+        low = guess
+        while not holds(low + step):
+            low, step = low + step, 2 * step
+        high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+# --- the Gaussian, in 50 digits; callers set the context ---
+
+
+def _normal_tail(x: Decimal) -> Decimal:
+    """An upper bound of Q(x), the standard normal's upper tail, for x >= 0.
+
+    Both expansions err upwards only: the series is subtracted and has positive terms, all of its cut-off rest missing;
+    the continued fraction's convergents alternate around the limit, and an even number of them lies above.
+    """
+    density = (-x * x / 2).exp() / _TWO_PI.sqrt()
+    if x < 3:
+        term = total = x
+        odd = 1
+        while term > total * Decimal("1e-42"):
+            odd += 2
+            term = term * x * x / odd
+            total += term
+        return Decimal("0.5") - density * total
+    fraction = x
+    for k in range(80, 0, -1):
+        fraction = x + k / fraction
+    return density / fraction
+
+
+def _weight_from(variance: Fraction, t: int) -> Decimal:
+    """An upper bound of the sum of exp(-k^2 / 2v) over k >= t, for t >= 1."""
+    rate = _decimal(1 / (2 * variance))
+    term = total = (-rate * t * t).exp()
+    ratio, squared = (-rate * (2 * t + 1)).exp(), (-2 * rate).exp()
+    while term > total * Decimal("1e-42"):
+        term, ratio = term * ratio, ratio * squared
+        total += term
+    # From here every further ratio is smaller, so a geometric series bounds the rest.
+    return total + term * ratio / (1 - ratio)
+
+
+@lru_cache(maxsize=256)
+def _weight_of_all(variance: Fraction) -> Decimal:
+    """The sum of exp(-k^2 / 2v) over all integers, short of the rest that is cut off: a divisor, so it errs low."""
+    rate = _decimal(1 / (2 * variance))
+    total = Decimal(1)
+    k = 1
+    while (term := (-rate * k * k).exp()) > Decimal("1e-42"):
+        total += 2 * term
+        k += 1
+    return total
+
+
+def _rounded_up(value: Fraction) -> Fraction:
+    """The next number of 32 significant bits: samplers then meet small numerators and denominators."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    if value < Fraction(2) ** exponent:
+        exponent -= 1
+    # Now 2**exponent <= value < 2**(exponent + 1).
+    grain = Fraction(2) ** (exponent + 1 - _SIGNIFICANT_BITS)
+    return math.ceil(value / grain) * grain
+
+
+def _positive(value: Fraction) -> Fraction:
+    if value <= 0:
+        raise ValueError("sensitivity and price must be positive")
+    return value
+
+
+def _decimal(value: Fraction) -> Decimal:
+    return Decimal(value.numerator) / Decimal(value.denominator)

@@ -1,0 +1,238 @@
+"""Rules for aggregates: what the engine adds up, and how far one unit moves the sums.
+
+Every aggregate is made of a few integer sums. The sums get noise; the aggregate is computed from the noisy sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+from dpsql.errors import MissingDeclaration, NotSupported
+from dpsql.plan.scalars import Call, Op, Ref, Scalar, refs
+from dpsql.privacy.domains import domain
+from dpsql.privacy.facts import NOTHING, Interval, as_number
+from dpsql.privacy.intervals import interval
+from dpsql.privacy.stability import Sensitivity, Stability
+from dpsql.types import BOOLEAN, Kind
+
+# A unit's whole contribution stays below this, so that squares and products fit in 128 bits on every engine.
+LARGEST_CLIP = 2**48
+# A clipped 1 must not vanish when it is scaled down and cut to an integer.
+FINEST = 1024
+# Relative grain of double precision sums; far below any noise.
+REAL_DIGITS = 9
+
+
+class Counted(Enum):
+    ROWS = "rows"  # a sum over rows
+    UNITS = "units"  # how many units have at least one row that counts
+    DISTINCT = "distinct"  # how many different values
+    DISTINCT_SUM = "distinct sum"  # the sum of different values
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """One integer sum per cell: what is added, on which grid, and how far one unit moves it."""
+
+    kind: Counted
+    value: Scalar | None  # None: every row counts one
+    where: Scalar | None  # which rows count
+    bounds: Interval  # of the value, as clamped
+    low: int  # the same on the grid
+    high: int
+    step: Fraction
+    factor: int  # fixed-point factor of the clip
+    clip: int  # the norm a unit's vector is clipped to, factor included
+    sensitivity: Sensitivity
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """How the cells of one GROUP BY bound a unit."""
+
+    keyed: bool  # False: one cell for everything
+    groups: int  # how many cells one unit may touch
+    limited: bool  # the limit on cells is enforced by choosing among the unit's own keys
+
+
+def cells(child: Stability, keyed: bool, count: int | None) -> Cells:
+    """How many cells one unit may touch.
+
+    Claim: `groups` cells. `limited` means that a keyed hash chooses them inside the unit.
+    Because: a unit has at most `rows` rows that count, each in one cell; the declared limit may be lower. Unknown keys
+    need the limit for their threshold. With one row per unit the limit costs nothing and keeps sums integral.
+    Needs: nothing; where the limit is not enforced, the clip bounds every sum.
+    """
+    if not keyed:
+        return Cells(False, 1, False)
+    groups = min(child.rows, child.groups or child.rows, count if count is not None else child.rows)
+    groups = max(groups, 1)
+    return Cells(True, groups, count is None or groups == 1)
+
+
+def count_rows(child: Stability, where: Scalar | None, cell: Cells) -> Statistic:
+    """COUNT(*), COUNT(x).
+
+    Claim: l1 <= rows and l2 <= rows (times the factor).
+    Because: a unit owns at most `rows` rows that count, each adding one to one cell; the clip enforces it.
+    Needs: nothing more. With one row per unit, rows and units are the same count, so that both are released once.
+    """
+    if child.rows == 1:
+        return count_units(where, cell)
+    return _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
+
+
+def count_units(where: Scalar | None, cell: Cells) -> Statistic:
+    """COUNT(DISTINCT unit), and the count that selects unknown keys.
+
+    Claim: linf <= 1, l0 <= groups, l1 <= groups, l2² <= groups (times the factor).
+    Because: a unit adds at most one to each of the cells it touches, and touches at most `groups` after limit or clip.
+    Needs: nothing more.
+    """
+    factor = 1 if not cell.keyed or cell.limited else FINEST
+    size = Fraction(cell.groups)
+    sensitivity = Sensitivity(cell.groups, Fraction(factor), size * factor, size * factor * factor)
+    bounds = Interval(Fraction(0), Fraction(1))
+    return Statistic(Counted.UNITS, None, where, bounds, 0, 1, Fraction(1), factor, cell.groups * factor, sensitivity)
+
+
+def sum_rows(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:
+    """SUM(x).
+
+    Claim: l1 <= rows * max(|low|, |high|), and the same for l2 (times the factor, on the grid of the step).
+    Because: each row adds a value clamped to [low, high]; the clip bounds the whole vector of the unit.
+    Needs: declared bounds of the argument (checked here).
+    """
+    bounds, step = bounds_and_step(child, value, cell)
+    return _row_sum(child, value, where, bounds, step, cell)
+
+
+def sum_expression(child: Stability, value: Scalar, where: Scalar | None, bounds: Interval, cell: Cells) -> Statistic:
+    """A sum dpsql needs itself (a product, a square), with bounds it knows. Same claim as `sum_rows`."""
+    step = _coarsened(child, _default_step(value, bounds), bounds, cell)
+    return _row_sum(child, value, where, bounds, step, cell)
+
+
+def count_distinct(child: Stability, value: Scalar, where: Scalar | None) -> Statistic:
+    """COUNT(DISTINCT x).
+
+    Claim: l1 <= rows, l2 <= rows, linf <= rows.
+    Because: at most `rows` pairs of key and value are kept per unit, chosen by a keyed hash over the unit's own rows;
+    a pair that another unit also has is counted once with or without this unit.
+    Needs: nothing more.
+    """
+    rows = Fraction(child.rows)
+    sensitivity = Sensitivity(child.rows, rows, rows, rows * rows)
+    bounds = Interval(Fraction(0), Fraction(1))
+    return Statistic(Counted.DISTINCT, value, where, bounds, 0, 1, Fraction(1), 1, child.rows, sensitivity)
+
+
+def sum_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:
+    """SUM(DISTINCT x).
+
+    Claim: l1 <= rows * max(|low|, |high|).
+    Because: as for `count_distinct`, at most `rows` pairs appear or vanish with a unit, each worth one value.
+    Needs: declared bounds of the argument.
+    """
+    bounds, step = bounds_and_step(child, value, cell)
+    low, high, largest = _grid(bounds, step)
+    size = Fraction(child.rows * largest)
+    sensitivity = Sensitivity(child.rows, size, size, size * size)
+    return Statistic(Counted.DISTINCT_SUM, value, where, bounds, low, high, step, 1, int(size), sensitivity)
+
+
+def _row_sum(
+    child: Stability, value: Scalar | None, where: Scalar | None, bounds: Interval, step: Fraction, cell: Cells
+) -> Statistic:
+    low, high, largest = _grid(bounds, step)
+    factor = 1
+    if cell.keyed and not (cell.limited and cell.groups == 1):
+        while largest * factor < FINEST:
+            factor *= 2
+    clip = child.rows * largest * factor
+    if clip > LARGEST_CLIP:
+        raise MissingDeclaration(
+            "the bounds are too wide for the step",
+            hint="Declare narrower bounds or a larger step in the policy.",
+        )
+    size = Fraction(clip)
+    touched = min(cell.groups, child.rows) if cell.limited else child.rows
+    sensitivity = Sensitivity(touched if cell.keyed else 1, size, size, size * size)
+    return Statistic(Counted.ROWS, value, where, bounds, low, high, step, factor, clip, sensitivity)
+
+
+def _grid(bounds: Interval, step: Fraction) -> tuple[int, int, int]:
+    """Bounds on the grid, rounded outward, and the largest magnitude among them."""
+    assert bounds.low is not None and bounds.high is not None
+    low, high = math.floor(bounds.low / step), math.ceil(bounds.high / step)
+    return low, high, max(abs(low), abs(high), 1)
+
+
+def bounds_and_step(child: Stability, value: Scalar, cell: Cells) -> tuple[Interval, Fraction]:
+    """The clamp of an argument and the grain of its sum, or a refusal that names what is missing."""
+    bounds = interval(value, child.facts)
+    if not bounds.bounded:
+        keys = domain(value, child.facts, 10_000)
+        numbers = [as_number(key) for key in keys or ()]
+        if keys and all(number is not None or key is None for number, key in zip(numbers, keys, strict=True)):
+            known = [number for number in numbers if number is not None]
+            bounds = Interval(min(known), max(known)) if known else Interval(Fraction(0), Fraction(0))
+    if not bounds.bounded:
+        raise _unbounded(child, value)
+    declared = child.facts.get(value.field.id, NOTHING).step if isinstance(value, Ref) else None
+    if declared is not None:
+        return bounds, declared
+    return bounds, _coarsened(child, _default_step(value, bounds), bounds, cell)
+
+
+def _default_step(value: Scalar, bounds: Interval) -> Fraction:
+    """The grain of a sum whose column declares none: a static rule of type and bounds."""
+    match value.type.kind:
+        case Kind.INTEGER:
+            return Fraction(1)
+        case Kind.DECIMAL:
+            return Fraction(1, 10**value.type.scale)
+        case _:
+            assert bounds.low is not None and bounds.high is not None
+            largest = max(abs(bounds.low), abs(bounds.high))
+            exponent = 0
+            while Fraction(10) ** exponent < largest:
+                exponent += 1
+            while largest and Fraction(10) ** (exponent - 1) >= largest:
+                exponent -= 1
+            return Fraction(10) ** (exponent - REAL_DIGITS)
+
+
+def _coarsened(child: Stability, step: Fraction, bounds: Interval, cell: Cells) -> Fraction:
+    """The step, made coarser by tens until a unit's whole contribution fits."""
+    largest = _grid(bounds, step)[2]
+    room = FINEST if cell.keyed else 1
+    while child.rows * max(largest, room) > LARGEST_CLIP:
+        step *= 10
+        largest = _grid(bounds, step)[2]
+        if largest == 1:
+            raise NotSupported("max_rows_per_unit is too large for a sum", hint="Declare fewer rows per unit.")
+    return step
+
+
+def _unbounded(child: Stability, value: Scalar) -> MissingDeclaration:
+    for ref in refs(value):
+        fact = child.facts.get(ref.field.id, NOTHING)
+        if not fact.interval.bounded and fact.origin is not None and ref.type.kind not in (Kind.TEXT, Kind.BOOLEAN):
+            table, column = fact.origin
+            return MissingDeclaration(
+                f'column "{column}" of table "{table}" has no declared bounds',
+                hint=f"Declare min and max for {table}.{column} in the policy, or write LEAST and GREATEST around it.",
+                position=ref.position,
+            )
+    return MissingDeclaration(
+        "the bounds of the aggregated expression are not known",
+        hint="Write LEAST and GREATEST around it to bound it.",
+    )
+
+
+def not_null(value: Scalar) -> Scalar:
+    return Call(Op.NOT, (Call(Op.IS_NULL, (value,), BOOLEAN),), BOOLEAN)

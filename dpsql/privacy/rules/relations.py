@@ -1,0 +1,162 @@
+"""Rules for relations: every row keeps exactly one owner, and depends on that owner's rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar
+from dpsql.policy.model import Column, Table
+from dpsql.privacy.domains import domain
+from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Interval, as_number
+from dpsql.privacy.intervals import interval
+from dpsql.privacy.stability import Stability
+from dpsql.types import Kind, Value
+
+
+def scan(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> Stability:
+    """A declared private table.
+
+    Claim: every row belongs to the unit in its owner column; at most `max_rows_per_unit` of them count.
+    Because: rows without an owner are dropped at the scan, and the bounding step clips what exceeds the declared rows.
+    Needs: a declared unit. `single` only where the engine enforces uniqueness of the owner column.
+    """
+    facts = {
+        field.id: column_fact(table, table.columns[name])
+        for field, name in zip(fields, columns, strict=True)
+        if name in table.columns
+    }
+    return Stability(table.max_rows_per_unit, table.owner_unique, facts, table.max_groups_per_unit)
+
+
+def column_fact(table: Table, column: Column) -> Fact:
+    """Bounds, keys and grain of a column, as declared; the scan clamps to the bounds."""
+    low, high = _bound(column.lower), _bound(column.upper)
+    keys = column.values
+    if keys is not None and column.nullable_key:
+        keys = (*keys, None)
+    if keys is None and column.nullable_key:
+        keys = _nullable_keys(column, low, high)
+    bounds = Interval(low, high)
+    if column.values is not None and low is None:
+        numbers = [number for number in map(as_number, column.values) if number is not None]
+        # A column with declared values is not clamped, so its values do not bound it: rows outside are only dropped
+        # where it is a key. Numeric values lists are clamped to their hull at the scan.
+        bounds = Interval(min(numbers), max(numbers)) if numbers else UNBOUNDED
+    nullable = column.nullable or column.type.kind is Kind.DOUBLE or column.type.is_temporal
+    return Fact(bounds, keys, column.step, (table.name, column.name), nullable)
+
+
+def _bound(value: object) -> Fraction | None:
+    return value if isinstance(value, Fraction) or value is None else as_number(value)  # type: ignore[arg-type]
+
+
+def _nullable_keys(column: Column, low: Fraction | None, high: Fraction | None) -> tuple[Value, ...] | None:
+    if column.type.kind is Kind.BOOLEAN:
+        return (False, True, None)
+    if column.type.kind is Kind.INTEGER and low is not None and high is not None and high - low < 100_000:
+        return (*range(int(low), int(high) + 1), None)
+    return None
+
+
+def filter_rows(child: Stability) -> Stability:
+    """WHERE.
+
+    Claim: stability is that of the input.
+    Because: a row is kept or dropped by its own values and constants alone.
+    Needs: a predicate without rows of other units (subqueries are released first, or compared by owner).
+    """
+    return child
+
+
+def semi_join(child: Stability, source: Stability) -> Stability:
+    """owner IN (SELECT unit …), and NOT IN.
+
+    Claim: stability is that of the input.
+    Because: whether a row stays depends on the rows of its own unit in `source`; owners are never NULL on either side.
+    Needs: both sides carry the same kind of unit.
+    """
+    del source
+    return child
+
+
+def project(child: Stability, items: tuple[tuple[Field, Scalar], ...], limit: int) -> Stability:
+    """SELECT expressions.
+
+    Claim: stability is that of the input; the facts of each output follow from its expression.
+    Because: each output row is a function of one input row.
+    Needs: nothing more.
+    """
+    facts = {field.id: expression_fact(value, child, limit) for field, value in items}
+    return replace(child, facts=facts)
+
+
+def expression_fact(value: Scalar, child: Stability, limit: int) -> Fact:
+    if isinstance(value, Ref):
+        return child.facts.get(value.field.id, NOTHING)
+    return Fact(interval(value, child.facts), domain(value, child.facts, limit))
+
+
+def union_all(
+    left: Stability, right: Stability, fields: tuple[Field, ...], sides: tuple[tuple[Field, ...], ...]
+) -> Stability:
+    """UNION ALL.
+
+    Claim: rows add up; bounds and keys of a column are the hull and the union of both sides.
+    Because: each output row is one input row of one side, with its owner.
+    Needs: the same kind of unit on both sides.
+    """
+    facts = {}
+    for field, mine, other in zip(fields, *sides, strict=True):
+        a, b = left.facts.get(mine.id, NOTHING), right.facts.get(other.id, NOTHING)
+        keys = None if a.domain is None or b.domain is None else tuple(dict.fromkeys((*a.domain, *b.domain)))
+        step = a.step if a.step == b.step else None
+        origin = a.origin or b.origin
+        facts[field.id] = Fact(a.interval.union(b.interval), keys, step, origin, a.nullable or b.nullable)
+    groups = None if left.groups is None or right.groups is None else left.groups + right.groups
+    return Stability(left.rows + right.rows, False, facts, groups)
+
+
+def aggregate_by_unit(
+    child: Stability,
+    keys: tuple[tuple[Field, Scalar], ...],
+    aggregates: tuple[tuple[Field, Aggregated], ...],
+    limit: int,
+) -> Stability:
+    """GROUP BY that contains the unit.
+
+    Claim: one row per unit and further keys; never more rows per unit than went in.
+    Because: groups of different units never share a row, so each output row depends on one unit's rows alone.
+    Needs: the unit among the keys. Results are clamped to the bounds that follow from the declared rows.
+    """
+    facts: dict[int, Fact] = {}
+    further = False
+    for field, value in keys:
+        if isinstance(value, Ref) and value.field.unit:
+            facts[field.id] = child.facts.get(value.field.id, NOTHING)
+        else:
+            further = True
+            facts[field.id] = expression_fact(value, child, limit)
+    for field, call in aggregates:
+        facts[field.id] = Fact(per_unit_interval(call, child))
+    if further:
+        return Stability(child.rows, child.single, facts, child.groups)
+    return Stability(1, True, facts, None)
+
+
+def per_unit_interval(call: Aggregated, child: Stability) -> Interval:
+    """Bounds of an aggregate over the rows of one unit, of which at most `rows` count."""
+    rows = Fraction(child.rows)
+    if call.function is Agg.COUNT:
+        return Interval(Fraction(0), rows)
+    argument = interval(call.args[0], child.facts) if call.args else UNBOUNDED
+    match call.function:
+        case Agg.SUM:
+            return Interval(
+                None if argument.low is None else min(argument.low, argument.low * rows),
+                None if argument.high is None else max(argument.high, argument.high * rows),
+            )
+        case Agg.AVG | Agg.MIN | Agg.MAX:
+            return argument
+        case _:
+            return UNBOUNDED

@@ -1,0 +1,42 @@
+"""How far one privacy unit can move a relation or an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from dpsql.privacy.facts import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """A relation in which every row belongs to exactly one unit and depends on that unit's rows alone.
+
+    `rows` is how many rows of one unit count; the clip enforces it. `single` says that the engine itself, or the
+    plan, guarantees at most one row per unit, so that a clip would do nothing and may be left out.
+    """
+
+    rows: int
+    single: bool
+    facts: Facts = field(repr=False, hash=False, compare=False)
+    groups: int | None = None  # declared max_groups_per_unit
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How far adding or removing one unit moves a vector of integers: cells touched, and norms of the change."""
+
+    l0: int
+    linf: Fraction
+    l1: Fraction
+    l2_squared: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Which rule was applied to which premises, and what it concluded. Printed by EXPLAIN."""
+
+    rule: str
+    conclusion: Stability
+    premises: tuple[Derivation, ...] = ()
+    note: str = ""

@@ -1,0 +1,766 @@
+"""A query becomes a Release without touching data.
+
+`compile_release` cuts a plan at its release boundaries: an aggregation over private rows that does not group by the
+unit becomes a Measurement (bounded SQL, noise, price); everything above it stays a plan over noisy tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import assert_never
+
+from dpsql.errors import BadSetting, MissingDeclaration, NotSupported, PrivateRows
+from dpsql.generate.bounding import Branch, Key, bounded_queries
+from dpsql.generate.dialect import DUCKDB, Dialect
+from dpsql.generate.relations import RelationWriter
+from dpsql.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Empty,
+    Filter,
+    Join,
+    OneRow,
+    Plan,
+    Project,
+    Released,
+    Scan,
+    SemiJoin,
+    SetKind,
+    SetOperation,
+    Sort,
+    Window,
+    inputs,
+    nodes,
+    scalars,
+)
+from dpsql.plan.scalars import (
+    Agg,
+    Aggregated,
+    Call,
+    Case,
+    Const,
+    Field,
+    InStage,
+    Op,
+    Ref,
+    Scalar,
+    SortKey,
+    StageValue,
+    Subquery,
+    Windowed,
+    rebuild,
+    refs,
+    walk,
+)
+from dpsql.policy.model import Catalog, Table
+from dpsql.privacy.accounting import DELTA_UNIT, Accountant, Price
+from dpsql.privacy.assemble import Assembly
+from dpsql.privacy.derive import check_scalar, derive, is_private, is_unit
+from dpsql.privacy.domains import domain
+from dpsql.privacy.facts import Facts, Interval
+from dpsql.privacy.intervals import interval
+from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin, threshold
+from dpsql.privacy.rules import aggregates as rules
+from dpsql.privacy.rules.aggregates import Cells, Statistic
+from dpsql.privacy.rules.relations import per_unit_interval
+from dpsql.privacy.stability import Derivation
+from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type, Value
+from dpsql.types import integer as integer_type
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an analyst may set for a query; None takes the policy's default."""
+
+    epsilon: Fraction | None = None
+    delta: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One release of noisy sums: what the engine runs, which noise is added, what it costs."""
+
+    keys: tuple[Key, ...]
+    cells: tuple[tuple[Value, ...], ...] | None  # every key that is returned; None: a threshold chooses
+    bound: Cells
+    statistics: tuple[Statistic, ...]
+    noises: tuple[Noise, ...]
+    selection: int | None  # the statistic that counts units, where a threshold chooses
+    threshold: int | None
+    branches: tuple[Branch, ...]
+    stages: tuple[int, ...]  # earlier values that its SQL refers to
+    derivation: Derivation
+    price: Price
+
+    def margin(self, statistic: int) -> Fraction:
+        """The 95 % margin of a noisy sum, in the units of the column."""
+        found = self.statistics[statistic]
+        return Fraction(math.ceil(Fraction(margin(self.noises[statistic]), found.factor))) * found.step
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A released or public value that a later measurement uses as a constant."""
+
+    kind: str  # "scalar", "exists" or "in"
+    type: Type
+    sql: str
+    measurements: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    name: str
+    type: Type
+    margin: Fraction | None  # 95 %, for counts and sums shown as they are
+    ratio: bool  # made of several noisy sums
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """All that a query will do, known before anything is paid or read."""
+
+    measurements: tuple[Measurement, ...]  # in the order in which they can run
+    stages: tuple[Stage, ...]
+    sql: str  # the rest of the query, over noisy and public tables
+    outputs: tuple[Output, ...]
+    public: Mapping[str, Table]  # the name of the loaded copy of each public table
+    price: Price
+    notes: tuple[str, ...]
+
+
+def compile_release(
+    plan: Plan, catalog: Catalog, accountant: Accountant, settings: Settings, dialect: Dialect
+) -> Release:
+    return _Compiler(catalog, accountant, settings, dialect).compile(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A measurement before the price is shared out."""
+
+    keys: tuple[Key, ...]
+    cells: tuple[tuple[Value, ...], ...] | None
+    bound: Cells
+    statistics: tuple[Statistic, ...]
+    selection: int | None
+    branches: tuple[Branch, ...]
+    stages: tuple[int, ...]
+    derivation: Derivation
+
+
+class _Compiler:
+    def __init__(self, catalog: Catalog, accountant: Accountant, settings: Settings, dialect: Dialect) -> None:
+        self._catalog = catalog
+        self._accountant = accountant
+        self._settings = settings
+        self._dialect = dialect
+        self._ids = itertools.count(1_000_000)
+        self._drafts: list[_Draft] = []
+        self._stages: list[Stage] = []
+        self._public: dict[str, str] = {}
+        self._tables: dict[str, Table] = {}
+        self._shown: dict[int, tuple[int, int]] = {}  # field -> measurement and statistic it shows
+        self._ratios: set[int] = set()
+        self._notes: dict[str, None] = {}
+
+    def compile(self, plan: Plan) -> Release:
+        self._refuse_rows(plan)
+        rest = self._cut(plan)
+        sql = self._write(rest)
+        measurements = self._priced()
+        outputs = tuple(self._output(field, rest, measurements) for field in rest.fields)
+        price = sum((m.price for m in measurements), Price())
+        return Release(measurements, tuple(self._stages), sql, outputs, self._tables, price, tuple(self._notes))
+
+    # --- rows never leave ---
+
+    def _refuse_rows(self, plan: Plan) -> None:
+        if not is_private(plan):
+            return
+        table = next(node.table.name for node in nodes(plan) if isinstance(node, Scan) and node.table.is_private)
+        for node in nodes(plan):
+            for value in scalars(node):
+                for ref in refs(value):
+                    if ref.position is not None and isinstance(node, Project):
+                        raise PrivateRows(
+                            f'column "{ref.field.name}" would return rows of private table "{table}"',
+                            hint="Aggregate it, or group by a column with declared keys.",
+                            position=ref.position,
+                        )
+        raise PrivateRows(
+            f'the query would return rows of private table "{table}"',
+            hint="Aggregate them, or group by a column with declared keys.",
+        )
+
+    # --- the part above the releases ---
+
+    def _cut(self, plan: Plan) -> Plan:
+        """The same plan with each release replaced by its noisy table."""
+        match plan:
+            case Aggregate(child=child) if is_private(child):
+                return self._release(plan)
+            case Distinct(child=child) if is_private(child):
+                copies = [(replace(field, id=next(self._ids)), Ref(field)) for field in child.fields]
+                keys: tuple[tuple[Field, Scalar], ...] = tuple(copies)
+                grouped = Aggregate(child, keys, (), (tuple(range(len(keys))),))
+                released = self._release(grouped)
+                return Project(
+                    released, tuple((old, Ref(new)) for old, (new, _) in zip(child.fields, keys, strict=True))
+                )
+            case _:
+                pass
+        for child in inputs(plan):
+            if is_private(child):
+                self._refuse_mixture(plan)
+        match plan:
+            case Scan(table=table):
+                self._public_name(table)
+                return plan
+            case Empty() | OneRow() | Released():
+                return plan
+            case Filter(child=child, predicate=predicate):
+                return Filter(self._cut(child), self._post(predicate))
+            case SemiJoin():
+                raise NotSupported("this combination of private and public rows is not supported")
+            case Project(child=child, items=items):
+                return Project(self._cut(child), tuple((field, self._post(value)) for field, value in items))
+            case Aggregate(child=child, keys=keys, aggregates=aggregates, sets=sets):
+                calls = tuple((field, self._post_aggregate(call)) for field, call in aggregates)
+                return Aggregate(self._cut(child), tuple((f, self._post(v)) for f, v in keys), calls, sets)
+            case Window(child=child, items=items):
+                return Window(self._cut(child), tuple((field, self._post_window(call)) for field, call in items))
+            case Join(kind=kind, left=left, right=right, condition=condition):
+                on = None if condition is None else self._post(condition)
+                return Join(kind, self._cut(left), self._cut(right), on)
+            case SetOperation(kind=set_kind, left=left, right=right, fields=fields):
+                return SetOperation(set_kind, self._cut(left), self._cut(right), fields)
+            case Distinct(child=child):
+                return Distinct(self._cut(child))
+            case Sort(child=child, keys=sort_keys, limit=limit, offset=offset, fields=fields):
+                ordered = tuple(SortKey(self._post(k.value), k.descending, k.nulls_first) for k in sort_keys)
+                return Sort(self._cut(child), ordered, limit, offset, fields)
+            case _:
+                assert_never(plan)
+
+    def _refuse_mixture(self, plan: Plan) -> None:
+        """A node that is not private itself but has private rows below it."""
+        if isinstance(plan, Join):
+            derive(plan, self._catalog.max_cells)  # says why joins are refused
+        raise NotSupported(
+            "private rows and released values cannot be mixed here",
+            hint="Aggregate the private rows first.",
+        )
+
+    def _post(self, value: Scalar) -> Scalar:
+        if isinstance(value, Subquery):
+            self._refuse_private_subquery(value)
+            arg = None if value.arg is None else self._post(value.arg)
+            return Subquery(value.kind, self._cut(value.plan), value.type, arg, value.position)
+        return rebuild(value, self._post)
+
+    def _post_aggregate(self, call: Aggregated) -> Aggregated:
+        changed = rebuild(call, self._post)
+        assert isinstance(changed, Aggregated)
+        return changed
+
+    def _post_window(self, call: Windowed) -> Windowed:
+        changed = rebuild(call, self._post)
+        assert isinstance(changed, Windowed)
+        return changed
+
+    def _refuse_private_subquery(self, node: Subquery) -> None:
+        if is_private(node.plan):
+            raise PrivateRows(
+                "a subquery would return rows of a private table",
+                hint="Aggregate inside the subquery.",
+                position=node.position,
+            )
+
+    def _public_name(self, table: Table) -> str:
+        # The same name in every query, so that a table is loaded once.
+        if table.name not in self._public:
+            names = sorted({other.name for other in self._catalog.tables.values()})
+            self._public[table.name] = f"p{names.index(table.name)}"
+            self._tables[self._public[table.name]] = table
+        return self._public[table.name]
+
+    def _write(self, plan: Plan) -> str:
+        """SQL for the post-processing engine: noisy tables arrive as lists, in the order of their fields."""
+        used = {node.measurement: node for node in nodes(plan) if isinstance(node, Released)}
+        heads = []
+        writer = RelationWriter(DUCKDB, private=False, public=self._public)
+        for index, node in sorted(used.items()):
+            columns = ", ".join(
+                f"unnest(CAST($r{index}_{i} AS {writer.scalars.type(field.type)}[])) AS x{i}"
+                for i, field in enumerate(node.fields)
+            )
+            heads.append(f"r{index} AS (SELECT {columns})")
+        body = writer.relation(plan)
+        return (f"WITH {', '.join(heads)} " if heads else "") + body
+
+    # --- stages ---
+
+    def _stage(self, node: Subquery) -> Scalar:
+        """A subquery in a private expression: released or public, so a constant by the time it is needed."""
+        if is_private(node.plan):
+            raise NotSupported(
+                "this subquery would compare rows of different units",
+                hint="Aggregate inside the subquery, or write unit IN (SELECT unit …).",
+                position=node.position,
+            )
+        if _free_fields(node.plan):
+            raise NotSupported(
+                "a correlated subquery over a private table is not supported",
+                hint="Write it as unit IN (SELECT unit …) or aggregate it separately.",
+                position=node.position,
+            )
+        rest = self._cut(node.plan)
+        field = rest.fields[0]
+        measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
+        sql = self._write(rest)
+        if node.kind == "exists":
+            sql = f"SELECT EXISTS ({sql})"
+        self._stages.append(Stage(node.kind, BOOLEAN if node.kind == "exists" else field.type, sql, measurements))
+        stage = len(self._stages) - 1
+        if node.kind == "in":
+            assert node.arg is not None
+            return InStage(self._private_scalar(node.arg), stage, field.type)
+        return StageValue(stage, self._stages[stage].type)
+
+    def _private_scalar(self, value: Scalar) -> Scalar:
+        if isinstance(value, Subquery):
+            return self._stage(value)
+        return rebuild(value, self._private_scalar)
+
+    # --- the private part ---
+
+    def _private(self, plan: Plan) -> Plan:
+        """A private plan with its subqueries turned into stages and its person-level parts made explicit."""
+        match plan:
+            case Scan() | Empty() | OneRow() | Released():
+                return plan
+            case Filter(child=child, predicate=predicate):
+                result = self._private(child)
+                for part in _conjuncts(predicate):
+                    result = self._private_filter(result, part)
+                return result
+            case Project(child=child, items=items):
+                return Project(self._private(child), tuple((f, self._private_scalar(v)) for f, v in items))
+            case SetOperation(kind=kind, left=left, right=right, fields=fields):
+                if is_private(left) != is_private(right):
+                    self._refuse_mixture(plan)
+                return SetOperation(kind, self._private(left), self._private(right), fields)
+            case Sort(child=child, limit=None, offset=0, fields=fields):
+                # An order below an aggregate means nothing.
+                return Project(self._private(child), tuple((field, Ref(field)) for field in fields))
+            case Distinct(child=child):
+                # The unit is among the columns: one row per unit and values.
+                keys = tuple((field, Ref(field)) for field in child.fields)
+                return Aggregate(self._private(child), keys, (), (tuple(range(len(keys))),))
+            case Aggregate(child=child, keys=keys, aggregates=aggregates, sets=sets):
+                inner = self._private(child)
+                resolved = tuple((field, self._private_scalar(value)) for field, value in keys)
+                calls = []
+                for field, call in aggregates:
+                    changed = self._private_scalar(call)
+                    assert isinstance(changed, Aggregated)
+                    calls.append((field, changed))
+                return self._per_unit(Aggregate(inner, resolved, tuple(calls), sets))
+            case SemiJoin() | Window() | Join() | Sort():
+                return plan  # derive says why not
+            case _:
+                assert_never(plan)
+
+    def _private_filter(self, child: Plan, predicate: Scalar) -> Plan:
+        negated = isinstance(predicate, Call) and predicate.op is Op.NOT
+        inner = predicate.args[0] if negated and isinstance(predicate, Call) else predicate
+        if isinstance(inner, Subquery) and inner.kind == "in" and inner.arg is not None and is_unit(inner.arg):
+            source = inner.plan
+            if is_private(source) and source.fields[0].unit and not _free_fields(source):
+                return SemiJoin(child, self._private(source), negated)
+        return Filter(child, self._private_scalar(predicate))
+
+    def _per_unit(self, plan: Aggregate) -> Plan:
+        """An aggregation per unit with exact sums, its results clamped to what the declared rows allow.
+
+        Floating-point sums depend on the order of rows, and so on other units; here they are integer sums.
+        """
+        premise = derive(plan.child, self._catalog.max_cells).conclusion
+        calls: dict[Aggregated, Field] = {}
+
+        def column(call: Aggregated) -> Ref:
+            if call not in calls:
+                calls[call] = Field(next(self._ids), call.function.value, call.type)
+            return Ref(calls[call])
+
+        outputs: list[tuple[Field, Scalar]] = [(field, Ref(field)) for field, _ in plan.keys]
+        for field, call in plan.aggregates:
+            value = self._per_unit_value(call, column, premise.facts)
+            outputs.append((field, _clamped(value, per_unit_interval(call, premise))))
+        inner = Aggregate(plan.child, plan.keys, tuple((field, call) for call, field in calls.items()), plan.sets)
+        return Project(inner, tuple(outputs))
+
+    def _per_unit_value(self, call: Aggregated, column: Callable[[Aggregated], Ref], facts: Facts) -> Scalar:
+        match call.function:
+            case Agg.COUNT | Agg.MIN | Agg.MAX | Agg.BOOL_AND | Agg.BOOL_OR:
+                return column(replace(call, position=None))
+            case Agg.SUM if call.args[0].type.kind is not Kind.DOUBLE:
+                if call.args[0].type.precision > 28:
+                    raise NotSupported("sums of more than 28 digits are not supported per unit", position=call.position)
+                return column(replace(call, position=None))
+            case Agg.SUM if not call.distinct:
+                return self._exact_sum(call, column, facts)
+            case Agg.AVG if not call.distinct:
+                total = self._per_unit_value(replace(call, function=Agg.SUM, type=_sum_type(call)), column, facts)
+                count = column(Aggregated(Agg.COUNT, call.args, BIGINT, False, call.where))
+                as_double = total if total.type.kind is Kind.DOUBLE else Call(Op.CAST, (total,), DOUBLE)
+                return Call(Op.DIV, (as_double, Call(Op.CAST, (count,), DOUBLE)), DOUBLE)
+            case _:
+                raise NotSupported(
+                    f"{call.function.value} per unit is not supported",
+                    hint="COUNT, SUM, AVG, MIN and MAX are supported in an inner GROUP BY of the unit.",
+                    position=call.position,
+                )
+
+    def _exact_sum(self, call: Aggregated, column: Callable[[Aggregated], Ref], facts: Facts) -> Scalar:
+        """SUM of doubles as a sum of integers on a grid."""
+        (arg,) = call.args
+        bounds = interval(arg, facts)
+        if not bounds.bounded:
+            raise MissingDeclaration(
+                "the bounds of the summed expression are not known",
+                hint="Declare bounds in the policy, or write LEAST and GREATEST around it.",
+                position=call.position,
+            )
+        assert bounds.low is not None and bounds.high is not None
+        largest = max(abs(bounds.low), abs(bounds.high), Fraction(1, 10**9))
+        scale = 1
+        while largest * scale < 10**9:
+            scale *= 10
+        steps = Call(Op.MUL, (arg, Const(float(scale), DOUBLE)), DOUBLE)
+        grid = Call(Op.CAST, (Call(Op.ROUND, (steps,), DOUBLE),), integer_type(12, big=False))
+        total = column(Aggregated(Agg.SUM, (grid,), BIGINT, False, call.where))
+        return Call(Op.DIV, (Call(Op.CAST, (total,), DOUBLE), Const(float(scale), DOUBLE)), DOUBLE)
+
+    # --- releases ---
+
+    def _release(self, plan: Aggregate) -> Plan:
+        """One measurement for each grouping set; together they share the price, as any parts of a query do."""
+        child = self._private(plan.child)
+        if _free_fields(child):
+            raise NotSupported(
+                "a correlated subquery over a private table is not supported",
+                hint="Aggregate it separately and join the results.",
+            )
+        if any(is_unit(value) for _, value in plan.keys):
+            self._refuse_rows(plan)
+        derivation = derive(child, self._catalog.max_cells)
+        keys = [(field, self._private_scalar(value)) for field, value in plan.keys]
+        for _, value in keys:
+            check_scalar(value)
+        calls = []
+        for field, call in plan.aggregates:
+            if call.function is Agg.GROUPING:
+                calls.append((field, call))
+                continue
+            changed = self._private_scalar(call)
+            assert isinstance(changed, Aggregated)
+            calls.append((field, changed))
+        parts = [self._grouping_set(chosen, keys, calls, plan, child, derivation) for chosen in plan.sets]
+        result = parts[0]
+        if len(parts) == 1:
+            return Project(result, tuple((old, Ref(new)) for old, new in zip(plan.fields, result.fields, strict=True)))
+        for i, part in enumerate(parts[1:], 2):
+            last = i == len(parts)
+            fields = plan.fields if last else tuple(replace(f, id=next(self._ids)) for f in plan.fields)
+            for old, mine in zip(fields, result.fields, strict=True):
+                if mine.id in self._shown:
+                    self._shown[old.id] = self._shown[mine.id]
+                if mine.id in self._ratios:
+                    self._ratios.add(old.id)
+            result = SetOperation(SetKind.UNION_ALL, result, part, fields)
+        return result
+
+    def _grouping_set(
+        self,
+        chosen: tuple[int, ...],
+        keys: list[tuple[Field, Scalar]],
+        calls: list[tuple[Field, Aggregated]],
+        plan: Aggregate,
+        child: Plan,
+        derivation: Derivation,
+    ) -> Plan:
+        stability = derivation.conclusion
+        grouped = [keys[i] for i in chosen]
+        domains = [domain(value, stability.facts, self._catalog.max_cells) for _, value in grouped]
+        cells = self._all_cells(grouped, domains)
+        if cells is None:
+            self._require_delta(grouped, domains, stability.facts)
+        bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells))
+
+        def new_field(name: str, type_: Type) -> Field:
+            return Field(next(self._ids), name, type_)
+
+        assembly = Assembly(stability, bound, new_field)
+        values: list[Scalar] = []
+        for field, call in calls:
+            if call.function is Agg.GROUPING:
+                values.append(_grouping_value(call, [plan.keys[i][1] for i in chosen]))
+            else:
+                values.append(assembly.output(field, call))
+        selection = None
+        if cells is None:
+            selector = rules.count_units(None, bound)
+            assembly.statistic(selector)
+            selection = list(assembly.statistics).index(selector)
+        index = self._draft(grouped, domains, cells, bound, assembly, selection, child, derivation)
+
+        key_fields = [new_field(field.name, field.type) for field, _ in grouped]
+        released = Released(index, (*key_fields, *assembly.statistics.values()))
+        by_index = dict(zip(chosen, key_fields, strict=True))
+        items: list[tuple[Field, Scalar]] = []
+        for i, (field, _) in enumerate(plan.keys):
+            key = Ref(by_index[i]) if i in by_index else Const(None, field.type)
+            items.append((replace(field, id=next(self._ids), unit=False), key))
+        for (field, _), value in zip(calls, values, strict=True):
+            target = replace(field, id=next(self._ids))
+            if field.id in assembly.directly:
+                self._shown[target.id] = (index, assembly.directly[field.id])
+            if field.id in assembly.ratios:
+                self._ratios.add(target.id)
+            items.append((target, value))
+        return Project(released, tuple(items))
+
+    def _all_cells(
+        self, grouped: list[tuple[Field, Scalar]], domains: list[tuple[Value, ...] | None]
+    ) -> tuple[tuple[Value, ...], ...] | None:
+        known = [found for found in domains if found is not None]
+        if len(known) < len(grouped) or math.prod(map(len, known)) > self._catalog.max_cells:
+            return None
+        return tuple(itertools.product(*known))
+
+    def _require_delta(
+        self, grouped: list[tuple[Field, Scalar]], domains: list[tuple[Value, ...] | None], facts: Facts
+    ) -> None:
+        if self._accountant.total.delta > 0:
+            return
+        for (field, value), found in zip(grouped, domains, strict=True):
+            if found is None:
+                origin = facts[value.field.id].origin if isinstance(value, Ref) and value.field.id in facts else None
+                where = f"{origin[0]}.{origin[1]}" if origin else "the key"
+                raise MissingDeclaration(
+                    f'the keys of "{field.name}" are not declared, and delta is 0',
+                    hint=f"Declare values (or min and max) for {where} in the policy, or a delta for unknown keys.",
+                )
+        raise MissingDeclaration(
+            f"the keys have more than {self._catalog.max_cells:,} combinations, and delta is 0",
+            hint="Group by fewer keys, or declare a delta for unknown keys.",
+        )
+
+    def _draft(
+        self,
+        grouped: list[tuple[Field, Scalar]],
+        domains: list[tuple[Value, ...] | None],
+        cells: tuple[tuple[Value, ...], ...] | None,
+        bound: Cells,
+        assembly: Assembly,
+        selection: int | None,
+        child: Plan,
+        derivation: Derivation,
+    ) -> int:
+        keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
+        statistics = tuple(assembly.statistics)
+        stability = derivation.conclusion
+        branches = bounded_queries(
+            child,
+            keys,
+            statistics,
+            bound,
+            rows=stability.rows,
+            single=stability.single,
+            norm="l1" if self._accountant.policy.accounting == "basic" else "l2",
+            dialect=self._dialect,
+        )
+        values = [key.value for key in keys]
+        for statistic in statistics:
+            values += [part for part in (statistic.value, statistic.where) if part is not None]
+        stages = tuple(sorted(set(_stages_of(child, values))))
+        draft = _Draft(keys, cells, bound, statistics, selection, branches, stages, derivation)
+        for i, other in enumerate(self._drafts):
+            if _same(draft, other):
+                return i
+        self._drafts.append(draft)
+        self._describe(grouped, domains, cells)
+        return len(self._drafts) - 1
+
+    def _describe(
+        self,
+        grouped: list[tuple[Field, Scalar]],
+        domains: list[tuple[Value, ...] | None],
+        cells: tuple[tuple[Value, ...], ...] | None,
+    ) -> None:
+        if cells is None:
+            self._notes["keys whose noisy count of units stays below the threshold are not returned"] = None
+        for (field, _), found in zip(grouped, domains, strict=True):
+            if found is not None and None not in found:
+                self._notes[f'rows whose "{field.name}" is NULL or not declared are not counted'] = None
+
+    # --- price ---
+
+    def _priced(self) -> tuple[Measurement, ...]:
+        """The price is shared equally among all sums of the query; delta among all thresholds."""
+        sums = sum(len(draft.statistics) for draft in self._drafts)
+        chosen = sum(draft.selection is not None for draft in self._drafts)
+        if not sums:
+            return tuple(self._measure(draft, 0, 0) for draft in self._drafts)
+        policy = self._accountant.policy
+        epsilon = self._settings.epsilon if self._settings.epsilon is not None else policy.query_epsilon
+        if epsilon > policy.max_query_epsilon:
+            raise BadSetting(
+                f"epsilon must not exceed {float(policy.max_query_epsilon):g}",
+                hint="The policy limits what one query may cost.",
+            )
+        loss = self._accountant.price_of(epsilon)
+        delta = 0
+        if chosen:
+            asked = self._settings.delta
+            delta = self._accountant.default_delta(loss) if asked is None else math.floor(asked / DELTA_UNIT)
+            delta //= chosen
+            if delta <= 0:
+                raise MissingDeclaration(
+                    "there is no delta for releasing unknown keys",
+                    hint="Set dpsql.delta, or declare the keys in the policy.",
+                )
+        share = loss // sums
+        if share == 0:
+            raise BadSetting("epsilon is too small for so many aggregates", hint="Ask for fewer, or pay more.")
+        return tuple(self._measure(draft, share, delta) for draft in self._drafts)
+
+    def _measure(self, draft: _Draft, share: int, delta: int) -> Measurement:
+        price = Price(share * len(draft.statistics), delta if draft.selection is not None else 0)
+        each = Price(share).loss_value
+        noises = tuple(self._noise(statistic, each) for statistic in draft.statistics)
+        least = None
+        if draft.selection is not None:
+            least = threshold(noises[draft.selection], draft.bound.groups, Price(0, delta).delta_value)
+        return Measurement(
+            draft.keys,
+            draft.cells,
+            draft.bound,
+            draft.statistics,
+            noises,
+            draft.selection,
+            least,
+            draft.branches,
+            draft.stages,
+            draft.derivation,
+            price,
+        )
+
+    def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
+        if self._accountant.policy.accounting == "basic":
+            return laplace(statistic.sensitivity.l1, loss)
+        return gaussian(statistic.sensitivity.l2_squared, loss)
+
+    # --- outputs ---
+
+    def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
+        source = _source_of(field, plan, self._shown.keys() | self._ratios)
+        shown = self._shown.get(source)
+        found = None if shown is None else measurements[shown[0]].margin(shown[1])
+        return Output(field.name, field.type, found, source in self._ratios)
+
+
+def _conjuncts(predicate: Scalar) -> Iterator[Scalar]:
+    if isinstance(predicate, Call) and predicate.op is Op.AND:
+        for part in predicate.args:
+            yield from _conjuncts(part)
+    else:
+        yield predicate
+
+
+def _free_fields(plan: Plan) -> set[int]:
+    """Fields that a plan uses but does not make: it is correlated with what stands around it."""
+    made, used = set(), set()
+    for node in nodes(plan):
+        made |= {field.id for field in node.fields}
+        if isinstance(node, Window):
+            made |= {field.id for field, _ in node.items}
+        for value in scalars(node):
+            used |= {ref.field.id for ref in refs(value)}
+    return used - made
+
+
+def _stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
+    every = [value for node in nodes(plan) for value in scalars(node)] + values
+    for value in every:
+        for part in walk(value):
+            if isinstance(part, StageValue | InStage):
+                yield part.stage
+
+
+def _same(left: _Draft, right: _Draft) -> bool:
+    """Whether two measurements ask for the same: the generated text names no field, so equal text is equal meaning."""
+    return (
+        [branch.query.sql for branch in left.branches] == [branch.query.sql for branch in right.branches]
+        and left.cells == right.cells
+        and left.selection == right.selection
+        and len(left.keys) == len(right.keys)
+        and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]
+        and [(s.step, s.factor) for s in left.statistics] == [(s.step, s.factor) for s in right.statistics]
+    )
+
+
+def _grouping_value(call: Aggregated, grouped: list[Scalar]) -> Scalar:
+    bits = 0
+    for arg in call.args:
+        bits = bits * 2 + (arg not in grouped)
+    return Const(bits, call.type)
+
+
+def _sum_type(call: Aggregated) -> Type:
+    kind = call.args[0].type.kind
+    return DOUBLE if kind is Kind.DOUBLE else BIGINT if kind is Kind.INTEGER else call.args[0].type
+
+
+def _clamped(value: Scalar, bounds: Interval) -> Scalar:
+    if not value.type.is_numeric:
+        return value
+    branches = []
+    for bound, op in ((bounds.low, Op.LT), (bounds.high, Op.GT)):
+        if bound is not None:
+            constant = _constant(bound, value.type)
+            branches.append((Call(op, (value, constant), BOOLEAN), constant))
+    return Case(tuple(branches), value, value.type) if branches else value
+
+
+def _constant(bound: Fraction, type_: Type) -> Const:
+    match type_.kind:
+        case Kind.INTEGER:
+            return Const(int(bound), type_)
+        case Kind.DECIMAL:
+            return Const(Decimal(bound.numerator) / Decimal(bound.denominator), type_)
+        case _:
+            return Const(float(bound), DOUBLE)
+
+
+def _source_of(field: Field, plan: Plan, known: Set[int]) -> int:
+    """The field, further down, that an output column shows unchanged; the search stops at a known one."""
+    if field.id in known:
+        return field.id
+    match plan:
+        case Project(child=child, items=items):
+            for mine, value in items:
+                if mine.id == field.id and isinstance(value, Ref):
+                    return _source_of(value.field, child, known)
+            return field.id
+        case Filter(child=child) | Sort(child=child) | Window(child=child) | Distinct(child=child):
+            return _source_of(field, child, known)
+        case _:
+            return field.id

@@ -1,0 +1,127 @@
+"""One analyst's session: who asks, with which settings. `explain` and `describe` are free; only `execute` spends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+from dpsql.engine import Answer, Engine
+from dpsql.errors import BadSetting
+from dpsql.explain import explain
+from dpsql.generate.query import Cancellation
+from dpsql.privacy.accounting import Price
+from dpsql.release import Output, Release, Settings
+from dpsql.sql.parse import is_explain
+from dpsql.tables import ResultTable
+from dpsql.types import TEXT, Value
+
+_SET = re.compile(
+    r"\s*SET\s+(?:SESSION\s+)?dpsql\.(\w+)\s*(?:=|\bTO\b)\s*'?([^';]*?)'?\s*;?\s*", re.IGNORECASE | re.DOTALL
+)
+_SHOW = re.compile(r"\s*SHOW\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE)
+_RESET = re.compile(r"\s*RESET\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE)
+_ON = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+
+
+@dataclass(slots=True)
+class SessionSettings:
+    """The settings an analyst may use; None takes the policy's default."""
+
+    epsilon: Fraction | None = None
+    delta: Fraction | None = None
+    fresh: bool = False
+
+    def set(self, name: str, text: str) -> None:
+        match name:
+            case "epsilon":
+                self.epsilon = _positive(name, text)
+            case "delta":
+                self.delta = _positive(name, text)
+            case "fresh":
+                if text.lower() not in _ON:
+                    raise BadSetting('parameter "dpsql.fresh" requires a Boolean value')
+                self.fresh = _ON[text.lower()]
+            case _:
+                raise _unknown(name)
+
+    def reset(self, name: str) -> None:
+        if name not in ("epsilon", "delta", "fresh"):
+            raise _unknown(name)
+        setattr(self, name, False if name == "fresh" else None)
+
+    def show(self, name: str) -> str:
+        match name:
+            case "epsilon" | "delta":
+                value: Fraction | None = getattr(self, name)
+                return "default" if value is None else f"{float(value):g}"
+            case "fresh":
+                return "on" if self.fresh else "off"
+            case _:
+                raise _unknown(name)
+
+
+def _unknown(name: str) -> BadSetting:
+    return BadSetting(
+        f'unrecognized configuration parameter "dpsql.{name}"', hint="There are epsilon, delta and fresh."
+    )
+
+
+def _positive(name: str, text: str) -> Fraction:
+    try:
+        value = Decimal(text.strip())
+    except InvalidOperation:
+        raise BadSetting(f'"dpsql.{name}" must be a number') from None
+    if not value.is_finite() or value <= 0 or not -100 < value.adjusted() < 100:
+        raise BadSetting(f'"dpsql.{name}" must be a positive number')
+    return Fraction(value)
+
+
+@dataclass(slots=True)
+class Session:
+    """What one user asks of one engine. Not for several threads at once; the engine is."""
+
+    engine: Engine
+    user: str
+    settings: SessionSettings = field(default_factory=SessionSettings)
+
+    def __post_init__(self) -> None:
+        self.engine.ledger.remaining(self.user)  # raises UnknownUser
+
+    def release(self, sql: str, parameters: Sequence[Value] = ()) -> Release:
+        """What a query would do. Free: nothing is read, nothing is paid."""
+        return self.engine.compile(sql, parameters, Settings(self.settings.epsilon, self.settings.delta))
+
+    def describe(self, sql: str, parameters: Sequence[Value] = ()) -> tuple[Output, ...]:
+        return self.release(sql, parameters).outputs
+
+    def explain(self, sql: str, parameters: Sequence[Value] = ()) -> list[str]:
+        return explain(self.release(sql, parameters), self.engine.accountant, self.remaining())
+
+    def remaining(self) -> Price:
+        return self.engine.ledger.remaining(self.user)
+
+    def execute(
+        self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
+    ) -> Answer | ResultTable | None:
+        """An answer to a query, the text of EXPLAIN or SHOW, or None for SET."""
+        if (found := _SET.fullmatch(sql)) is not None:
+            self.settings.set(found[1].lower(), found[2])
+            return None
+        if (found := _RESET.fullmatch(sql)) is not None:
+            self.settings.reset(found[1].lower())
+            return None
+        if (found := _SHOW.fullmatch(sql)) is not None:
+            return _text_table(f"dpsql.{found[1].lower()}", [self.settings.show(found[1].lower())])
+        if is_explain(sql):
+            return _text_table("QUERY PLAN", self.explain(sql, parameters))
+        release = self.release(sql, parameters)
+        return self.engine.answer(
+            release, user=self.user, sql=sql, fresh=self.settings.fresh, cancellation=cancellation
+        )
+
+
+def _text_table(name: str, lines: Sequence[str]) -> ResultTable:
+    return ResultTable((name,), (TEXT,), [(line,) for line in lines])

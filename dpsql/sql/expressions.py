@@ -1,0 +1,917 @@
+"""Expressions: from sqlglot's tree to our own closed scalars.
+
+The table at the end is the allow-list. A node type that is not in it is refused, and so is a node in it that
+carries an argument its handler does not know: nothing an analyst wrote is ever dropped in silence.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlglot import exp
+
+from dpsql.errors import (
+    BadSetting,
+    GroupingError,
+    NotSupported,
+    SqlSyntaxError,
+    TypeMismatch,
+    UnknownFunction,
+    UnknownParameter,
+)
+from dpsql.plan.nodes import Plan
+from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Op, Ref, Scalar, SortKey, Subquery, Windowed, walk
+from dpsql.sql.names import Scope, folded, position
+from dpsql.sql.typing import arithmetic_type, coerce, constant, decimal_constant, integer_constant, sum_type, unify
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, TEXT, TIMESTAMP, UNKNOWN, Kind, Type, Value
+from dpsql.types import decimal as decimal_type
+from dpsql.types import integer as integer_type
+
+MAX_LIST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """A constant interval: PostgreSQL keeps months, days and seconds apart."""
+
+    months: int
+    days: int
+    seconds: Decimal
+
+
+class Expressions:
+    """Resolves expressions; subqueries inside them go back to the resolver of relations."""
+
+    def __init__(self, parameters: Sequence[Value], subquery: Callable[[exp.Expression, Scope], Plan]) -> None:
+        self._parameters = parameters
+        self._subquery = subquery
+        self._windows: dict[str, exp.Window] = {}
+
+    def name_windows(self, windows: dict[str, exp.Window]) -> None:
+        """The WINDOW clause of the query block that is resolved next."""
+        self._windows = windows
+
+    # --- entry points ---
+
+    def scalar(self, node: exp.Expression, scope: Scope) -> Scalar:
+        handler = _HANDLERS.get(type(node))
+        if handler is None:
+            if isinstance(node, exp.Func):
+                raise UnknownFunction(_function_name(node), position=position(node))
+            raise NotSupported(f"{_readable(node)} is not supported", position=position(node))
+        rule, allowed = handler
+        check_arguments(node, allowed)
+        return rule(self, node, scope)
+
+    def typed(self, node: exp.Expression, scope: Scope) -> Scalar:
+        """An expression whose type is settled: a bare string is text."""
+        value = self.scalar(node, scope)
+        return coerce(value, TEXT) if value.type.kind is Kind.UNKNOWN else value
+
+    def boolean(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self.scalar(node, scope)
+        if value.type.kind not in (Kind.BOOLEAN, Kind.UNKNOWN):
+            raise TypeMismatch(f"expected a condition, found {value.type.kind.value}", position=position(node))
+        return coerce(value, BOOLEAN)
+
+    def condition(self, node: exp.Expression, scope: Scope, clause: str) -> Scalar:
+        """A boolean in a clause that is evaluated before any aggregation."""
+        value = self.boolean(node, scope)
+        refuse_aggregates(value, clause)
+        return value
+
+    # --- leaves ---
+
+    def _column(self, node: exp.Column, scope: Scope) -> Scalar:
+        if isinstance(node.this, exp.Star):
+            raise SqlSyntaxError("* stands where a value is needed", position=position(node))
+        return scope.find(node)
+
+    def _literal(self, node: exp.Literal, _: Scope) -> Scalar:
+        text = str(node.this)
+        if node.is_string:
+            return constant(text)
+        if re.fullmatch(r"\d+", text):
+            return integer_constant(int(text))
+        if re.fullmatch(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text):
+            return decimal_constant(Decimal(text))
+        raise SqlSyntaxError("a number cannot be read", position=position(node))
+
+    def _parameter(self, node: exp.Parameter, _: Scope) -> Scalar:
+        number = str(node.this.this)
+        if not number.isdigit() or not 1 <= int(number) <= len(self._parameters):
+            raise UnknownParameter(f"there is no parameter ${number}", position=position(node))
+        value = self._parameters[int(number) - 1]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadSetting(f"parameter ${number} is not a finite number", position=position(node))
+        return constant(value)
+
+    def _paren(self, node: exp.Paren, scope: Scope) -> Scalar:
+        return self.scalar(node.this, scope)
+
+    # --- logic ---
+
+    def _not(self, node: exp.Not, scope: Scope) -> Scalar:
+        return Call(Op.NOT, (self.boolean(node.this, scope),), BOOLEAN)
+
+    def compare(self, op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Scalar:
+        try:
+            common = unify((left, right), "compared")
+        except TypeMismatch as error:
+            raise TypeMismatch(error.message, hint="Cast one side.", position=position(node)) from None
+        return Call(op, (coerce(left, common), coerce(right, common)), BOOLEAN)
+
+    def _between(self, node: exp.Between, scope: Scope) -> Scalar:
+        value = self.scalar(node.this, scope)
+        low, high = self.scalar(node.args["low"], scope), self.scalar(node.args["high"], scope)
+        above, below = self.compare(Op.GE, value, low, node), self.compare(Op.LE, value, high, node)
+        return Call(Op.AND, (above, below), BOOLEAN)
+
+    def _in(self, node: exp.In, scope: Scope) -> Scalar:
+        value = self.scalar(node.this, scope)
+        query = node.args.get("query")
+        if query is not None:
+            plan = self._subquery(query, scope)
+            if len(plan.fields) != 1:
+                raise SqlSyntaxError("a subquery of IN must return one column", position=position(node))
+            common = unify((value, Ref(plan.fields[0])), "compared")
+            return Subquery("in", plan, BOOLEAN, coerce(value, common), position(node))
+        items = [self.scalar(item, scope) for item in node.expressions]
+        if len(items) > MAX_LIST:
+            raise NotSupported(f"IN lists more than {MAX_LIST:,} values", position=position(node))
+        if not items:
+            raise SqlSyntaxError("IN needs at least one value", position=position(node))
+        common = unify((value, *items), "compared")
+        return Call(Op.IN, tuple(coerce(part, common) for part in (value, *items)), BOOLEAN)
+
+    def _is(self, node: exp.Is, scope: Scope) -> Scalar:
+        right = node.expression
+        match right:
+            case exp.Null():
+                result: Scalar = Call(Op.IS_NULL, (self.typed(node.this, scope),), BOOLEAN)
+            case exp.Boolean():
+                op = Op.IS_TRUE if right.this else Op.IS_FALSE
+                result = Call(op, (self.boolean(node.this, scope),), BOOLEAN)
+            case _:
+                raise NotSupported("this IS test is not supported", position=position(node))
+        return Call(Op.NOT, (result,), BOOLEAN) if node.args.get("negate") else result
+
+    def _distinct_from(self, node: exp.Expression, scope: Scope) -> Scalar:
+        left, right = self.scalar(node.this, scope), self.scalar(node.expression, scope)
+        result = self.compare(Op.DISTINCT_FROM, left, right, node)
+        return Call(Op.NOT, (result,), BOOLEAN) if isinstance(node, exp.NullSafeEQ) else result
+
+    def _like(self, node: exp.Expression, scope: Scope, escape: str = "\\") -> Scalar:
+        value = coerce(self.typed(node.this, scope), TEXT)
+        pattern = coerce(self.typed(node.expression, scope), TEXT)
+        if not isinstance(pattern, Const) or not isinstance(pattern.value, str):
+            raise NotSupported("LIKE needs a constant pattern", position=position(node))
+        op = Op.ILIKE if isinstance(node, exp.ILike) else Op.LIKE
+        result = Call(op, (value, pattern), BOOLEAN, escape)
+        return Call(Op.NOT, (result,), BOOLEAN) if node.args.get("negate") else result
+
+    def _escape(self, node: exp.Escape, scope: Scope) -> Scalar:
+        character = node.expression
+        if not isinstance(node.this, exp.Like | exp.ILike) or not (
+            isinstance(character, exp.Literal) and character.is_string and len(str(character.this)) == 1
+        ):
+            raise NotSupported("ESCAPE needs a LIKE and one constant character", position=position(node))
+        check_arguments(node.this, {"this", "expression", "negate"})
+        return self._like(node.this, scope, str(character.this))
+
+    # --- arithmetic ---
+
+    def arithmetic(self, op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Scalar:
+        # A quoted number beside a number is read as that number.
+        if left.type.kind is Kind.UNKNOWN and right.type.is_numeric:
+            left = coerce(left, right.type)
+        if right.type.kind is Kind.UNKNOWN and left.type.is_numeric:
+            right = coerce(right, left.type)
+        result = arithmetic_type(op, left.type, right.type)
+        if result is None:
+            raise TypeMismatch(
+                f"operator does not exist: {left.type.kind.value} {op.value} {right.type.kind.value}",
+                hint="Cast one side.",
+                position=position(node),
+            )
+        if result.kind is not Kind.INTEGER:
+            left, right = coerce(left, result), coerce(right, result)
+        return Call(op, (left, right), result)
+
+    def _negate(self, node: exp.Neg, scope: Scope) -> Scalar:
+        value = self._number(node.this, scope)
+        if isinstance(value, Const) and isinstance(value.value, int | Decimal | float):
+            return Const(-value.value, value.type)
+        return Call(Op.NEG, (value,), value.type)
+
+    def _number(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self.scalar(node, scope)
+        if value.type.kind is Kind.UNKNOWN:
+            return coerce(value, DOUBLE)
+        if not value.type.is_numeric:
+            raise TypeMismatch(f"expected a number, found {value.type.kind.value}", position=position(node))
+        return value
+
+    def _sign(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self._number(node.this, scope)
+        return Call(Op.SIGN, (value,), decimal_type(1, 0) if value.type.kind is Kind.DECIMAL else DOUBLE)
+
+    def _same_type(self, op: Op, nodes: list[exp.Expression], scope: Scope) -> Scalar:
+        parts = [self.scalar(node, scope) for node in nodes]
+        common = unify(parts, op.value)
+        return Call(op, tuple(coerce(part, common) for part in parts), common)
+
+    def _nullif(self, node: exp.Nullif, scope: Scope) -> Scalar:
+        left, right = self.scalar(node.this, scope), self.scalar(node.expression, scope)
+        common = unify((left, right), "compared")
+        left = coerce(left, common)
+        return Call(Op.NULLIF, (left, coerce(right, common)), left.type)
+
+    def _small_integer(self, node: exp.Expression, scope: Scope, what: str) -> int:
+        value = self.scalar(node, scope)
+        if not isinstance(value, Const) or not isinstance(value.value, int) or isinstance(value.value, bool):
+            raise NotSupported(f"{what} must be a constant integer", position=position(node))
+        return value.value
+
+    def _width_bucket(self, node: exp.WidthBucket, scope: Scope) -> Scalar:
+        value = self._number(node.this, scope)
+        low, high = self._number(node.args["min_value"], scope), self._number(node.args["max_value"], scope)
+        count = self._small_integer(node.args["num_buckets"], scope, "the number of buckets")
+        if not (isinstance(low, Const) and isinstance(high, Const)) or low.value is None or high.value is None:
+            raise NotSupported("width_bucket needs constant bounds", position=position(node))
+        if count < 1 or count > 1_000_000:
+            raise BadSetting("the number of buckets must be between 1 and 1,000,000", position=position(node))
+        if low.value >= high.value:  # type: ignore[operator]
+            raise BadSetting("the lower bound of width_bucket must be below the upper one", position=position(node))
+        args = (*(coerce(part, DOUBLE) for part in (value, low, high)), constant(count))
+        return Call(Op.WIDTH_BUCKET, args, integer_type(7))
+
+    # --- conditional ---
+
+    def _case(self, node: exp.Case, scope: Scope) -> Scalar:
+        subject = None if node.this is None else self.scalar(node.this, scope)
+        branches = []
+        for branch in node.args["ifs"]:
+            check_arguments(branch, {"this", "true"})
+            if subject is None:
+                when = self.boolean(branch.this, scope)
+            else:
+                when = self.compare(Op.EQ, subject, self.scalar(branch.this, scope), branch)
+            branches.append((when, self.scalar(branch.args["true"], scope)))
+        default = node.args.get("default")
+        otherwise = constant(None) if default is None else self.scalar(default, scope)
+        common = unify([*(then for _, then in branches), otherwise], "CASE")
+        return Case(tuple((when, coerce(then, common)) for when, then in branches), coerce(otherwise, common), common)
+
+    def _coalesce(self, node: exp.Coalesce, scope: Scope) -> Scalar:
+        return self._same_type(Op.COALESCE, [node.this, *node.expressions], scope)
+
+    # --- casts ---
+
+    def _cast(self, node: exp.Cast, scope: Scope) -> Scalar:
+        target = self._cast_target(node.args["to"])
+        value = self.scalar(node.this, scope)
+        if value.type.kind is Kind.UNKNOWN:
+            if target.kind is Kind.INTERVAL:
+                raise NotSupported("intervals stand only beside dates", position=position(node))
+            value = coerce(value, target)
+            return value if value.type.kind is not Kind.UNKNOWN else Const(None, target)
+        if (value.type.kind, target.kind) not in _CASTS:
+            raise TypeMismatch(
+                f"cannot cast type {value.type.kind.value} to {target.kind.value}", position=position(node)
+            )
+        if value.type.kind is target.kind and target.kind is not Kind.DECIMAL:
+            return value
+        if target.kind is Kind.DECIMAL and not node.args["to"].expressions:
+            # numeric without precision keeps what there is
+            if value.type.kind is Kind.DECIMAL:
+                return value
+            target = decimal_type(value.type.precision, 0) if value.type.kind is Kind.INTEGER else DOUBLE
+            if target is DOUBLE and value.type.kind is Kind.DOUBLE:
+                return value
+        if target.kind is Kind.INTEGER and value.type.kind is Kind.DECIMAL:
+            digits = value.type.precision - value.type.scale + 1
+            target = integer_type(min(digits, target.precision), big=target.big)
+        return Call(Op.CAST, (value,), target)
+
+    def _cast_target(self, to: exp.Expression) -> Type:
+        kind = to.this
+        name = kind.name if isinstance(kind, exp.DType) else str(kind)
+        if to.args.get("nested") or name not in _TYPES:
+            raise NotSupported(f"casts to {name.lower()} are not supported", position=position(to))
+        parts = [str(part.this.this) for part in to.expressions]
+        if name == "DECIMAL" and parts:
+            precision, scale = int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
+            if not 0 < precision <= 38 or not 0 <= scale <= precision:
+                raise NotSupported("numeric holds at most 38 digits here", position=position(to))
+            return decimal_type(precision, scale)
+        if parts and name in ("VARCHAR", "CHAR", "TIMESTAMP"):
+            raise NotSupported(f"{name.lower()} with a length is not supported", position=position(to))
+        return _TYPES[name]
+
+    # --- text ---
+
+    def _text(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self.typed(node, scope)
+        if value.type.kind is not Kind.TEXT:
+            raise TypeMismatch(f"expected text, found {value.type.kind.value}", position=position(node))
+        return value
+
+    def _concat(self, node: exp.DPipe, scope: Scope) -> Scalar:
+        left, right = self.typed(node.this, scope), self.typed(node.expression, scope)
+        if Kind.TEXT not in (left.type.kind, right.type.kind):
+            raise TypeMismatch("|| needs text on at least one side", position=position(node))
+        parts = tuple(part if part.type.kind is Kind.TEXT else self._as_text(part, node) for part in (left, right))
+        return Call(Op.CONCAT, parts, TEXT)
+
+    def _as_text(self, value: Scalar, node: exp.Expression) -> Scalar:
+        if value.type.kind not in (Kind.INTEGER, Kind.DATE):
+            raise NotSupported(f"text made of {value.type.kind.value} is not supported", position=position(node))
+        return Call(Op.CAST, (value,), TEXT)
+
+    # --- time ---
+
+    def _date_arithmetic(self, op: Op, node: exp.Expression, scope: Scope) -> Scalar | None:
+        left_interval, right_interval = _as_interval(node.this), _as_interval(node.expression)
+        if left_interval is not None and right_interval is not None:
+            raise NotSupported("intervals stand only beside dates", position=position(node))
+        if left_interval is not None:
+            if op is Op.SUB:
+                raise TypeMismatch("a date cannot be subtracted from an interval", position=position(node))
+            return self._shift(self._moment(node.expression, scope), left_interval, 1)
+        if right_interval is not None:
+            return self._shift(self._moment(node.this, scope), right_interval, 1 if op is Op.ADD else -1)
+        left, right = self.scalar(node.this, scope), self.scalar(node.expression, scope)
+        if op is Op.SUB and left.type.is_temporal and right.type.kind is Kind.UNKNOWN:
+            right = coerce(right, left.type)
+        match left.type.kind, right.type.kind:
+            case (Kind.DATE, Kind.DATE) if op is Op.SUB:
+                return Call(Op.DAYS_BETWEEN, (left, right), integer_type(8))
+            case (Kind.DATE | Kind.TIMESTAMP, Kind.DATE | Kind.TIMESTAMP) if op is Op.SUB:
+                return Call(Op.SECONDS_BETWEEN, (coerce(left, TIMESTAMP), coerce(right, TIMESTAMP)), INTERVAL)
+            case Kind.DATE, Kind.INTEGER:
+                days = right if op is Op.ADD else Call(Op.NEG, (right,), right.type)
+                return Call(Op.ADD_DAYS, (left, days), DATE)
+            case (Kind.INTEGER, Kind.DATE) if op is Op.ADD:
+                return Call(Op.ADD_DAYS, (right, left), DATE)
+            case _:
+                return None
+
+    def _moment(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self.scalar(node, scope)
+        if value.type.kind is Kind.UNKNOWN:
+            value = coerce(value, TIMESTAMP)
+        if not value.type.is_temporal:
+            raise TypeMismatch("an interval can only be added to a date or timestamp", position=position(node))
+        return value
+
+    def _shift(self, moment: Scalar, by: _Interval, sign: int) -> Scalar:
+        """date or timestamp ± interval is a timestamp."""
+        result = coerce(moment, TIMESTAMP)
+        if by.months:
+            result = Call(Op.ADD_MONTHS, (result, constant(sign * by.months)), TIMESTAMP)
+        seconds = by.days * 86400 + by.seconds
+        if seconds:
+            result = Call(Op.ADD_SECONDS, (result, constant(sign * seconds)), TIMESTAMP)
+        return result
+
+    def _extract(self, node: exp.Extract, scope: Scope) -> Scalar:
+        part = str(node.this.this).lower()
+        value = self.scalar(node.expression, scope)
+        if value.type.kind is Kind.UNKNOWN:
+            raise TypeMismatch("EXTRACT needs a date or timestamp", position=position(node))
+        if value.type.kind is Kind.INTERVAL and isinstance(value, Call):
+            if part == "epoch":
+                return Call(Op.SECONDS_BETWEEN, value.args, DOUBLE)
+            if part in ("day", "days"):
+                days = Call(Op.DIV, (Call(Op.SECONDS_BETWEEN, value.args, DOUBLE), Const(86400.0, DOUBLE)), DOUBLE)
+                return Call(Op.CAST, (Call(Op.TRUNC, (days,), DOUBLE),), decimal_type(10, 0))
+            raise NotSupported(f"EXTRACT({part}) of an interval is not supported", position=position(node))
+        if not value.type.is_temporal:
+            raise TypeMismatch("EXTRACT needs a date or timestamp", position=position(node))
+        if part == "epoch":
+            return Call(Op.EXTRACT, (value,), DOUBLE, "epoch")
+        if part not in EXTRACT_DIGITS:
+            raise NotSupported(f"EXTRACT({part}) is not supported", position=position(node))
+        if value.type.kind is Kind.DATE and part in ("hour", "minute", "second"):
+            value = coerce(value, TIMESTAMP)
+        digits, scale = EXTRACT_DIGITS[part]
+        return Call(Op.EXTRACT, (value,), decimal_type(digits + scale, scale), part)
+
+    def _date_trunc(self, node: exp.Expression, scope: Scope) -> Scalar:
+        unit = str(node.args["unit"].this).lower()
+        if unit not in TRUNC_UNITS:
+            raise NotSupported(f"date_trunc('{unit}') is not supported", position=position(node))
+        value = self._moment(node.this, scope)
+        return Call(Op.DATE_TRUNC, (coerce(value, TIMESTAMP),), TIMESTAMP, unit)
+
+    # --- subqueries ---
+
+    def _scalar_subquery(self, node: exp.Subquery, scope: Scope) -> Scalar:
+        plan = self._subquery(node, scope)
+        if len(plan.fields) != 1:
+            raise SqlSyntaxError("subquery must return only one column", position=position(node))
+        return Subquery("scalar", plan, plan.fields[0].type, None, position(node))
+
+    def _exists(self, node: exp.Exists, scope: Scope) -> Scalar:
+        return Subquery("exists", self._subquery(node.this, scope), BOOLEAN, None, position(node))
+
+    # --- aggregates and windows ---
+
+    def _aggregated(self, function: Agg, node: exp.Expression, scope: Scope) -> Aggregated:
+        at = position(node)
+        argument = node.this
+        distinct = isinstance(argument, exp.Distinct)
+        if distinct:
+            check_arguments(argument, {"expressions"})
+            if len(argument.expressions) != 1:
+                raise NotSupported("DISTINCT of several columns is not supported in an aggregate", position=at)
+            argument = argument.expressions[0]
+        if function is Agg.COUNT and isinstance(argument, exp.Star):
+            check_arguments(argument, set())
+            if distinct or node.expressions:
+                raise SqlSyntaxError("* stands alone in COUNT(*)", position=at)
+            return Aggregated(function, (), BIGINT, position=at)
+        if node.args.get("expressions"):
+            raise NotSupported(f"{function.value} takes one argument", position=at)
+        args = [self.typed(argument, scope)]
+        if function in _TWO_ARGUMENTS:
+            args.append(self.typed(node.expression, scope))
+        for arg in args:
+            refuse_aggregates(arg, f"the argument of {function.value}")
+        return Aggregated(
+            function, self._arguments(function, args, at), _result_type(function, args), distinct, None, at
+        )
+
+    def _arguments(self, function: Agg, args: list[Scalar], at: int | None) -> tuple[Scalar, ...]:
+        if function in (Agg.COUNT, Agg.MIN, Agg.MAX):
+            return tuple(args)
+        if function in (Agg.BOOL_AND, Agg.BOOL_OR):
+            wanted = all(arg.type.kind is Kind.BOOLEAN for arg in args)
+        else:
+            wanted = all(arg.type.is_numeric for arg in args)
+        if not wanted:
+            raise TypeMismatch(f"function {function.value}({args[0].type.kind.value}) does not exist", position=at)
+        return tuple(args)
+
+    def _grouping(self, node: exp.Grouping, scope: Scope) -> Scalar:
+        args = tuple(self.typed(part, scope) for part in node.expressions)
+        if not 1 <= len(args) <= 30:
+            raise SqlSyntaxError("GROUPING needs between 1 and 30 arguments", position=position(node))
+        return Aggregated(Agg.GROUPING, args, integer_type(10), position=position(node))
+
+    def _filter(self, node: exp.Filter, scope: Scope) -> Scalar:
+        call = self.scalar(node.this, scope)
+        if not isinstance(call, Aggregated) or call.function is Agg.GROUPING:
+            raise SqlSyntaxError("FILTER stands only behind an aggregate", position=position(node))
+        where = self.condition(node.expression.this, scope, "FILTER")
+        return Aggregated(call.function, call.args, call.type, call.distinct, where, call.position)
+
+    def _window(self, node: exp.Window, scope: Scope) -> Scalar:
+        inner = node.this
+        where = None
+        if isinstance(inner, exp.Filter):
+            where = self.condition(inner.expression.this, scope, "FILTER")
+            inner = inner.this
+        function, args, result = self._window_function(inner, scope)
+        partition, order, spec = self._window_parts(node)
+        return Windowed(
+            function,
+            args,
+            result,
+            tuple(self.typed(part, scope) for part in partition),
+            tuple(self.sort_key(part, scope) for part in order),
+            _frame(spec),
+            where,
+        )
+
+    def _window_parts(
+        self, node: exp.Window
+    ) -> tuple[list[exp.Expression], list[exp.Expression], exp.Expression | None]:
+        name = node.args.get("alias")
+        if name is None:
+            order = node.args.get("order")
+            return node.args.get("partition_by") or [], order.expressions if order else [], node.args.get("spec")
+        if any(node.args.get(part) for part in ("partition_by", "order", "spec")):
+            raise NotSupported("a window that extends a named window is not supported", position=position(node))
+        named = self._windows.get(folded(name))
+        if named is None:
+            raise SqlSyntaxError(f'window "{folded(name)}" does not exist', position=position(node))
+        check_arguments(named, {"this", "partition_by", "order", "spec"})
+        return self._window_parts(exp.Window(**{k: v for k, v in named.args.items() if k != "this"}))
+
+    def _window_function(self, node: exp.Expression, scope: Scope) -> tuple[str, tuple[Scalar, ...], Type]:
+        for class_, name in _RANKINGS.items():
+            if type(node) is class_:
+                check_arguments(node, set())
+                return name, (), BIGINT if name in ("row_number", "rank", "dense_rank") else DOUBLE
+        match node:
+            case exp.Ntile():
+                check_arguments(node, {"this"})
+                return "ntile", (constant(self._small_integer(node.this, scope, "the number of tiles")),), BIGINT
+            case exp.Lag() | exp.Lead():
+                check_arguments(node, {"this", "offset", "default"})
+                value = self.typed(node.this, scope)
+                offset = node.args.get("offset")
+                steps = 1 if offset is None else self._small_integer(offset, scope, "the offset")
+                args: tuple[Scalar, ...] = (value, constant(steps))
+                if node.args.get("default") is not None:
+                    args = (*args, coerce(self.scalar(node.args["default"], scope), value.type))
+                return "lag" if isinstance(node, exp.Lag) else "lead", args, value.type
+            case exp.FirstValue() | exp.LastValue():
+                check_arguments(node, {"this"})
+                value = self.typed(node.this, scope)
+                return "first_value" if isinstance(node, exp.FirstValue) else "last_value", (value,), value.type
+            case exp.NthValue():
+                check_arguments(node, {"this", "offset"})
+                value = self.typed(node.this, scope)
+                nth = constant(self._small_integer(node.args["offset"], scope, "the offset"))
+                return "nth_value", (value, nth), value.type
+        for class_, function in _WINDOW_AGGREGATES.items():
+            if type(node) is class_:
+                check_arguments(node, {"this", "expressions", "big_int"})
+                if isinstance(node.this, exp.Distinct):
+                    raise NotSupported("DISTINCT in a window function is not supported", position=position(node))
+                if function is Agg.COUNT and isinstance(node.this, exp.Star):
+                    return "count", (), BIGINT
+                # The argument may itself be an aggregate: SUM(COUNT(*)) OVER ().
+                value = self.typed(node.this, scope)
+                return function.value, (value,), _result_type(function, [value])
+        raise NotSupported("this window function is not supported", position=position(node))
+
+    def sort_key(self, node: exp.Expression, scope: Scope, value: Scalar | None = None) -> SortKey:
+        check_arguments(node, {"this", "desc", "nulls_first"})
+        resolved = self.typed(node.this, scope) if value is None else value
+        return SortKey(resolved, bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
+
+
+Rule = Callable[[Expressions, exp.Expression, Scope], Scalar]
+
+
+# --- rules that several operations share ---
+
+
+def _connective(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        # Long chains nest to the left; take them apart without recursion.
+        parts: list[exp.Expression] = []
+        current = node
+        while type(current) is type(node):
+            check_arguments(current, {"this", "expression"})
+            parts.append(current.expression)
+            current = current.this
+        parts.append(current)
+        result = self.boolean(parts.pop(), scope)
+        while parts:
+            result = Call(op, (result, self.boolean(parts.pop(), scope)), BOOLEAN)
+        return result
+
+    return rule
+
+
+def _comparison(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        left, right = self.scalar(node.this, scope), self.scalar(node.expression, scope)
+        return self.compare(op, left, right, node)
+
+    return rule
+
+
+def _arithmetic(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        if op in (Op.ADD, Op.SUB) and (moved := self._date_arithmetic(op, node, scope)) is not None:
+            return moved
+        left, right = self.scalar(node.this, scope), self.scalar(node.expression, scope)
+        return self.arithmetic(op, left, right, node)
+
+    return rule
+
+
+def _keeps_type(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self._number(node.this, scope)
+        return Call(op, (value,), value.type)
+
+    return rule
+
+
+def _whole(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        """FLOOR, CEIL: a decimal stays a decimal, everything else is double precision."""
+        value = self._number(node.this, scope)
+        if value.type.kind is Kind.DECIMAL:
+            whole = value.type.precision - value.type.scale + 1
+            return Call(op, (value,), decimal_type(whole, 0))
+        return Call(op, (coerce(value, DOUBLE),), DOUBLE)
+
+    return rule
+
+
+def _rounded(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        """ROUND, TRUNC: digits only for decimals, as in PostgreSQL; integers count as decimals then."""
+        value = self._number(node.this, scope)
+        given = node.args.get("decimals")
+        digits = 0 if given is None else self._small_integer(given, scope, "the number of digits")
+        if given is not None and value.type.kind is Kind.INTEGER:
+            value = Call(Op.CAST, (value,), decimal_type(value.type.precision, 0))
+        if value.type.kind is Kind.DECIMAL:
+            whole = value.type.precision - value.type.scale + 1
+            scale = min(max(digits, 0), value.type.scale)
+            if not -10 <= digits <= 20:
+                raise NotSupported("digits outside -10 to 20 are not supported", position=position(node))
+            return Call(op, (value, constant(digits)), decimal_type(whole + scale, scale))
+        if given is not None:
+            raise TypeMismatch(
+                f"function {op.value}(double precision, integer) does not exist",
+                hint="Cast the argument to numeric with a precision and scale, as in x::numeric(20, 6).",
+                position=position(node),
+            )
+        return Call(op, (coerce(value, DOUBLE),), DOUBLE)
+
+    return rule
+
+
+def _real(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        return Call(op, (coerce(self._number(node.this, scope), DOUBLE),), DOUBLE)
+
+    return rule
+
+
+def _extremum(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        return self._same_type(op, [node.this, *node.expressions], scope)
+
+    return rule
+
+
+def _text_function(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        result = integer_type(10) if op is Op.LENGTH else TEXT
+        return Call(op, (self._text(node.this, scope),), result)
+
+    return rule
+
+
+def _part(op: Op) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        count = self._small_integer(node.expression, scope, "the number of characters")
+        if not 0 <= count <= 10_000:
+            raise NotSupported("the number of characters must be between 0 and 10,000", position=position(node))
+        return Call(op, (self._text(node.this, scope), constant(count)), TEXT)
+
+    return rule
+
+
+def _aggregate(function: Agg) -> Rule:
+    def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        return self._aggregated(function, node, scope)
+
+    return rule
+
+
+# --- checks ---
+
+
+def check_arguments(node: exp.Expression, allowed: set[str]) -> None:
+    """Refuse a node that carries more than its handler reads."""
+    for name, value in node.args.items():
+        if name not in allowed and value not in (None, False, [], ""):
+            raise NotSupported(
+                f"{_readable(node)} with {name.rstrip('_').replace('_', ' ')} is not supported", position=position(node)
+            )
+
+
+def refuse_aggregates(value: Scalar, clause: str) -> None:
+    for part in walk(value):
+        if isinstance(part, Aggregated):
+            raise GroupingError(f"aggregate functions are not allowed in {clause}", position=part.position)
+        if isinstance(part, Windowed):
+            raise GroupingError(f"window functions are not allowed in {clause}")
+
+
+def _readable(node: exp.Expression) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
+
+
+def _function_name(node: exp.Expression) -> str:
+    if isinstance(node, exp.Anonymous):
+        return str(node.this).lower()
+    return node.sql_name().lower() if isinstance(node, exp.Func) else type(node).__name__.lower()
+
+
+_UNIT_MONTHS = {"MONTH": 1, "MONTHS": 1, "YEAR": 12, "YEARS": 12, "QUARTER": 3}
+_UNIT_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
+
+
+def _as_interval(node: exp.Expression) -> _Interval | None:
+    """A constant interval, or None for anything that is not one."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if isinstance(node, exp.Cast) and node.to.this is exp.DType.INTERVAL:
+        node = exp.Interval(this=node.this)
+    if not isinstance(node, exp.Interval):
+        return None
+    check_arguments(node, {"this", "unit"})
+    amount, unit = node.this, node.args.get("unit")
+    if not isinstance(amount, exp.Literal):
+        raise NotSupported("an interval must be a constant", position=position(node))
+    words = f"{amount.this} {unit.this if unit is not None else ''}".split()
+    if len(words) % 2 or not words:
+        raise NotSupported(
+            "this interval cannot be read", hint="Write it as interval '1 day'.", position=position(node)
+        )
+    months, seconds = 0, Decimal(0)
+    for number, name in zip(words[::2], words[1::2], strict=True):
+        name = name.upper()
+        single = name if name in _UNIT_SECONDS or name in _UNIT_MONTHS else name.removesuffix("S")
+        if not re.fullmatch(r"[+-]?\d{1,7}(\.\d{1,6})?", number):
+            raise NotSupported("this interval cannot be read", position=position(node))
+        if single in _UNIT_MONTHS and "." not in number:
+            months += int(number) * _UNIT_MONTHS[single]
+        elif single in _UNIT_SECONDS:
+            seconds += Decimal(number) * _UNIT_SECONDS[single]
+        else:
+            raise NotSupported("this unit of an interval is not supported", position=position(node))
+    if abs(months) > 12 * 1000 or abs(seconds) > 366 * 86400 * 1000:
+        raise NotSupported("intervals longer than a thousand years are not supported", position=position(node))
+    days = int(seconds / 86400)
+    return _Interval(months, days, seconds - days * 86400)
+
+
+def _frame(spec: exp.Expression | None) -> str:
+    if spec is None:
+        return ""
+    check_arguments(spec, {"kind", "start", "start_side", "end", "end_side"})
+    kind = str(spec.args.get("kind") or "ROWS").upper()
+    if kind not in ("ROWS", "RANGE", "GROUPS"):
+        raise NotSupported("this window frame is not supported")
+    start = _frame_end(spec.args.get("start"), spec.args.get("start_side"), kind)
+    end = _frame_end(spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"), kind)
+    return f"{kind} BETWEEN {start} AND {end}"
+
+
+def _frame_end(bound: object, side: object, kind: str) -> str:
+    if isinstance(bound, exp.Literal) and not bound.is_string and str(bound.this).isdigit() and kind != "RANGE":
+        text = str(int(str(bound.this)))
+    elif str(bound).upper() in ("UNBOUNDED", "CURRENT ROW"):
+        text = str(bound).upper()
+    else:
+        raise NotSupported("this window frame is not supported")
+    direction = str(side or "").upper()
+    if direction not in ("", "PRECEDING", "FOLLOWING") or (text == "CURRENT ROW") != (direction == ""):
+        raise NotSupported("this window frame is not supported")
+    return f"{text} {direction}".strip()
+
+
+_TWO_ARGUMENTS = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg.REGR_INTERCEPT})
+
+
+def _result_type(function: Agg, args: Sequence[Scalar]) -> Type:
+    match function:
+        case Agg.COUNT:
+            return BIGINT
+        case Agg.SUM:
+            return sum_type(args[0].type)
+        case Agg.MIN | Agg.MAX:
+            return args[0].type
+        case Agg.BOOL_AND | Agg.BOOL_OR:
+            return BOOLEAN
+        case _:
+            return DOUBLE
+
+
+EXTRACT_DIGITS = {
+    "year": (5, 0), "quarter": (1, 0), "month": (2, 0), "day": (2, 0), "dow": (1, 0), "isodow": (1, 0),
+    "doy": (3, 0), "week": (2, 0), "isoyear": (5, 0), "decade": (4, 0), "century": (3, 0), "hour": (2, 0),
+    "minute": (2, 0), "second": (2, 6),
+}  # fmt: skip
+TRUNC_UNITS = frozenset(("second", "minute", "hour", "day", "week", "month", "quarter", "year", "decade"))
+
+_TYPES: dict[str, Type] = {
+    "INT": integer_type(10),
+    "SMALLINT": integer_type(5),
+    "BIGINT": BIGINT,
+    "DECIMAL": decimal_type(38, 0),
+    "DOUBLE": DOUBLE,
+    "FLOAT": DOUBLE,
+    "TEXT": TEXT,
+    "VARCHAR": TEXT,
+    "BOOLEAN": BOOLEAN,
+    "DATE": DATE,
+    "TIMESTAMP": TIMESTAMP,
+    "INTERVAL": INTERVAL,
+}
+
+_NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
+_CASTS = frozenset(
+    [(a, b) for a in _NUMBERS for b in _NUMBERS]
+    + [(kind, kind) for kind in (Kind.TEXT, Kind.BOOLEAN, Kind.DATE, Kind.TIMESTAMP)]
+    + [(Kind.DATE, Kind.TIMESTAMP), (Kind.TIMESTAMP, Kind.DATE), (Kind.BOOLEAN, Kind.INTEGER)]
+    + [(Kind.TEXT, kind) for kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE, Kind.DATE, Kind.TIMESTAMP)]
+    + [(Kind.INTEGER, Kind.TEXT), (Kind.DATE, Kind.TEXT), (Kind.BOOLEAN, Kind.TEXT)]
+)
+
+_RANKINGS: dict[type[exp.Expression], str] = {
+    exp.RowNumber: "row_number",
+    exp.Rank: "rank",
+    exp.DenseRank: "dense_rank",
+    exp.PercentRank: "percent_rank",
+    exp.CumeDist: "cume_dist",
+}
+_WINDOW_AGGREGATES: dict[type[exp.Expression], Agg] = {
+    exp.Count: Agg.COUNT,
+    exp.Sum: Agg.SUM,
+    exp.Avg: Agg.AVG,
+    exp.Min: Agg.MIN,
+    exp.Max: Agg.MAX,
+}
+
+_X = Expressions
+_UNARY = {"this"}
+_BINARY = {"this", "expression"}
+_LIST = {"this", "expressions", "ignore_nulls"}
+
+_HANDLERS: dict[type[exp.Expression], tuple[Rule, set[str]]] = {
+    exp.Column: (_X._column, {"this", "table", "db"}),  # type: ignore[dict-item]
+    exp.Literal: (_X._literal, {"this", "is_string"}),  # type: ignore[dict-item]
+    exp.Boolean: (lambda _, node, __: constant(bool(node.this)), _UNARY),
+    exp.Null: (lambda *_: Const(None, UNKNOWN), set()),
+    exp.Parameter: (_X._parameter, _UNARY),  # type: ignore[dict-item]
+    exp.Paren: (_X._paren, _UNARY),  # type: ignore[dict-item]
+    exp.And: (_connective(Op.AND), _BINARY),
+    exp.Or: (_connective(Op.OR), _BINARY),
+    exp.Not: (_X._not, _UNARY),  # type: ignore[dict-item]
+    exp.EQ: (_comparison(Op.EQ), _BINARY),
+    exp.NEQ: (_comparison(Op.NE), _BINARY),
+    exp.LT: (_comparison(Op.LT), _BINARY),
+    exp.LTE: (_comparison(Op.LE), _BINARY),
+    exp.GT: (_comparison(Op.GT), _BINARY),
+    exp.GTE: (_comparison(Op.GE), _BINARY),
+    exp.Between: (_X._between, {"this", "low", "high"}),  # type: ignore[dict-item]
+    exp.In: (_X._in, {"this", "expressions", "query"}),  # type: ignore[dict-item]
+    exp.Is: (_X._is, {"this", "expression", "negate"}),  # type: ignore[dict-item]
+    exp.NullSafeEQ: (_X._distinct_from, _BINARY),
+    exp.NullSafeNEQ: (_X._distinct_from, _BINARY),
+    exp.Like: (_X._like, {"this", "expression", "negate"}),
+    exp.ILike: (_X._like, {"this", "expression", "negate"}),
+    exp.Escape: (_X._escape, _BINARY),  # type: ignore[dict-item]
+    exp.Add: (_arithmetic(Op.ADD), _BINARY),
+    exp.Sub: (_arithmetic(Op.SUB), _BINARY),
+    exp.Mul: (_arithmetic(Op.MUL), _BINARY),
+    exp.Div: (_arithmetic(Op.DIV), {"this", "expression", "typed", "safe"}),
+    exp.Mod: (_arithmetic(Op.MOD), _BINARY),
+    exp.Neg: (_X._negate, _UNARY),  # type: ignore[dict-item]
+    exp.Abs: (_keeps_type(Op.ABS), _UNARY),
+    exp.Sign: (_X._sign, _UNARY),
+    exp.Floor: (_whole(Op.FLOOR), _UNARY),
+    exp.Ceil: (_whole(Op.CEIL), _UNARY),
+    exp.Round: (_rounded(Op.ROUND), {"this", "decimals"}),
+    exp.Trunc: (_rounded(Op.TRUNC), {"this", "decimals"}),
+    exp.Sqrt: (_real(Op.SQRT), _UNARY),
+    exp.Ln: (_real(Op.LN), _UNARY),
+    exp.Log: (_real(Op.LOG10), _UNARY),
+    exp.Least: (_extremum(Op.LEAST), _LIST),
+    exp.Greatest: (_extremum(Op.GREATEST), _LIST),
+    exp.Coalesce: (_X._coalesce, {"this", "expressions"}),  # type: ignore[dict-item]
+    exp.Nullif: (_X._nullif, _BINARY),  # type: ignore[dict-item]
+    exp.WidthBucket: (_X._width_bucket, {"this", "min_value", "max_value", "num_buckets"}),  # type: ignore[dict-item]
+    exp.Case: (_X._case, {"this", "ifs", "default"}),  # type: ignore[dict-item]
+    exp.Cast: (_X._cast, {"this", "to", "_type"}),  # type: ignore[dict-item]
+    exp.Length: (_text_function(Op.LENGTH), _UNARY),
+    exp.Lower: (_text_function(Op.LOWER), _UNARY),
+    exp.Upper: (_text_function(Op.UPPER), _UNARY),
+    exp.Trim: (_text_function(Op.TRIM), _UNARY),
+    exp.DPipe: (_X._concat, {"this", "expression", "safe"}),  # type: ignore[dict-item]
+    exp.Left: (_part(Op.LEFT), _BINARY),
+    exp.Right: (_part(Op.RIGHT), _BINARY),
+    exp.Extract: (_X._extract, _BINARY),  # type: ignore[dict-item]
+    exp.TimestampTrunc: (_X._date_trunc, {"this", "unit"}),
+    exp.Subquery: (_X._scalar_subquery, {"this", "with_", "order", "limit", "offset"}),  # type: ignore[dict-item]
+    exp.Exists: (_X._exists, _UNARY),  # type: ignore[dict-item]
+    exp.Count: (_aggregate(Agg.COUNT), {"this", "expressions", "big_int"}),
+    exp.Sum: (_aggregate(Agg.SUM), _UNARY),
+    exp.Avg: (_aggregate(Agg.AVG), _UNARY),
+    exp.Min: (_aggregate(Agg.MIN), {"this", "expressions"}),
+    exp.Max: (_aggregate(Agg.MAX), {"this", "expressions"}),
+    exp.Stddev: (_aggregate(Agg.STDDEV_SAMP), _UNARY),
+    exp.StddevSamp: (_aggregate(Agg.STDDEV_SAMP), _UNARY),
+    exp.StddevPop: (_aggregate(Agg.STDDEV_POP), _UNARY),
+    exp.Variance: (_aggregate(Agg.VAR_SAMP), _UNARY),
+    exp.VariancePop: (_aggregate(Agg.VAR_POP), _UNARY),
+    exp.CovarPop: (_aggregate(Agg.COVAR_POP), _BINARY),
+    exp.CovarSamp: (_aggregate(Agg.COVAR_SAMP), _BINARY),
+    exp.Corr: (_aggregate(Agg.CORR), _BINARY),
+    exp.RegrSlope: (_aggregate(Agg.REGR_SLOPE), _BINARY),
+    exp.RegrIntercept: (_aggregate(Agg.REGR_INTERCEPT), _BINARY),
+    exp.LogicalAnd: (_aggregate(Agg.BOOL_AND), _UNARY),
+    exp.LogicalOr: (_aggregate(Agg.BOOL_OR), _UNARY),
+    exp.Grouping: (_X._grouping, {"expressions"}),  # type: ignore[dict-item]
+    exp.Filter: (_X._filter, _BINARY),  # type: ignore[dict-item]
+    exp.Window: (_X._window, {"this", "partition_by", "order", "spec", "over", "alias"}),  # type: ignore[dict-item]
+}

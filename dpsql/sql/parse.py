@@ -1,0 +1,239 @@
+"""Text to syntax tree: one read-only statement in PostgreSQL's dialect, or a refusal.
+
+sqlglot reads a superset of many dialects. What it would read differently from PostgreSQL is refused here,
+on the tokens, before the tree is looked at; the tree itself is held against an allow-list by the resolver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError
+
+MAX_TEXT = 100_000
+MAX_TOKENS = 20_000
+MAX_NESTING = 60
+
+_WRITES = frozenset(
+    [
+        "INSERT",
+        "UPDATE",
+        "DELETE",
+        "MERGE",
+        "CREATE",
+        "DROP",
+        "ALTER",
+        "TRUNCATE",
+        "GRANT",
+        "REVOKE",
+        "COPY",
+        "DO",
+        "CALL",
+        "VACUUM",
+        "COMMENT",
+        "IMPORT",
+        "REFRESH",
+        "LOCK",
+        "REINDEX",
+        "CLUSTER",
+        "ANALYZE",
+        "NOTIFY",
+        "REASSIGN",
+        "SECURITY",
+        "EXECUTE",
+        "PREPARE",
+        "LOAD",
+        "ATTACH",
+        "DETACH",
+        "INSTALL",
+        "EXPORT",
+    ]
+)
+_EXPLAIN = re.compile(r"\s*EXPLAIN\b", re.IGNORECASE)
+_QUERIES = frozenset({"SELECT", "WITH", "(", "VALUES", "TABLE"})
+_SESSION = frozenset(
+    [
+        "SET",
+        "SHOW",
+        "RESET",
+        "BEGIN",
+        "START",
+        "COMMIT",
+        "ROLLBACK",
+        "END",
+        "ABORT",
+        "SAVEPOINT",
+        "RELEASE",
+        "DISCARD",
+        "DEALLOCATE",
+        "DECLARE",
+        "FETCH",
+        "MOVE",
+        "CLOSE",
+        "LISTEN",
+        "UNLISTEN",
+        "CHECKPOINT",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    tree: exp.Expression
+    explain: bool
+
+
+def parse(text: str) -> Statement:
+    """The single statement in `text`, with EXPLAIN taken off."""
+    if len(text) > MAX_TEXT:
+        raise NotSupported(f"the statement is longer than {MAX_TEXT:,} characters")
+    if "\x00" in text:
+        raise SqlSyntaxError("the statement contains a zero byte")
+    explain = _EXPLAIN.match(text)
+    if explain is not None:
+        text = _query_of_explain(text, explain.end())
+    tokens = _tokenize(text)
+    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    if not tokens:
+        raise SqlSyntaxError("the statement is empty", hint="Write a SELECT.")
+    for token in tokens:
+        if token.token_type is TokenType.SEMICOLON:
+            raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
+    _check_first_word(tokens[0])
+    _check_tokens(tokens, text)
+    return Statement(_tree(tokens, text), explain is not None)
+
+
+def _tokenize(text: str) -> list[Token]:
+    try:
+        tokens = sqlglot.tokenize(text, read="postgres")
+    except TokenError:
+        raise SqlSyntaxError("a quoted string, identifier or comment is not terminated") from None
+    if len(tokens) > MAX_TOKENS:
+        raise NotSupported(f"the statement has more than {MAX_TOKENS:,} words")
+    return list(tokens)
+
+
+def is_explain(text: str) -> bool:
+    return _EXPLAIN.match(text) is not None
+
+
+def _query_of_explain(text: str, start: int) -> str:
+    """The query behind EXPLAIN, at its old place, so that positions stay right."""
+    rest = text[start:]
+    if (analyze := re.match(r"\s*ANALY[SZ]E\b", rest, re.IGNORECASE)) is not None:
+        raise NotSupported(
+            "EXPLAIN ANALYZE is not supported",
+            hint="EXPLAIN shows price, noise and derivation without running the query.",
+            position=start + analyze.end() - 6,
+        )
+    if (verbose := re.match(r"\s*VERBOSE\b", rest, re.IGNORECASE)) is not None:
+        start += verbose.end()
+    elif re.match(r"\s*\(\s*(?!SELECT\b|WITH\b|VALUES\b|TABLE\b|\()", rest, re.IGNORECASE) is not None:
+        raise NotSupported("options of EXPLAIN are not supported", hint="Write EXPLAIN and the query.")
+    return " " * start + text[start:]
+
+
+def _check_first_word(token: Token) -> None:
+    word = token.text.upper()
+    if word in _QUERIES and token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
+        return
+    if word in _WRITES:
+        raise ReadOnly(
+            f"cannot execute {word} in a read-only transaction",
+            hint="dpsql answers SELECT; it never changes data.",
+            position=token.start + 1,
+        )
+    if word in _SESSION:
+        raise NotSupported(f"{word} is not supported here", position=token.start + 1)
+    raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
+
+
+def _check_tokens(tokens: list[Token], text: str) -> None:
+    depth = 0
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        kind = token.token_type
+        if kind in (TokenType.L_PAREN, TokenType.CASE):
+            depth += 1
+            if depth > MAX_NESTING:
+                raise NotSupported(f"expressions are nested more than {MAX_NESTING} deep", position=token.start + 1)
+        elif kind in (TokenType.R_PAREN, TokenType.END):
+            depth -= 1
+        if kind in _FOREIGN:
+            raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
+        if following is None:
+            continue
+        if kind is TokenType.NUMBER and following.start == token.end + 1 and text[following.start] in _WORD:
+            raise SqlSyntaxError("trailing junk after numeric literal", position=token.start + 1)
+        if kind is TokenType.STRING and following.token_type is TokenType.STRING:
+            raise NotSupported(
+                "adjacent string literals are not supported", hint="Write one literal.", position=following.start + 1
+            )
+        if kind is TokenType.COMMA and (
+            following.token_type in (TokenType.FROM, TokenType.R_PAREN, TokenType.WHERE, TokenType.ORDER_BY)
+        ):
+            raise SqlSyntaxError(f'syntax error at or near "{following.text}"', position=following.start + 1)
+
+
+_WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+# Tokens that sqlglot reads and PostgreSQL does not, or that PostgreSQL means otherwise.
+_FOREIGN = frozenset(
+    getattr(TokenType, name)
+    for name in (
+        "NULLSAFE_EQ",
+        "QUALIFY",
+        "PIVOT",
+        "UNPIVOT",
+        "PLACEHOLDER",
+        "BYTE_STRING",
+        "NATIONAL_STRING",
+        "RAW_STRING",
+        "HEREDOC_STRING",
+        "UNICODE_STRING",
+        "BIT_STRING",
+        "HEX_STRING",
+        "L_BRACE",
+        "R_BRACE",
+        "LAMBDA",
+        "ARROW",
+        "FARROW",
+        "BLOCK_START",
+        "BLOCK_END",
+        "HINT",
+    )
+    if hasattr(TokenType, name)
+)
+
+
+def _tree(tokens: list[Token], text: str) -> exp.Expression:
+    try:
+        trees = sqlglot.Dialect.get_or_raise("postgres").parser().parse(tokens, text)
+    except ParseError as error:
+        raise _syntax_error(error, text) from None
+    except RecursionError:
+        raise NotSupported("the statement is nested too deeply") from None
+    tree = trees[0] if len(trees) == 1 else None
+    if tree is None or not isinstance(tree, exp.Expression):
+        raise SqlSyntaxError("the statement cannot be read")
+    return tree
+
+
+def _syntax_error(error: ParseError, text: str) -> SqlSyntaxError:
+    details = error.errors[0] if error.errors else {}
+    word = str(details.get("highlight") or "").strip()
+    position = None
+    line, column = details.get("line"), details.get("col")
+    if isinstance(line, int) and isinstance(column, int):
+        lines = text.splitlines(keepends=True)[: line - 1]
+        # sqlglot gives the last column of the offending word
+        position = max(1, sum(map(len, lines)) + column - len(word) + 1)
+    message = f'syntax error at or near "{word}"' if word else "syntax error"
+    return SqlSyntaxError(message, position=position)

@@ -1,0 +1,718 @@
+"""Relations: from sqlglot's tree to a plan of our own nodes, with every name resolved.
+
+A query block becomes, bottom up: sources and joins, WHERE, GROUP BY and aggregates, HAVING, windows, the select
+list, DISTINCT, ORDER BY and LIMIT. Whether it may be answered is not decided here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from dpsql.errors import (
+    BadSetting,
+    DuplicateName,
+    GroupingError,
+    InvalidReference,
+    NotSupported,
+    ReadOnly,
+    SqlSyntaxError,
+    UnknownColumn,
+    UnknownTable,
+)
+from dpsql.plan.evaluate import NotConstant, evaluate
+from dpsql.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Empty,
+    Filter,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Project,
+    Scan,
+    SetKind,
+    SetOperation,
+    Sort,
+    Window,
+)
+from dpsql.plan.scalars import (
+    Agg,
+    Aggregated,
+    Field,
+    Op,
+    Ref,
+    Scalar,
+    SortKey,
+    Windowed,
+    both,
+    rebuild,
+    walk,
+)
+from dpsql.policy.model import Catalog, Table
+from dpsql.sql.expressions import Expressions, check_arguments, refuse_aggregates
+from dpsql.sql.names import Scope, Source, folded, position
+from dpsql.sql.typing import coerce, unify
+from dpsql.types import Type, Value
+
+MAX_NODES = 2_000
+MAX_SETS = 64
+
+_Change = Callable[[Scalar], Scalar]
+_Index = Callable[[exp.Expression], int]
+
+_WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Copy, exp.Command)
+
+
+def resolve(tree: exp.Expression, catalog: Catalog, parameters: Sequence[Value] = ()) -> Plan:
+    """The plan of a query. Reads the catalogue; never data."""
+    return Resolver(catalog, parameters).query(tree, Context())
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a query block inherits: common table expressions, the enclosing scope, and whether it is known empty."""
+
+    ctes: Mapping[str, tuple[exp.CTE, Context]] | None = None
+    outer: Scope | None = None
+    empty: bool = False
+
+
+class Resolver:
+    def __init__(self, catalog: Catalog, parameters: Sequence[Value]) -> None:
+        self._catalog = catalog
+        self._ids = itertools.count(1)
+        self._nodes = 0
+        self._contexts: list[Context] = []
+        self._expressions = Expressions(parameters, self._nested)
+
+    # --- queries ---
+
+    def query(self, node: exp.Expression, context: Context) -> Plan:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise NotSupported("the query is too complex", hint="Split it into smaller queries.")
+        match node:
+            case exp.Select():
+                return self._select(node, self._with(node, context))
+            case exp.SetOperation():
+                return self._set_operation(node, self._with(node, context))
+            case exp.Subquery():
+                return self._parenthesised(node, context)
+            case exp.Values():
+                check_arguments(node, {"expressions"})
+                return self._values(node, context)
+            case _ if isinstance(node, _WRITES):
+                raise ReadOnly("dpsql is read-only", hint="Only SELECT is answered.", position=position(node))
+            case _:
+                raise NotSupported("only SELECT can be answered", position=position(node))
+
+    def _nested(self, node: exp.Expression, scope: Scope) -> Plan:
+        """A subquery inside an expression; it sees the scope around it."""
+        return self.query(node, replace(self._contexts[-1], outer=scope))
+
+    def _parenthesised(self, node: exp.Subquery, context: Context) -> Plan:
+        check_arguments(node, {"this", "with_", "order", "limit", "offset"})
+        context = self._with(node, context)
+        limit, offset = self._limit(node)
+        plan = self.query(node.this, replace(context, empty=context.empty or limit == 0))
+        return self._sorted_output(node, plan, limit, offset)
+
+    def _with(self, node: exp.Expression, context: Context) -> Context:
+        clause = node.args.get("with_")
+        if clause is None:
+            return context
+        check_arguments(clause, {"expressions"})
+        ctes = dict(context.ctes or {})
+        seen: set[str] = set()
+        for cte in clause.expressions:
+            check_arguments(cte, {"this", "alias", "materialized"})
+            name = folded(cte.args["alias"].this)
+            if name in seen:
+                raise DuplicateName(f'WITH query name "{name}" specified more than once', position=position(cte))
+            seen.add(name)
+            # A CTE sees those before it, not itself. An unused one is still read, so that it cannot hide anything.
+            own = Context(dict(ctes), context.outer, context.empty)
+            self.query(cte.this, own)
+            ctes[name] = (cte, own)
+        return replace(context, ctes=ctes)
+
+    # --- SELECT ---
+
+    def _select(self, node: exp.Select, context: Context) -> Plan:
+        check_arguments(node, _SELECT_PARTS)
+        limit, offset = self._limit(node)
+        if limit == 0:
+            context = replace(context, empty=True)
+        self._contexts.append(context)
+        try:
+            return self._block(node, context, limit, offset)
+        finally:
+            self._contexts.pop()
+
+    def _block(self, node: exp.Select, context: Context, limit: int | None, offset: int) -> Plan:
+        where = node.args.get("where")
+        empty = context.empty or (where is not None and self._is_never(where.this))
+        scope = Scope(parent=context.outer)
+        plan = self._from(node, scope, replace(context, empty=empty))
+        self._contexts[-1] = context
+        if where is not None:
+            plan = Filter(plan, self._expressions.condition(where.this, scope, "WHERE"))
+        self._expressions.name_windows({folded(w.this): w for w in node.args.get("windows") or []})
+
+        items = self._select_list(node, scope)
+        if not items:
+            raise SqlSyntaxError("SELECT needs at least one column", position=position(node))
+        keys, sets = self._group_by(node, items, scope)
+        having = node.args.get("having")
+        condition = None if having is None else self._expressions.boolean(having.this, scope)
+        order, hidden = self._order_by(node, items, scope)
+
+        values = [*(value for _, value in items), *hidden]
+        asked = [*values, *([condition] if condition is not None else [])]
+        if keys or sets != ((),) or node.args.get("group") or condition is not None or any(map(_aggregates, asked)):
+            plan, change = self._aggregate(plan, keys, sets, asked)
+            values = [change(value) for value in values]
+            if condition is not None:
+                plan = Filter(plan, _no_windows(change(condition), "HAVING"))
+        plan, values = self._windows(plan, values)
+
+        names = [name for name, _ in items] + ["?sort?"] * len(hidden)
+        projected = tuple((self._output(name, value), value) for name, value in zip(names, values, strict=True))
+        plan = Project(plan, projected)
+        visible = tuple(field for field, _ in projected[: len(items)])
+        if node.args.get("distinct"):
+            check_arguments(node.args["distinct"], set())
+            if hidden:
+                raise InvalidReference("for SELECT DISTINCT, ORDER BY expressions must appear in select list")
+            plan = Distinct(plan)
+        sort_keys = tuple(SortKey(Ref(projected[i][0]), key.descending, key.nulls_first) for i, key in order)
+        if sort_keys or limit is not None or offset:
+            plan = Sort(plan, sort_keys, limit, offset, visible)
+        return plan
+
+    def _output(self, name: str, value: Scalar) -> Field:
+        """An output column; a unit that passes through unchanged stays one."""
+        if isinstance(value, Ref):
+            return replace(value.field, id=next(self._ids), name=name)
+        return Field(next(self._ids), name, value.type)
+
+    def _is_never(self, node: exp.Expression) -> bool:
+        """Whether a condition is false or NULL whatever the data: one of its conjuncts is constant and not true."""
+        while isinstance(node, exp.Paren):
+            node = node.this
+        if isinstance(node, exp.And):
+            return self._is_never(node.this) or self._is_never(node.expression)
+        if node.find(exp.Column, exp.Query, exp.AggFunc, exp.Window) is not None:
+            return False
+        try:
+            return evaluate(self._expressions.boolean(node, Scope())) is not True
+        except NotConstant:
+            return False
+
+    def _select_list(self, node: exp.Select, scope: Scope) -> list[tuple[str, Scalar]]:
+        items: list[tuple[str, Scalar]] = []
+        for item in node.expressions:
+            if isinstance(item, exp.Star):
+                check_arguments(item, set())
+                if not scope.sources:
+                    raise SqlSyntaxError("SELECT * with no tables specified is not valid", position=position(item))
+                items += [(field.name, Ref(field, position(item))) for field in self._star(scope)]
+            elif isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
+                check_arguments(item, {"this", "table"})
+                check_arguments(item.this, set())
+                alias = folded(item.args["table"])
+                sources = [source for source in scope.sources if source.alias == alias]
+                if not sources:
+                    raise UnknownTable(alias, position=position(item))
+                items += [(field.name, Ref(field, position(item))) for field in sources[0].fields]
+            elif isinstance(item, exp.Alias):
+                check_arguments(item, {"this", "alias"})
+                items.append((folded(item.args["alias"]), self._expressions.typed(item.this, scope)))
+            else:
+                items.append((_column_name(item), self._expressions.typed(item, scope)))
+        return items
+
+    def _star(self, scope: Scope) -> Iterator[Field]:
+        yield from scope.merged.values()
+        for source in scope.sources:
+            yield from (field for field in source.fields if field.name not in scope.merged)
+
+    # --- FROM ---
+
+    def _from(self, node: exp.Select, scope: Scope, context: Context) -> Plan:
+        clause = node.args.get("from_")
+        if clause is None:
+            if node.args.get("joins"):
+                raise SqlSyntaxError("JOIN without FROM", position=position(node))
+            return OneRow()
+        check_arguments(clause, {"this"})
+        plan = self._source(clause.this, scope, context)
+        for join in node.args.get("joins") or []:
+            plan = self._join(plan, join, scope, context)
+        return plan
+
+    def _source(self, node: exp.Expression, scope: Scope, context: Context) -> Plan:
+        alias: str
+        schema: str | None = None
+        match node:
+            case exp.Table():
+                check_arguments(node, {"this", "db", "alias", "joins"})
+                if not isinstance(node.this, exp.Identifier):
+                    raise NotSupported("functions in FROM are not supported", position=position(node))
+                plan, alias = self._table(node, context)
+                schema = folded(node.args["db"]) if node.args.get("db") else None
+            case exp.Subquery():
+                check_arguments(node, {"this", "alias", "with_", "order", "limit", "offset", "joins"})
+                inner = node.copy()
+                inner.set("alias", None)
+                inner.set("joins", None)
+                plan, alias = self.query(inner, replace(context, outer=None)), ""
+            case exp.Values():
+                check_arguments(node, {"expressions", "alias"})
+                plan, alias = self._values(node, context), ""
+            case _:
+                raise NotSupported("this item in FROM is not supported", position=position(node))
+        fields = plan.fields
+        given = node.args.get("alias")
+        if given is not None:
+            check_arguments(given, {"this", "columns"})
+            alias, schema = folded(given.this), None
+            names = [folded(column) for column in given.args.get("columns") or []]
+            if len(names) > len(fields):
+                raise InvalidReference(f'table "{alias}" has {len(fields)} columns', position=position(given))
+            # Renaming must not touch the plan: the fields keep their ids.
+            fields = (
+                tuple(
+                    replace(field, name=name)
+                    for field, name in itertools.zip_longest(fields, names)
+                    if name is not None
+                )
+                + fields[len(names) :]
+            )
+        if alias and any(source.alias == alias for source in scope.sources):
+            raise DuplicateName(f'table name "{alias}" specified more than once', position=position(node))
+        scope.sources.append(Source(alias, fields, schema))
+        for join in node.args.get("joins") or []:
+            plan = self._join(plan, join, scope, context)
+        return plan
+
+    def _table(self, node: exp.Table, context: Context) -> tuple[Plan, str]:
+        name = folded(node.this)
+        schema = node.args.get("db")
+        if schema is None and context.ctes and name in context.ctes:
+            cte, own = context.ctes[name]
+            plan = self.query(cte.this, replace(own, empty=own.empty or context.empty))
+            return self._renamed(plan, cte), name
+        full = name if schema is None else f"{folded(schema)}.{name}"
+        table = self._catalog.tables.get(full)
+        if table is None:
+            raise UnknownTable(full, position=position(node))
+        return self._scan(table, context.empty), name
+
+    def _renamed(self, plan: Plan, cte: exp.CTE) -> Plan:
+        columns = cte.args["alias"].args.get("columns") or []
+        if len(columns) > len(plan.fields):
+            raise InvalidReference("WITH query has fewer columns than its list names", position=position(cte))
+        names = [folded(column) for column in columns]
+        if not names:
+            return plan
+        items = []
+        for field, name in itertools.zip_longest(plan.fields, names):
+            items.append((replace(field, id=next(self._ids), name=name or field.name), Ref(field)))
+        return Project(plan, tuple(items))
+
+    def _scan(self, table: Table, empty: bool) -> Plan:
+        columns: list[str] = []
+        fields: list[Field] = []
+        if table.owner is not None and table.owner not in table.columns:
+            assert table.owner_type is not None
+            columns.append(table.owner)
+            fields.append(Field(next(self._ids), table.owner, table.owner_type, unit=True, readable=False))
+        for name, column in table.columns.items():
+            columns.append(name)
+            fields.append(Field(next(self._ids), name, column.type, unit=name == table.owner))
+        if empty:
+            return Empty(tuple(fields))
+        return Scan(table, tuple(fields), tuple(columns))
+
+    def _values(self, node: exp.Values, context: Context) -> Plan:
+        scope = Scope(parent=context.outer)
+        rows = []
+        for row in node.expressions:
+            parts = row.expressions if isinstance(row, exp.Tuple) else [row]
+            rows.append([self._expressions.scalar(part, scope) for part in parts])
+        if len({len(row) for row in rows}) != 1 or len(rows) > 1_000:
+            raise SqlSyntaxError("VALUES lists must all be the same length", position=position(node))
+        types = [unify(column, "VALUES") for column in zip(*rows, strict=True)]
+        plans: list[Plan] = []
+        for row in rows:
+            items = tuple(
+                (Field(next(self._ids), f"column{i}", type_), coerce(value, type_))
+                for i, (value, type_) in enumerate(zip(row, types, strict=True), 1)
+            )
+            plans.append(Project(OneRow(), items))
+        plan = plans[0]
+        for other in plans[1:]:
+            fields = tuple(replace(field, id=next(self._ids)) for field in plan.fields)
+            plan = SetOperation(SetKind.UNION_ALL, plan, other, fields)
+        return plan
+
+    def _join(self, left: Plan, node: exp.Join, scope: Scope, context: Context) -> Plan:
+        check_arguments(node, {"this", "side", "kind", "on", "using", "method"})
+        side, kind = str(node.args.get("side") or "").upper(), str(node.args.get("kind") or "").upper()
+        method = str(node.args.get("method") or "").upper()
+        if kind not in ("", "INNER", "OUTER", "CROSS") or side not in ("", "LEFT", "RIGHT", "FULL"):
+            raise NotSupported(f"{kind or side} JOIN is not supported", position=position(node))
+        if method not in ("", "NATURAL"):
+            raise NotSupported(f"{method} JOIN is not supported", position=position(node))
+        before = [(source.alias, field) for source in scope.sources for field in source.fields]
+        right = self._source(node.this, scope, context)
+        names = [folded(column) for column in node.args.get("using") or []]
+        if method == "NATURAL":
+            names = [field.name for field in right.fields if any(field.name == other.name for _, other in before)]
+        on = node.args.get("on")
+        condition = None if on is None else self._expressions.condition(on, scope, "JOIN")
+        join_kind = JoinKind[side] if side else JoinKind.INNER
+        if names and join_kind in (JoinKind.RIGHT, JoinKind.FULL):
+            raise NotSupported(f"{side} JOIN with USING is not supported", hint="Write ON.", position=position(node))
+        for name in names:
+            mine = [field for _, field in before if field.name == name]
+            theirs = [field for field in scope.sources[-1].fields if field.name == name]
+            if len(mine) != 1 or len(theirs) != 1:
+                raise UnknownColumn(name, position=position(node))
+            scope.merged[name] = mine[0]
+            equal = self._expressions.compare(Op.EQ, Ref(mine[0]), Ref(theirs[0]), node)
+            condition = both(condition, equal)
+        if condition is None and join_kind is JoinKind.INNER:
+            join_kind = JoinKind.CROSS
+        if condition is None and join_kind is not JoinKind.CROSS:
+            raise SqlSyntaxError("JOIN needs ON or USING", position=position(node))
+        return Join(join_kind, left, right, condition)
+
+    # --- GROUP BY ---
+
+    def _group_by(
+        self, node: exp.Select, items: list[tuple[str, Scalar]], scope: Scope
+    ) -> tuple[list[Scalar], tuple[tuple[int, ...], ...]]:
+        clause = node.args.get("group")
+        if clause is None:
+            return [], ((),)
+        check_arguments(clause, {"expressions"})
+        keys: list[Scalar] = []
+
+        def index(part: exp.Expression) -> int:
+            value = self._group_key(part, items, scope)
+            refuse_aggregates(value, "GROUP BY")
+            if value not in keys:
+                keys.append(value)
+            return keys.index(value)
+
+        choices = [_grouping_choices(part, index) for part in clause.expressions]
+        sets = [tuple(sorted({i for part in combination for i in part})) for combination in itertools.product(*choices)]
+        if len(sets) > MAX_SETS:
+            raise NotSupported(f"more than {MAX_SETS} grouping sets are not supported", position=position(clause))
+        return keys, tuple(sets)
+
+    def _group_key(self, node: exp.Expression, items: list[tuple[str, Scalar]], scope: Scope) -> Scalar:
+        while isinstance(node, exp.Paren):
+            node = node.this
+        if isinstance(node, exp.Literal) and not node.is_string:
+            return items[_list_position(node, len(items), "GROUP BY")][1]
+        if isinstance(node, exp.Column) and not node.args.get("table"):
+            # An input column comes before an output name, as in PostgreSQL.
+            try:
+                return self._expressions.typed(node, scope)
+            except UnknownColumn:
+                named = [value for name, value in items if name == folded(node.this)]
+                if not named:
+                    raise
+                return named[0]
+        return self._expressions.typed(node, scope)
+
+    def _aggregate(
+        self, plan: Plan, keys: list[Scalar], sets: tuple[tuple[int, ...], ...], asked: list[Scalar]
+    ) -> tuple[Plan, _Change]:
+        key_fields = []
+        for key in keys:
+            name = key.field.name if isinstance(key, Ref) else "key"
+            key_fields.append((self._output(name, key), key))
+        calls: dict[Aggregated, Field] = {}
+        for value in asked:
+            for part in _aggregates(value):
+                if part not in calls:
+                    self._check_grouping(part, keys)
+                    calls[part] = Field(next(self._ids), part.function.value, part.type)
+        aggregate = Aggregate(plan, tuple(key_fields), tuple((field, call) for call, field in calls.items()), sets)
+        by_key = {key: field for field, key in key_fields}
+
+        def change(value: Scalar) -> Scalar:
+            if value in by_key:
+                return Ref(by_key[value])
+            if isinstance(value, Aggregated):
+                return Ref(calls[value])
+            if isinstance(value, Ref):
+                raise GroupingError(
+                    f'column "{value.field.name}" must appear in the GROUP BY clause'
+                    " or be used in an aggregate function",
+                    position=value.position,
+                )
+            return rebuild(value, change)
+
+        return aggregate, change
+
+    def _check_grouping(self, call: Aggregated, keys: list[Scalar]) -> None:
+        if call.function is Agg.GROUPING and any(arg not in keys for arg in call.args):
+            raise GroupingError("arguments to GROUPING must be grouping expressions", position=call.position)
+
+    def _windows(self, plan: Plan, values: list[Scalar]) -> tuple[Plan, list[Scalar]]:
+        found: dict[Windowed, Field] = {}
+
+        def change(value: Scalar) -> Scalar:
+            if isinstance(value, Windowed):
+                for part in walk(value):
+                    if part is not value and isinstance(part, Windowed):
+                        raise GroupingError("window function calls cannot be nested")
+                if value not in found:
+                    found[value] = Field(next(self._ids), value.function, value.type)
+                return Ref(found[value])
+            return rebuild(value, change)
+
+        changed = [change(value) for value in values]
+        if not found:
+            return plan, values
+        return Window(plan, tuple((field, call) for call, field in found.items())), changed
+
+    # --- ORDER BY, LIMIT ---
+
+    def _order_by(
+        self, node: exp.Select, items: list[tuple[str, Scalar]], scope: Scope
+    ) -> tuple[list[tuple[int, SortKey]], list[Scalar]]:
+        """For each sort key the index of its value among the output columns and the hidden ones behind them."""
+        clause = node.args.get("order")
+        order: list[tuple[int, SortKey]] = []
+        hidden: list[Scalar] = []
+        if clause is None:
+            return order, hidden
+        check_arguments(clause, {"expressions"})
+        for part in clause.expressions:
+            target = part.this
+            index = _output_index(target, [name for name, _ in items])
+            if index is None:
+                key = self._expressions.sort_key(part, scope)
+                same = [i for i, (_, value) in enumerate(items) if value == key.value]
+                if same:
+                    index = same[0]
+                else:
+                    hidden.append(key.value)
+                    index = len(items) + len(hidden) - 1
+            else:
+                key = self._expressions.sort_key(part, scope, items[index][1])
+            order.append((index, key))
+        return order, hidden
+
+    def _limit(self, node: exp.Expression) -> tuple[int | None, int]:
+        limit, offset = node.args.get("limit"), node.args.get("offset")
+        count: exp.Expression | None = None
+        if isinstance(limit, exp.Fetch):
+            check_arguments(limit, {"direction", "count", "limit_options"})
+            options = limit.args.get("limit_options")
+            if options is not None and (options.args.get("with_ties") or options.args.get("percent")):
+                raise NotSupported("FETCH … WITH TIES is not supported", hint="Use ONLY.", position=position(limit))
+            count = limit.args.get("count") or exp.Literal.number(1)
+        elif limit is not None:
+            check_arguments(limit, {"expression"})
+            count = limit.expression
+            if (isinstance(count, exp.Var) and str(count.this).upper() == "ALL") or isinstance(count, exp.Null):
+                count = None
+        skip = 0
+        if offset is not None:
+            check_arguments(offset, {"expression"})
+            skip = self._row_count(offset.expression, "OFFSET") or 0
+        return None if count is None else self._row_count(count, "LIMIT"), skip
+
+    def _row_count(self, node: exp.Expression, clause: str) -> int | None:
+        value = self._expressions.scalar(node, Scope())
+        try:
+            number = evaluate(value)
+        except NotConstant:
+            raise NotSupported(f"{clause} must be a constant", position=position(node)) from None
+        if number is None:
+            return None
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise BadSetting(f"{clause} must be a whole number", position=position(node))
+        if not 0 <= number < 2**63:
+            raise BadSetting(f"{clause} must not be negative", position=position(node))
+        return number
+
+    def _sorted_output(self, node: exp.Expression, plan: Plan, limit: int | None, offset: int) -> Plan:
+        """ORDER BY and LIMIT behind a set operation or a parenthesis: only output columns can be named."""
+        clause = node.args.get("order")
+        keys = []
+        if clause is not None:
+            check_arguments(clause, {"expressions"})
+            for part in clause.expressions:
+                index = _output_index(part.this, [field.name for field in plan.fields])
+                if index is None:
+                    raise NotSupported("ORDER BY here takes output columns or positions", position=position(part))
+                keys.append(self._expressions.sort_key(part, Scope(), Ref(plan.fields[index])))
+        if not keys and limit is None and not offset:
+            return plan
+        return Sort(plan, tuple(keys), limit, offset, plan.fields)
+
+    # --- set operations ---
+
+    def _set_operation(self, node: exp.SetOperation, context: Context) -> Plan:
+        check_arguments(node, {"this", "expression", "distinct", "with_", "order", "limit", "offset"})
+        limit, offset = self._limit(node)
+        inner = replace(context, empty=context.empty or limit == 0)
+        left, right = self.query(node.this, inner), self.query(node.expression, inner)
+        name = type(node).__name__.upper() + ("" if node.args.get("distinct") else "_ALL")
+        if len(left.fields) != len(right.fields):
+            raise SqlSyntaxError(
+                f"each {type(node).__name__.upper()} query must have the same number of columns",
+                position=position(node),
+            )
+        fields = []
+        for mine, other in zip(left.fields, right.fields, strict=True):
+            common = unify((Ref(mine), Ref(other)), name.replace("_", " "))
+            unit = mine.unit and other.unit
+            readable = mine.readable and other.readable
+            fields.append(Field(next(self._ids), mine.name, common, unit, readable))
+        kinds = [field.type for field in fields]
+        plan = SetOperation(SetKind[name], self._cast_all(left, kinds), self._cast_all(right, kinds), tuple(fields))
+        return self._sorted_output(node, plan, limit, offset)
+
+    def _cast_all(self, plan: Plan, types: list[Type]) -> Plan:
+        if all(field.type.kind is type_.kind for field, type_ in zip(plan.fields, types, strict=True)):
+            return plan
+        items = []
+        for field, type_ in zip(plan.fields, types, strict=True):
+            value = coerce(Ref(field), type_)
+            items.append((self._output(field.name, value), value))
+        return Project(plan, tuple(items))
+
+
+_SELECT_PARTS = {
+    "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "distinct", "with_",
+    "windows",
+}  # fmt: skip
+
+
+def _aggregates(value: Scalar) -> list[Aggregated]:
+    """The aggregate calls in a value; those in the arguments of a window function count, as in SQL."""
+    return [part for part in walk(value) if isinstance(part, Aggregated)]
+
+
+def _no_windows(value: Scalar, clause: str) -> Scalar:
+    refuse_aggregates(value, clause)
+    return value
+
+
+def _list_position(node: exp.Literal, count: int, clause: str) -> int:
+    text = str(node.this)
+    if not text.isdigit() or not 1 <= int(text) <= count:
+        raise InvalidReference(f"{clause} position {text} is not in select list", position=position(node))
+    return int(text) - 1
+
+
+def _output_index(node: exp.Expression, names: list[str]) -> int | None:
+    """The output column that an ORDER BY item names by position or by name, if it does."""
+    if isinstance(node, exp.Literal) and not node.is_string:
+        return _list_position(node, len(names), "ORDER BY")
+    if isinstance(node, exp.Column) and not node.args.get("table"):
+        name = folded(node.this)
+        if names.count(name) > 1:
+            return names.index(name)
+        return names.index(name) if name in names else None
+    return None
+
+
+def _grouping_choices(part: exp.Expression, index: _Index) -> list[tuple[int, ...]]:
+    """One item of GROUP BY as a list of alternative sets of keys."""
+    match part:
+        case exp.Rollup():
+            check_arguments(part, {"expressions"})
+            groups = [_grouping_unit(item, index) for item in part.expressions]
+            return [tuple(itertools.chain(*groups[:n])) for n in range(len(groups), -1, -1)]
+        case exp.Cube():
+            check_arguments(part, {"expressions"})
+            groups = [_grouping_unit(item, index) for item in part.expressions]
+            if len(groups) > 6:
+                raise NotSupported("CUBE of more than 6 keys is not supported", position=position(part))
+            return [
+                tuple(itertools.chain(*chosen))
+                for n in range(len(groups), -1, -1)
+                for chosen in itertools.combinations(groups, n)
+            ]
+        case exp.GroupingSets():
+            check_arguments(part, {"expressions"})
+            return [
+                choice
+                for item in part.expressions
+                for choice in (
+                    _grouping_choices(item, index)
+                    if isinstance(item, exp.Rollup | exp.Cube | exp.GroupingSets)
+                    else [_grouping_unit(item, index)]
+                )
+            ]
+        case _:
+            return [_grouping_unit(part, index)]
+
+
+def _grouping_unit(item: exp.Expression, index: _Index) -> tuple[int, ...]:
+    if isinstance(item, exp.Tuple):
+        return tuple(index(part) for part in item.expressions)
+    return (index(item),)
+
+
+def _column_name(node: exp.Expression) -> str:
+    """The name PostgreSQL gives an output column without an alias."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    match node:
+        case exp.Column():
+            return folded(node.this)
+        case exp.Filter() | exp.Window():
+            return _column_name(node.this)
+        case exp.Cast():
+            inner = _column_name(node.this)
+            return str(node.to.this.name).lower() if inner == "?column?" else inner
+        case exp.Case():
+            return "case"
+        case exp.Subquery():
+            inner_query = node.this
+            if isinstance(inner_query, exp.Select) and inner_query.expressions:
+                first = inner_query.expressions[0]
+                return folded(first.args["alias"]) if isinstance(first, exp.Alias) else _column_name(first)
+            return "?column?"
+        case exp.Exists():
+            return "exists"
+        case exp.Boolean():
+            return "bool"
+        case exp.TimestampTrunc():
+            return "date_trunc"
+        case exp.Extract():
+            return "extract"
+        case exp.Trim():
+            return "btrim"
+        case exp.Mod() | exp.And() | exp.Or() | exp.Neg():
+            return "?column?"
+        case exp.Ceil():
+            return "ceil"
+        case exp.Variance():
+            return "variance"
+        case exp.VariancePop():
+            return "var_pop"
+        case exp.LogicalAnd():
+            return "bool_and"
+        case exp.LogicalOr():
+            return "bool_or"
+        case exp.Func():
+            return node.sql_name().lower()
+        case _:
+            return "?column?"

@@ -1,0 +1,43 @@
+"""What the engine returned, and what may leave. Two types, so that one can never be taken for the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsql.types import Type, Value
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactTable:
+    """What the engine returned: group keys and exact integer sums. Private: never logged, never encoded."""
+
+    keys: tuple[tuple[Value, ...], ...] = field(repr=False)
+    sums: tuple[Integers, ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyTable:
+    """Keys that may be seen and noisy integers. Everything after this point is post-processing."""
+
+    keys: tuple[tuple[Value, ...], ...]
+    sums: tuple[Integers, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """The rows of an answer, made from noisy and public tables only."""
+
+    names: tuple[str, ...]
+    types: tuple[Type, ...]
+    rows: list[tuple[Value, ...]]

@@ -1,0 +1,74 @@
+"""The SQL types dpsql knows, and how many digits they may hold.
+
+`precision` bounds the magnitude of a value by 10**precision (before the scale), so the generator can
+tell from types alone where 64 or 128 bits suffice and nothing can overflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+
+# A constant of the analyst or the policy: never a value read from private rows.
+Value = bool | int | Decimal | float | str | date | datetime | None
+
+INT_DIGITS = 19
+MAX_DIGITS = 38
+
+
+class Kind(Enum):
+    BOOLEAN = "boolean"
+    INTEGER = "bigint"
+    DECIMAL = "numeric"
+    DOUBLE = "double precision"
+    TEXT = "text"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    INTERVAL = "interval"
+    UNKNOWN = "unknown"  # a bare NULL or string literal before its context gives it a type
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    kind: Kind
+    precision: int = 0
+    scale: int = 0
+    big: bool = False  # an integer that PostgreSQL calls bigint: its SUM is numeric, not bigint
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
+
+    @property
+    def is_temporal(self) -> bool:
+        return self.kind in (Kind.DATE, Kind.TIMESTAMP)
+
+    def __str__(self) -> str:
+        if self.kind is Kind.DECIMAL:
+            return f"numeric({self.precision},{self.scale})"
+        name: str = self.kind.value
+        return name
+
+
+BOOLEAN = Type(Kind.BOOLEAN)
+BIGINT = Type(Kind.INTEGER, INT_DIGITS, big=True)
+DOUBLE = Type(Kind.DOUBLE)
+TEXT = Type(Kind.TEXT)
+DATE = Type(Kind.DATE)
+TIMESTAMP = Type(Kind.TIMESTAMP)
+INTERVAL = Type(Kind.INTERVAL)
+UNKNOWN = Type(Kind.UNKNOWN)
+
+
+def integer(digits: int, *, big: bool | None = None) -> Type:
+    """An integer of at most `digits` decimal digits; never wider than PostgreSQL's bigint."""
+    return Type(Kind.INTEGER, min(digits, INT_DIGITS), big=digits > 10 if big is None else big)
+
+
+def decimal(precision: int, scale: int) -> Type:
+    """A decimal; where 38 digits cannot hold it, double precision."""
+    if precision > MAX_DIGITS or scale > MAX_DIGITS:
+        return DOUBLE
+    return Type(Kind.DECIMAL, max(precision, scale, 1), scale)

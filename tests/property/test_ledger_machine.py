@@ -1,0 +1,147 @@
+"""Any sequence of charges, replays and changed limits gives what a dozen lines of plain Python give."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dpsql.errors import BudgetExhausted, UnknownUser
+from dpsql.ledger import Purchase
+from dpsql.ledger.sqlite import SqliteLedger
+from dpsql.privacy.accounting import Price
+
+USERS = ("alice", "bob", "dataset")
+DATASET = None
+KEYS = [bytes([number]) * 32 for number in range(5)]
+
+# Small numbers, so that limits are met exactly, missed by one and passed often.
+prices = st.builds(Price, st.integers(0, 6), st.integers(0, 3))
+limits = st.builds(Price, st.integers(0, 40), st.integers(0, 15))
+policies = st.tuples(limits, st.dictionaries(st.sampled_from(USERS), st.none() | limits, min_size=1))
+handles = st.integers(0, 1)
+users = st.sampled_from(USERS)
+keys = st.sampled_from(KEYS)
+wishes = st.lists(st.tuples(keys, prices, st.booleans()), max_size=3)
+
+
+def within(price: Price, limit: Price | None) -> bool:
+    return limit is None or (price.loss <= limit.loss and price.delta <= limit.delta)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Two handles on one file, as two processes would hold them; one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.handles: list[SqliteLedger] = []
+        self.limits: dict[str | None, Price | None] = {}
+        self.spent: dict[str | None, Price] = dict.fromkeys((DATASET, *USERS), Price())
+        self.paid: set[tuple[str, bytes]] = set()
+        self.rows: list[tuple[str, str, Price, Price]] = []
+        self.answers: dict[bytes, bytes] = {}
+
+    def open(self, policy: tuple[Price, dict[str, Price | None]]) -> SqliteLedger:
+        total, allowances = policy
+        self.limits = {DATASET: total}
+        self.limits.update(allowances)
+        return SqliteLedger.open(
+            self.directory / "ledger",
+            dataset="people",
+            accounting="basic",
+            total=total,
+            allowances=allowances,
+            create=not self.handles,
+        )
+
+    @initialize(first=policies, second=policies)
+    def begin(
+        self, first: tuple[Price, dict[str, Price | None]], second: tuple[Price, dict[str, Price | None]]
+    ) -> None:
+        for policy in (first, second):
+            self.handles.append(self.open(policy))
+
+    @rule(handle=handles, policy=policies)
+    def reopen(self, handle: int, policy: tuple[Price, dict[str, Price | None]]) -> None:
+        self.handles[handle].close()
+        self.handles[handle] = self.open(policy)
+
+    @rule(handle=handles, user=users, wishes=wishes, sql=st.text(max_size=3))
+    def charge(self, handle: int, user: str, wishes: list[tuple[bytes, Price, bool]], sql: str) -> None:
+        bought = {key for _, key in self.paid}
+        purchases = []
+        for key, price, may_replay in wishes:
+            purchases.append(Purchase(key, price, replay=may_replay and key in bought))
+            bought.add(key)
+        dataset, own, paid = Price(), Price(), set(self.paid)
+        for purchase in purchases:
+            if not purchase.replay:
+                dataset += purchase.price
+            if not purchase.replay or (user, purchase.key) not in paid:
+                own += purchase.price
+            paid.add((user, purchase.key))
+
+        def pay() -> Price:
+            return self.handles[handle].charge(user, purchases, sql=sql)
+
+        if user not in self.limits:
+            with pytest.raises(UnknownUser):
+                pay()
+        elif (dataset == Price() or within(self.spent[DATASET] + dataset, self.limits[DATASET])) and (
+            own == Price() or within(self.spent[user] + own, self.limits[user])
+        ):
+            assert pay() == own
+            if own != Price() or paid != self.paid:
+                self.rows.insert(0, (user, sql, dataset, own))
+            self.spent[DATASET] += dataset
+            self.spent[user] += own
+            self.paid = paid
+        else:
+            with pytest.raises(BudgetExhausted):
+                pay()
+
+    @rule(handle=handles, key=keys, answer=st.binary(max_size=3))
+    def store(self, handle: int, key: bytes, answer: bytes) -> None:
+        self.handles[handle].store(key, answer)
+        self.answers[key] = answer
+
+    @invariant()
+    def both_handles_agree_with_the_model(self) -> None:
+        for ledger in self.handles:
+            for subject in (DATASET, *USERS):
+                assert ledger.spent(subject) == self.spent[subject]
+            for user in USERS:
+                assert {key for key in KEYS if ledger.has_paid(user, key)} == {k for u, k in self.paid if u == user}
+            entries = [(entry.user, entry.sql, entry.dataset_price, entry.user_price) for entry in ledger.history()]
+            assert entries == self.rows
+            assert {key: ledger.lookup(key) for key in KEYS} == {key: self.answers.get(key) for key in KEYS}
+            assert ledger.verify() == []
+
+    @invariant()
+    def remaining_is_exactly_what_one_more_charge_may_cost(self) -> None:
+        for ledger in self.handles:
+            for user in USERS:
+                if user not in self.limits:
+                    with pytest.raises(UnknownUser):
+                        ledger.remaining(user)
+                    continue
+                left = ledger.remaining(user)
+                for one_more in (Price(), Price(1), Price(0, 1)):
+                    fits = all(within(self.spent[who] + left + one_more, self.limits[who]) for who in (DATASET, user))
+                    above = not all(within(self.spent[who], self.limits[who]) for who in (DATASET, user))
+                    assert above or fits == (one_more == Price())
+
+    def teardown(self) -> None:
+        for ledger in self.handles:
+            ledger.close()
+        shutil.rmtree(self.directory)
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
