@@ -42,6 +42,7 @@ _TYPES = {
     # The cast to TIMESTAMP depends on the zone, which the lock-down fixes.
     "TIMESTAMP WITH TIME ZONE": TIMESTAMP,
 }
+_PLAIN_NAMES = re.compile(r"\[(\w+(?:, \w+)*)\]")
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 # Key types that NumPy carries without loss, and those that need Python's own types.
@@ -129,11 +130,14 @@ def _open(path: Path, memory: str, threads: int) -> duckdb.DuckDBPyConnection:
     with _opening:
         try:
             connection = duckdb.connect(str(path), read_only=True, config=config)
-            lock_down(connection)
+            try:
+                lock_down(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
         except duckdb.Error as error:
             log_id = log_engine_error(error)
-        else:
-            return connection
     raise PolicyError(
         f'the database at "{path}" cannot be opened (log id {log_id})',
         hint="It must be a DuckDB file that nobody writes to; a process opens it with one set of limits.",
@@ -247,12 +251,9 @@ def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:
         ).fetchall()
     }
     unique: dict[tuple[str, str], set[frozenset[str]]] = {}
-    for schema, table, names in cursor.execute(
-        "SELECT schema_name, table_name, constraint_column_names FROM duckdb_constraints()"
-        " WHERE database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
-    ).fetchall():
-        if _enforced(names, columns[schema, table]):
-            unique.setdefault((schema, table), set()).add(frozenset(names))
+    for source, names in [*_unique_constraints(cursor), *_unique_indexes(cursor)]:
+        if _enforced(names, columns[source]):
+            unique.setdefault(source, set()).add(frozenset(names))
     tables = {
         source: TableSchema(source, fields, frozenset(unique.get(source, ())), source in views)
         for source, fields in columns.items()
@@ -263,9 +264,31 @@ def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:
     return DatabaseSchema(tables, row[0])
 
 
+def _unique_constraints(cursor: duckdb.DuckDBPyConnection) -> list[tuple[tuple[str, str], list[str]]]:
+    rows = cursor.execute(
+        "SELECT schema_name, table_name, constraint_column_names FROM duckdb_constraints()"
+        " WHERE database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
+    ).fetchall()
+    return [((schema, table), names) for schema, table, names in rows]
+
+
+def _unique_indexes(cursor: duckdb.DuckDBPyConnection) -> list[tuple[tuple[str, str], list[str]]]:
+    """Those over columns with plain names. DuckDB quotes every other name or expression in its list."""
+    rows = cursor.execute(
+        "SELECT schema_name, table_name, expressions FROM duckdb_indexes()"
+        " WHERE database_name = current_database() AND is_unique"
+    ).fetchall()
+    return [
+        ((schema, table), match[1].split(", "))
+        for schema, table, expressions in rows
+        if (match := _PLAIN_NAMES.fullmatch(expressions))
+    ]
+
+
 def _enforced(names: Sequence[str], columns: dict[str, ColumnSchema]) -> bool:
     """Whether UNIQUE holds for all rows that matter: with several columns, a NULL in one lets the others repeat."""
-    return len(names) == 1 or not any(columns[name].nullable for name in names)
+    known = all(name in columns for name in names)
+    return known and (len(names) == 1 or not any(columns[name].nullable for name in names))
 
 
 def _type(native: str) -> Type | None:

@@ -247,7 +247,8 @@ class _Bounding:
         scale = f" * {factor}" if factor > 1 else ""
         total = f"COALESCE(SUM({column}), 0){scale}"
         most = LARGEST_SUM
-        return f"CAST(CASE WHEN {total} > {most} THEN {most} WHEN {total} < -{most} THEN -{most} ELSE {total} END AS BIGINT)"
+        cut = f"CASE WHEN {total} > {most} THEN {most} WHEN {total} < -{most} THEN -{most} ELSE {total} END"
+        return f"CAST({cut} AS BIGINT)"
 
     def _outer(self, totals: Sequence[str], inner: str) -> str:
         return f"SELECT {self._key_list}{', '.join(totals)} FROM ({inner}) AS o{self._group}"
