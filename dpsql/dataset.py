@@ -18,8 +18,8 @@ from dpsql.privacy.accounting import Accountant
 def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
     """The engine of the dataset that a policy file describes.
 
-    The ledger lies beside the database, so that another policy on the same database spends from the same budget. A ledger
-    elsewhere is only created on the owner's explicit word (`new_ledger`): a new one forgets what was spent.
+    The ledger lies beside the database, so that another policy on the same database spends from the same budget.
+    A ledger elsewhere is only created on the owner's explicit word (`new_ledger`): a new one forgets what was spent.
     """
     policy = load(path)
     backend = open_backend(policy)

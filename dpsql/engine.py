@@ -19,7 +19,8 @@ from typing import cast
 import numpy as np
 
 from dpsql.backends import Backend
-from dpsql.errors import NotSupported, TooManyRows
+from dpsql.errors import BudgetExhausted, NotSupported, TooManyRows
+from dpsql.explain import price_text
 from dpsql.generate.dialect import DUCKDB
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Ledger, Purchase
@@ -84,7 +85,7 @@ class Engine:
             if found is not None:
                 self._releases.move_to_end(key)
                 return found
-        plan = resolve(parse(sql).tree, self.catalog, parameters)
+        plan = resolve(parse(sql), self.catalog, parameters)
         release = compile_release(plan, self.catalog, self.accountant, settings, DUCKDB)
         with self._lock:
             self._releases[key] = release
@@ -97,7 +98,7 @@ class Engine:
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned."""
         bill = self._bill(release, fresh)
-        charged = self.ledger.charge(user, bill.purchases, sql=sql) if bill.purchases else Price()
+        charged = self._charge(user, bill, sql)
         known = dict(bill.known)
         for index, measurement in enumerate(release.measurements):
             if index not in known:
@@ -134,6 +135,20 @@ class Engine:
                 bill.instances[index] = self._sampler.salt()
             bill.purchases.append(Purchase(key, measurement.price, stored is not None))
         return bill
+
+    def _charge(self, user: str, bill: _Bill, sql: str) -> Price:
+        if not bill.purchases:
+            return Price()
+        try:
+            return self.ledger.charge(user, bill.purchases, sql=sql)
+        except BudgetExhausted as error:
+            cost = sum((purchase.price for purchase in bill.purchases), Price())
+            left = self.ledger.remaining(user)
+            error.detail = (
+                f"The query costs {price_text(cost, self.accountant)}; {price_text(left, self.accountant)} is left."
+            )
+            error.hint = "Ask for less with SET dpsql.epsilon, repeat an earlier query for free, or ask the owner."
+            raise
 
     # --- after it is paid ---
 

@@ -16,7 +16,7 @@ from dpsql.release import Measurement, Release
 
 def explain(release: Release, accountant: Accountant, remaining: Price) -> list[str]:
     """The lines of EXPLAIN."""
-    lines = [f"Price: {price_text(release.price, accountant)}"]
+    lines = [f"Price: {price_text(release.price, accountant) if release.price.loss else 'free'}"]
     lines.append(f"Left: {price_text(remaining, accountant)}")
     for number, measurement in enumerate(release.measurements, 1):
         lines += _measurement(number, measurement, accountant)
@@ -75,15 +75,14 @@ def _keys_text(measurement: Measurement) -> str:
         return f"{', '.join(names)}: {len(measurement.cells):,} declared, all returned"
     return (
         f"unknown; returned where the noisy count of units is at least {measurement.threshold:,}"
-        f" (each unit counts in at most {measurement.bound.groups:,})"
+        f" (each unit counts in at most {_plural(measurement.bound.groups, 'key')})"
     )
 
 
 def _derivation(derivation: Derivation, depth: int) -> list[str]:
     stability = derivation.conclusion
-    rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
     note = f" {derivation.note}" if derivation.note else ""
-    lines = [f"{'  ' * depth}{derivation.rule}{note}: at most {rows} per unit"]
+    lines = [f"{'  ' * depth}{derivation.rule}{note}: at most {_plural(stability.rows, 'row')} per unit"]
     for premise in derivation.premises:
         lines += _derivation(premise, depth + 1)
     return lines
@@ -91,7 +90,7 @@ def _derivation(derivation: Derivation, depth: int) -> list[str]:
 
 def price_text(price: Price, accountant: Accountant) -> str:
     if price.loss == 0 and price.delta == 0:
-        return "free" if accountant.total.loss else "0"
+        return "nothing"
     epsilon = f"epsilon {_short(float(accountant.epsilon_of(price.loss)))}"
     if accountant.policy.accounting == "zcdp":
         epsilon += f" (rho {_short(float(price.loss_value))})"
@@ -103,6 +102,10 @@ def number_text(value: Fraction) -> str:
     if value.denominator == 1:
         return f"{value.numerator:,}"
     return _short(float(value))
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _short(value: float) -> str:

@@ -51,6 +51,7 @@ DUCKDB = Dialect(
         Kind.TEXT: "VARCHAR",
         Kind.DATE: "DATE",
         Kind.TIMESTAMP: "TIMESTAMP",
+        Kind.INTERVAL: "DOUBLE",  # seconds: intervals are only compared
     },
     wide="HUGEINT",
     templates={

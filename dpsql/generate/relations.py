@@ -198,7 +198,9 @@ class RelationWriter:
                 first, last = f"{word} '{self._dialect.first_date}'", f"{word} '{self._dialect.last_date}'"
                 if type_.kind is Kind.TIMESTAMP:
                     last = f"{word} '{self._dialect.last_date} 23:59:59.999999'"
-                return self._finite(f"CAST({name} AS {native})", low, high, first, last, type_)
+                # Some temporal types reach further than others; what does not fit is NULL, never an error.
+                moment = self._dialect.try_cast.format(name, type=native)
+                return self._finite(moment, low, high, first, last, type_)
             case _:
                 raise InternalError(f"a column of type {type_.kind.value} was declared")
 

@@ -166,8 +166,5 @@ def number(value: Fraction, type_: Type, writer: ScalarWriter) -> str:
     if type_.kind is Kind.INTEGER:
         return writer.constant(int(value), type_)
     if type_.kind is Kind.DECIMAL:
-        scaled = Decimal(value.numerator) / Decimal(value.denominator)
-        return (
-            f"CAST({literal(format(scaled, 'f'))} AS DECIMAL(38, {min(20, max(0, -int(scaled.as_tuple().exponent)))}))"
-        )
+        return writer.constant(Decimal(value.numerator) / Decimal(value.denominator), type_)
     return writer.constant(float(value), type_)

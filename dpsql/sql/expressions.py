@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from dpsql.errors import (
     BadSetting,
+    DataError,
     GroupingError,
     NotSupported,
     SqlSyntaxError,
@@ -46,7 +47,10 @@ class _Interval:
 class Expressions:
     """Resolves expressions; subqueries inside them go back to the resolver of relations."""
 
-    def __init__(self, parameters: Sequence[Value], subquery: Callable[[exp.Expression, Scope], Plan]) -> None:
+    def __init__(
+        self, text: str, parameters: Sequence[Value], subquery: Callable[[exp.Expression, Scope], Plan]
+    ) -> None:
+        self._source = text
         self._parameters = parameters
         self._subquery = subquery
         self._windows: dict[str, exp.Window] = {}
@@ -61,15 +65,28 @@ class Expressions:
         handler = _HANDLERS.get(type(node))
         if handler is None:
             if isinstance(node, exp.Func):
-                raise UnknownFunction(_function_name(node), position=position(node))
+                raise UnknownFunction(self._function_name(node), position=position(node))
             raise NotSupported(f"{_readable(node)} is not supported", position=position(node))
         rule, allowed = handler
         check_arguments(node, allowed)
         return rule(self, node, scope)
 
+    def _function_name(self, node: exp.Func) -> str:
+        """A function's name as it was written; sqlglot keeps only its own."""
+        start, end = node.meta.get("start"), node.meta.get("end")
+        if isinstance(start, int) and isinstance(end, int):
+            return self._source[start : end + 1].lower()
+        return str(node.this).lower() if isinstance(node, exp.Anonymous) else node.sql_name().lower()
+
     def typed(self, node: exp.Expression, scope: Scope) -> Scalar:
         """An expression whose type is settled: a bare string is text."""
         value = self.scalar(node, scope)
+        if value.type.kind is Kind.INTERVAL:
+            raise NotSupported(
+                "intervals can only be compared",
+                hint="Write EXTRACT(EPOCH FROM …) for the number of seconds.",
+                position=position(node),
+            )
         return coerce(value, TEXT) if value.type.kind is Kind.UNKNOWN else value
 
     def boolean(self, node: exp.Expression, scope: Scope) -> Scalar:
@@ -170,6 +187,8 @@ class Expressions:
         pattern = coerce(self.typed(node.expression, scope), TEXT)
         if not isinstance(pattern, Const) or not isinstance(pattern.value, str):
             raise NotSupported("LIKE needs a constant pattern", position=position(node))
+        if (len(pattern.value) - len(pattern.value.rstrip(escape))) % 2:
+            raise DataError("LIKE pattern must not end with escape character", position=position(node))
         op = Op.ILIKE if isinstance(node, exp.ILike) else Op.LIKE
         result = Call(op, (value, pattern), BOOLEAN, escape)
         return Call(Op.NOT, (result,), BOOLEAN) if node.args.get("negate") else result
@@ -378,6 +397,12 @@ class Expressions:
         if seconds:
             result = Call(Op.ADD_SECONDS, (result, constant(sign * seconds)), TIMESTAMP)
         return result
+
+    def _interval(self, node: exp.Interval, _: Scope) -> Scalar:
+        """A constant interval, to be compared with one: months count as thirty days, as in PostgreSQL."""
+        found = _as_interval(node)
+        assert found is not None
+        return Const(float((found.months * 30 + found.days) * 86400 + found.seconds), INTERVAL)
 
     def _extract(self, node: exp.Extract, scope: Scope) -> Scalar:
         part = str(node.this.this).lower()
@@ -699,12 +724,6 @@ def _readable(node: exp.Expression) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
 
 
-def _function_name(node: exp.Expression) -> str:
-    if isinstance(node, exp.Anonymous):
-        return str(node.this).lower()
-    return node.sql_name().lower() if isinstance(node, exp.Func) else type(node).__name__.lower()
-
-
 _UNIT_MONTHS = {"MONTH": 1, "MONTHS": 1, "YEAR": 12, "YEARS": 12, "QUARTER": 3}
 _UNIT_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
 
@@ -891,6 +910,7 @@ _HANDLERS: dict[type[exp.Expression], tuple[Rule, set[str]]] = {
     exp.Left: (_part(Op.LEFT), _BINARY),
     exp.Right: (_part(Op.RIGHT), _BINARY),
     exp.Extract: (_X._extract, _BINARY),  # type: ignore[dict-item]
+    exp.Interval: (_X._interval, {"this", "unit"}),  # type: ignore[dict-item]
     exp.TimestampTrunc: (_X._date_trunc, {"this", "unit"}),
     exp.Subquery: (_X._scalar_subquery, {"this", "with_", "order", "limit", "offset"}),  # type: ignore[dict-item]
     exp.Exists: (_X._exists, _UNARY),  # type: ignore[dict-item]

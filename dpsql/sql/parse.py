@@ -85,6 +85,7 @@ _SESSION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
+    text: str
     tree: exp.Expression
     explain: bool
 
@@ -108,7 +109,7 @@ def parse(text: str) -> Statement:
             raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
     _check_first_word(tokens[0])
     _check_tokens(tokens, text)
-    return Statement(_tree(tokens, text), explain is not None)
+    return Statement(text, _tree(tokens, text), explain is not None)
 
 
 def _tokenize(text: str) -> list[Token]:

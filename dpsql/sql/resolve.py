@@ -56,6 +56,7 @@ from dpsql.plan.scalars import (
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.expressions import Expressions, check_arguments, refuse_aggregates
 from dpsql.sql.names import Scope, Source, folded, position
+from dpsql.sql.parse import Statement
 from dpsql.sql.typing import coerce, unify
 from dpsql.types import Type, Value
 
@@ -68,9 +69,9 @@ _Index = Callable[[exp.Expression], int]
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Copy, exp.Command)
 
 
-def resolve(tree: exp.Expression, catalog: Catalog, parameters: Sequence[Value] = ()) -> Plan:
+def resolve(statement: Statement, catalog: Catalog, parameters: Sequence[Value] = ()) -> Plan:
     """The plan of a query. Reads the catalogue; never data."""
-    return Resolver(catalog, parameters).query(tree, Context())
+    return Resolver(statement.text, catalog, parameters).query(statement.tree, Context())
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,12 @@ class Context:
 
 
 class Resolver:
-    def __init__(self, catalog: Catalog, parameters: Sequence[Value]) -> None:
+    def __init__(self, text: str, catalog: Catalog, parameters: Sequence[Value]) -> None:
         self._catalog = catalog
         self._ids = itertools.count(1)
         self._nodes = 0
         self._contexts: list[Context] = []
-        self._expressions = Expressions(parameters, self._nested)
+        self._expressions = Expressions(text, parameters, self._nested)
 
     # --- queries ---
 
