@@ -86,7 +86,7 @@ class _Bounding:
         count = len(statistics)
         values = self._values(statistics)
         if single:
-            return self._outer([self._total(f"v{i}", s.factor) for i, s in enumerate(statistics)], values)
+            return self._outer([self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)], values)
         owners = ", ".join([OWNER, *self._names])
         per = [self._per(i, statistic) for i, statistic in enumerate(statistics)]
         text = f"SELECT {', '.join([owners, *per])} FROM ({values}) AS v GROUP BY {owners}"
@@ -242,6 +242,11 @@ class _Bounding:
             return inner
         measured = f"SELECT *, {', '.join(norms)} FROM ({inner}) AS m"
         return f"SELECT {', '.join([*self._names, *columns])} FROM ({measured}) AS c"
+
+    def _of_single_rows(self, i: int, statistic: Statistic) -> str:
+        if statistic.value is None and statistic.where is None:
+            return f"COUNT(*) * {statistic.factor}" if statistic.factor > 1 else "COUNT(*)"
+        return self._total(f"v{i}", statistic.factor)
 
     def _total(self, column: str, factor: int) -> str:
         scale = f" * {factor}" if factor > 1 else ""
