@@ -85,8 +85,11 @@ class Engine:
             if found is not None:
                 self._releases.move_to_end(key)
                 return found
-        plan = resolve(parse(sql), self.catalog, parameters)
-        release = compile_release(plan, self.catalog, self.accountant, settings, DUCKDB)
+        try:
+            plan = resolve(parse(sql), self.catalog, parameters)
+            release = compile_release(plan, self.catalog, self.accountant, settings, DUCKDB)
+        except RecursionError:
+            raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
         with self._lock:
             self._releases[key] = release
             while len(self._releases) > CACHED_RELEASES:

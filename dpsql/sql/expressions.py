@@ -590,10 +590,12 @@ def _connective(op: Op) -> Rule:
             parts.append(current.expression)
             current = current.this
         parts.append(current)
-        result = self.boolean(parts.pop(), scope)
-        while parts:
-            result = Call(op, (result, self.boolean(parts.pop(), scope)), BOOLEAN)
-        return result
+        values = [self.boolean(part, scope) for part in reversed(parts)]
+        # A balanced tree: thousands of conditions must not nest thousands deep.
+        while len(values) > 1:
+            paired = [Call(op, (a, b), BOOLEAN) for a, b in zip(values[::2], values[1::2], strict=False)]
+            values = [*paired, *([values[-1]] if len(values) % 2 else [])]
+        return values[0]
 
     return rule
 
