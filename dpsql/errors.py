@@ -97,6 +97,15 @@ class UnknownTable(ProgrammingError):
         super().__init__(f'relation "{name}" does not exist', position=position)
 
 
+class MissingFrom(ProgrammingError):
+    """A column is qualified with a table that the query does not read, whether or not there is one."""
+
+    sqlstate = "42P01"
+
+    def __init__(self, name: str, *, position: int | None = None) -> None:
+        super().__init__(f'missing FROM-clause entry for table "{name}"', position=position)
+
+
 class UnknownColumn(ProgrammingError):
     """The column is unknown, undeclared or hidden: one text for all three."""
 

@@ -39,7 +39,7 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
         index = measurement.statistics.index(statistic)
         deviation = standard_deviation(noise) / statistic.factor * float(statistic.step)
         lines.append(
-            f"  {_statistic_text(statistic)}: {noise.law} noise, deviation {_short(deviation)},"
+            f"  {statistic_text(statistic)}: {noise.law} noise, deviation {_short(deviation)},"
             f" margin ±{number_text(measurement.margin(index))} (95 %)"
         )
         if statistic.value is not None and statistic.kind is not Counted.DISTINCT:
@@ -54,7 +54,7 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
     return lines
 
 
-def _statistic_text(statistic: Statistic) -> str:
+def statistic_text(statistic: Statistic) -> str:
     what = "*" if statistic.value is None else scalar_text(statistic.value)
     name = {
         Counted.ROWS: "count of rows" if statistic.value is None else f"sum of {what}",

@@ -185,6 +185,13 @@ class _Compiler:
             return
         table = next(node.table.name for node in nodes(plan) if isinstance(node, Scan) and node.table.is_private)
         for node in nodes(plan):
+            for value in scalars(node) if isinstance(node, Aggregate) else ():
+                if is_unit(value) and isinstance(value, Ref):
+                    raise PrivateRows(
+                        f'grouping by the unit "{value.field.name}" would return rows of private table "{table}"',
+                        hint="Aggregate once more over the groups, as in SELECT AVG(n) FROM (… GROUP BY unit).",
+                        position=value.position,
+                    )
             for value in scalars(node):
                 for ref in refs(value):
                     if ref.position is not None and isinstance(node, Project):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from dpsql.errors import AmbiguousColumn, UnknownColumn, UnknownTable
+from dpsql.errors import AmbiguousColumn, MissingFrom, UnknownColumn
 from dpsql.plan.scalars import Field, Ref
 
 
@@ -28,7 +28,10 @@ class Source:
 
     alias: str
     fields: tuple[Field, ...]
-    schema: str | None = None
+    schema: str | None = None  # of a table without an alias; empty if it was not written
+
+    def is_named(self, table: str, schema: str | None) -> bool:
+        return self.alias == table and (schema is None or self.schema in ("", schema))
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class Scope:
         found = self._lookup(name, folded(table) if table else None, folded(schema) if schema else None, at)
         if found is None:
             if table is not None and not self._has_source(folded(table)):
-                raise UnknownTable(folded(table), position=at)
+                raise MissingFrom(folded(table), position=at)
             shown = f"{folded(table)}.{name}" if table else name
             raise UnknownColumn(shown, position=at)
         return Ref(found, at)
@@ -58,7 +61,7 @@ class Scope:
         matches = [
             candidate
             for source in self.sources
-            if table is None or (source.alias == table and (schema is None or source.schema == schema))
+            if table is None or source.is_named(table, schema)
             for candidate in source.fields
             if candidate.name == name
         ]

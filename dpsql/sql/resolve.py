@@ -17,6 +17,7 @@ from dpsql.errors import (
     DuplicateName,
     GroupingError,
     InvalidReference,
+    MissingFrom,
     NotSupported,
     ReadOnly,
     SqlSyntaxError,
@@ -229,7 +230,7 @@ class Resolver:
                 alias = folded(item.args["table"])
                 sources = [source for source in scope.sources if source.alias == alias]
                 if not sources:
-                    raise UnknownTable(alias, position=position(item))
+                    raise MissingFrom(alias, position=position(item))
                 items += [(field.name, Ref(field, position(item))) for field in sources[0].fields]
             elif isinstance(item, exp.Alias):
                 check_arguments(item, {"this", "alias"})
@@ -266,7 +267,7 @@ class Resolver:
                 if not isinstance(node.this, exp.Identifier):
                     raise NotSupported("functions in FROM are not supported", position=position(node))
                 plan, alias = self._table(node, context)
-                schema = folded(node.args["db"]) if node.args.get("db") else None
+                schema = folded(node.args["db"]) if node.args.get("db") else ""
             case exp.Subquery():
                 check_arguments(node, {"this", "alias", "with_", "order", "limit", "offset", "joins"})
                 inner = node.copy()
