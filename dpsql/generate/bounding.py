@@ -123,12 +123,8 @@ class _Bounding:
             case Kind.DOUBLE:
                 largest = self._dialect.largest_double
                 return f"(CASE WHEN {text} >= -{largest} AND {text} <= {largest} THEN {text} + 0 END)"
-            case Kind.DATE:
-                first, last = self._dialect.first_date, self._dialect.last_date
-                return f"(CASE WHEN {text} >= DATE '{first}' AND {text} <= DATE '{last}' THEN {text} END)"
-            case Kind.TIMESTAMP:
-                first, last = self._dialect.first_date, f"{self._dialect.last_date} 23:59:59.999999"
-                return f"(CASE WHEN {text} >= TIMESTAMP '{first}' AND {text} <= TIMESTAMP '{last}' THEN {text} END)"
+            case Kind.DATE | Kind.TIMESTAMP:
+                return f"(CASE WHEN {self._writer.scalars.in_calendar(text, value.type)} THEN {text} END)"
             case _:
                 return text
 

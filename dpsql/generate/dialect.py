@@ -25,8 +25,6 @@ class Dialect:
     in_list: str  # membership of {0} in the list parameter {1}
     array: str  # a parameter {0} as a list of {type}
     largest_double: str = "1.7976931348623157e308"
-    first_date: str = "0001-01-01"
-    last_date: str = "9999-12-31"
 
 
 def quoted(identifier: str) -> str:
@@ -94,7 +92,10 @@ DUCKDB = Dialect(
         Op.LEFT: "left({0}, {1})",
         Op.RIGHT: "right({0}, {1})",
         # The number of days is guarded in the argument: a sum outside the calendar would raise.
-        Op.ADD_DAYS: "({0} + CAST(CASE WHEN {1} BETWEEN -3000000 AND 3000000 THEN {1} END AS INTEGER))",
+        Op.ADD_DAYS: (
+            "({0} + CAST(CASE WHEN {1} >= DATE '0001-01-01' - {0} AND {1} <= DATE '9999-12-31' - {0} THEN {1} END"
+            " AS INTEGER))"
+        ),
         Op.ADD_MONTHS: "({0} + to_months(CAST({1} AS INTEGER)))",
         Op.ADD_SECONDS: "({0} + to_microseconds(CAST({1} * 1000000 AS BIGINT)))",
         Op.DAYS_BETWEEN: "({0} - {1})",

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from dpsql.errors import InternalError
 from dpsql.generate.dialect import Dialect, quoted
-from dpsql.generate.scalars import ScalarWriter, number
+from dpsql.generate.scalars import FIRST_DAY, LAST_DAY, ScalarWriter, number
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
@@ -195,9 +195,8 @@ class RelationWriter:
                 return self._finite(f"CAST({name} AS {native})", low, high, f"-{largest}", largest, type_)
             case Kind.DATE | Kind.TIMESTAMP:
                 word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
-                first, last = f"{word} '{self._dialect.first_date}'", f"{word} '{self._dialect.last_date}'"
-                if type_.kind is Kind.TIMESTAMP:
-                    last = f"{word} '{self._dialect.last_date} 23:59:59.999999'"
+                end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
+                first, last = f"{word} '{FIRST_DAY}'", f"{word} '{LAST_DAY}{end}'"
                 # Some temporal types reach further than others; what does not fit is NULL, never an error.
                 moment = self._dialect.try_cast.format(name, type=native)
                 return self._finite(moment, low, high, first, last, type_)
@@ -225,11 +224,10 @@ class RelationWriter:
         values = [value for _, value in plan.keys] + [call for _, call in plan.aggregates]
         inner = self.relation(plan.child, self._with_refs((), values))
         if self._private:
-            # One row per owner and further keys; the unit itself is the owner.
-            further = [
-                (field, value) for field, value in plan.keys if not (isinstance(value, Ref) and value.field.unit)
-            ]
-            units = [field for field, value in plan.keys if isinstance(value, Ref) and value.field.unit]
+            # One row per owner and further keys. An undeclared unit is the owner itself; a declared one is a column
+            # like others, clamped as its type says, and adds no groups.
+            units = [field for field, value in plan.keys if _is_hidden_unit(value)]
+            further = [(field, value) for field, value in plan.keys if not _is_hidden_unit(value)]
             columns = [OWNER, *(f"{OWNER} AS {self.name(field)}" for field in units)]
         else:
             further, columns = list(plan.keys), []
@@ -273,3 +271,7 @@ class RelationWriter:
         return (
             self._dialect.try_cast.format(text, type=self.scalars.type(call.type)) if call.function == "sum" else text
         )
+
+
+def _is_hidden_unit(value: Scalar) -> bool:
+    return isinstance(value, Ref) and value.field.unit and not value.field.readable

@@ -7,7 +7,7 @@ evaluate early.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import assert_never
@@ -28,7 +28,11 @@ from dpsql.plan.scalars import (
     Subquery,
     Windowed,
 )
-from dpsql.types import INT_DIGITS, Kind, Type, Value
+from dpsql.types import INT_DIGITS, TIMESTAMP, Kind, Type, Value
+
+# Every date and timestamp lies between these, or is NULL.
+FIRST_DAY = "0001-01-01"
+LAST_DAY = "9999-12-31"
 
 
 class ScalarWriter:
@@ -54,7 +58,9 @@ class ScalarWriter:
                 return f"CAST(NULL AS {self.type(type_)})"
             case bool():
                 return "TRUE" if value else "FALSE"
-            case int() | Decimal() | float():
+            case Decimal():
+                return f"CAST({literal(format(value, 'f'))} AS {self.type(type_)})"
+            case int() | float():
                 return f"CAST({literal(str(value))} AS {self.type(type_)})"
             case str():
                 return literal(value)
@@ -111,7 +117,12 @@ class ScalarWriter:
             case Op.LEAST | Op.GREATEST | Op.COALESCE:
                 return f"{node.op.name}({', '.join(args)})"
             case Op.CAST:
-                return dialect.try_cast.format(args[0], type=self.type(node.type))
+                text = dialect.try_cast.format(args[0], type=self.type(node.type))
+                # Text can name dates that no other expression may meet.
+                made = node.type.is_temporal and node.args[0].type.kind is Kind.TEXT
+                return f"(CASE WHEN {self.in_calendar(text, node.type)} THEN {text} END)" if made else text
+            case Op.ADD_MONTHS | Op.ADD_SECONDS:
+                return self._shifted(node, args)
             case Op.ROUND if node.type.kind is Kind.DOUBLE:
                 return f"round_even({args[0]}, 0)"
             case Op.ROUND | Op.TRUNC if node.type.kind is Kind.DECIMAL:
@@ -133,9 +144,26 @@ class ScalarWriter:
                 shown = self.type(node.type) if "{type}" in template else ""
                 return template.format(*args, type=shown)
 
+    def in_calendar(self, text: str, type_: Type) -> str:
+        """A test that a date or timestamp lies in the years that dpsql knows."""
+        word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
+        end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
+        return f"{text} >= {word} '{FIRST_DAY}' AND {text} <= {word} '{LAST_DAY}{end}'"
+
+    def _shifted(self, node: Call, args: list[str]) -> str:
+        """A timestamp moved by a constant; NULL where it would leave the calendar."""
+        by = node.args[1]
+        assert isinstance(by, Const) and isinstance(by.value, int | Decimal)
+        seconds = Fraction(by.value) * (31 * 86400 if node.op is Op.ADD_MONTHS else 1)
+        first, last = datetime.min, datetime.max
+        room = timedelta(seconds=float(abs(seconds)))
+        low, high = (first, last - room) if seconds > 0 else (first + room, last)
+        inside = f"{args[0]} >= {self.constant(low, TIMESTAMP)} AND {args[0]} <= {self.constant(high, TIMESTAMP)}"
+        return self._dialect.templates[node.op].format(f"(CASE WHEN {inside} THEN {args[0]} END)", args[1])
+
     def _integer(self, node: Call, args: list[str]) -> str:
         """Integer arithmetic; where 64 bits might not hold it, 128 do, and what PostgreSQL would refuse is NULL."""
-        wide = node.type.precision >= INT_DIGITS
+        wide = any(part.type.precision >= INT_DIGITS for part in (node, *node.args))
         if wide:
             args = [f"CAST({arg} AS {self._dialect.wide})" for arg in args]
         template = "({0} // NULLIF({1}, 0))" if node.op is Op.DIV else self._dialect.templates[node.op]

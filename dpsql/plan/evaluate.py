@@ -144,6 +144,13 @@ def _whole(rounding: Callable[[Value], int]) -> Callable[..., Value]:
     return rule
 
 
+def _ascii(text: str) -> str:
+    """Beyond ASCII, Python and the engines do not agree on upper and lower case."""
+    if not text.isascii():
+        raise NotConstant
+    return text
+
+
 def _extract(node: Call, moment: date) -> Value:
     rule = _PARTS.get(node.option)
     if rule is None:
@@ -213,8 +220,8 @@ _RULES: dict[Op, Callable[..., Value]] = {
     Op.ROUND: _round,
     Op.FLOOR: _whole(math.floor),  # type: ignore[arg-type]
     Op.CEIL: _whole(math.ceil),  # type: ignore[arg-type]
-    Op.LOWER: lambda _, x: x.lower(),
-    Op.UPPER: lambda _, x: x.upper(),
+    Op.LOWER: lambda _, x: _ascii(x).lower(),
+    Op.UPPER: lambda _, x: _ascii(x).upper(),
     Op.TRIM: lambda _, x: x.strip(" "),
     Op.LENGTH: lambda _, x: len(x),
     Op.CONCAT: lambda _, x, y: x + y,

@@ -44,6 +44,8 @@ def bind_column(declared: ColumnPolicy, schema: ColumnSchema, report: Report, li
         report.add(line, f"column {name} has type {schema.native}, which dpsql does not know", "remove the column")
         return None
     faults = len(report.problems)
+    if declared.step is not None and column_type.kind is Kind.INTEGER and declared.step.denominator != 1:
+        report.add(line, f'column {name} holds whole numbers, "step" must be one too', "write: step = 1")
     if declared.step is not None and not column_type.is_numeric:
         report.add(line, f'column {name} is of type {schema.native}, "step" is for numbers only', 'remove "step"')
     if declared.values is not None and not _fits(declared.values, column_type):

@@ -143,7 +143,10 @@ class Assembly:
     def _variance(self, part: _Centred, where: Scalar | None, count: Scalar) -> Scalar:
         mean = self._mean(part, where, count)
         spread = _subtract(self._square(part, where, count), _multiply(mean, mean))
-        return _within(spread, Interval(Fraction(0), part.half**2))
+        # Below the rounding of its sums a spread is none; NULL instead of a quotient of rounding errors.
+        smallest = Const(float(part.half**2 / 10**12), DOUBLE)
+        known = Case(((Call(Op.LT, (spread, smallest), BOOLEAN), Const(0.0, DOUBLE)),), spread, DOUBLE)
+        return _within(known, Interval(Fraction(0), part.half**2))
 
     def _spread(self, call: Aggregated) -> Scalar:
         count, (part,) = self._moments(list(call.args), call.where)

@@ -124,7 +124,7 @@ def check_scalar(value: Scalar) -> None:
                 hint="Subqueries that return released values, and IN (SELECT unit …), are supported.",
                 position=part.position,
             )
-        if isinstance(part, Ref) and part.field.unit and not part.field.readable:
+        if isinstance(part, Ref) and not part.field.readable:
             raise NotSupported(
                 f'the unit "{part.field.name}" cannot be used here', hint=UNIT_HINT, position=part.position
             )

@@ -89,16 +89,32 @@ def _coalesced(args: tuple[Scalar, ...], facts: Facts, limit: int) -> Domain | N
 
 
 def _mapped(node: Call, facts: Facts, limit: int) -> Domain | None:
-    """A function of columns with few values: its value on each combination of them."""
+    """A function of columns with few values: its value on each combination of them.
+
+    A column that may be NULL is evaluated there too: `x IS NULL` has two keys. A NULL that only comes of an
+    undeclared NULL is no key.
+    """
     fields = {ref.field.id: ref for ref in refs(node)}
     domains = [domain(ref, facts, limit) for ref in fields.values()]
     known = [found for found in domains if found is not None]
-    if len(known) < len(domains) or math.prod(map(len, known)) > limit:
+    if len(known) < len(domains):
         return None
+    values = [
+        (*found, None) if facts.get(field, NOTHING).nullable and None not in found else found
+        for field, found in zip(fields, known, strict=True)
+    ]
+    if math.prod(map(len, values)) > 2 * limit:
+        return None
+    keys = []
     try:
-        return tuple(evaluate(node, dict(zip(fields, values, strict=True))) for values in itertools.product(*known))
+        for combination in itertools.product(*values):
+            key = evaluate(node, dict(zip(fields, combination, strict=True)))
+            declared = all(value in found for value, found in zip(combination, known, strict=True))
+            if declared or key is not None:
+                keys.append(key)
     except NotConstant:
         return None
+    return tuple(keys)
 
 
 _WHOLE = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.SIGN})

@@ -35,6 +35,8 @@ LARGEST = Fraction(10**300)
 def interval(node: Scalar, facts: Facts) -> Interval:
     """Bounds of a numeric or temporal expression."""
     found = _interval(node, facts)
+    if node.type.is_temporal:
+        return _in_calendar(found, 86400 if node.type.kind is Kind.TIMESTAMP else 1)
     if (found.low is not None and abs(found.low) > LARGEST) or (found.high is not None and abs(found.high) > LARGEST):
         return UNBOUNDED
     return found
@@ -51,10 +53,25 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
         case Case(branches=branches, default=default):
             results = [then for _, then in branches] + [default]
             return _hull([interval(result, facts) for result in results if not _is_null(result)])
+        case Call(op=Op.LEAST, args=args):
+            return _least(args, facts)
+        case Call(op=Op.GREATEST, args=args):
+            return _mirrored(_least(tuple(Call(Op.NEG, (arg,), arg.type) for arg in args), facts))
+        case Call(op=Op.COALESCE, args=args):
+            return _hull([interval(arg, facts) for arg in args if not _is_null(arg)])
         case Call(op=op, args=args):
             return _RULES[op](node, [interval(arg, facts) for arg in args])
         case Subquery() | StageValue() | InStage() | Aggregated() | Windowed():
             return UNBOUNDED
+
+
+def _in_calendar(found: Interval, per_day: int) -> Interval:
+    """Dates outside the calendar are NULL, so bounds beyond it say nothing."""
+    first, last = Fraction(date.min.toordinal() * per_day), Fraction(date.max.toordinal() * per_day)
+    return Interval(
+        None if found.low is None else min(max(found.low, first), last),
+        None if found.high is None else max(min(found.high, last), first),
+    )
 
 
 def _is_null(node: Scalar) -> bool:
@@ -90,8 +107,7 @@ def _add(_: Call, parts: list[Interval]) -> Interval:
 
 
 def _negate(_: Call, parts: list[Interval]) -> Interval:
-    (part,) = parts
-    return Interval(None if part.high is None else -part.high, None if part.low is None else -part.low)
+    return _mirrored(parts[0])
 
 
 def _subtract(node: Call, parts: list[Interval]) -> Interval:
@@ -208,40 +224,25 @@ def _least_positive(node: Scalar) -> Fraction | None:
     return _smallest(node.type)
 
 
-def _least(_: Call, parts: list[Interval]) -> Interval:
-    lows = [part.low for part in parts]
-    highs = [part.high for part in parts if part.high is not None]
-    # NULLs are ignored, so every argument counts for the lower end and any known one for the upper,
-    # unless a NULL removes it: the upper end holds only if that argument cannot be NULL.
-    return Interval(
-        None if any(low is None for low in lows) else min(low for low in lows if low is not None),
-        min(highs) if highs else None,
-    )
+def _least(args: tuple[Scalar, ...], facts: Facts) -> Interval:
+    """LEAST ignores NULLs: only an argument that is never NULL bounds it from above."""
+    known = [arg for arg in args if not _is_null(arg)]
+    hull = _hull([interval(arg, facts) for arg in known])
+    caps = [interval(arg, facts).high for arg in known if _never_null(arg, facts)]
+    highs = [high for high in (hull.high, *caps) if high is not None]
+    return Interval(hull.low, min(highs) if highs else None)
 
 
-def _greatest(node: Call, parts: list[Interval]) -> Interval:
-    mirrored = _least(node, [_negate(node, [part]) for part in parts])
-    return _negate(node, [mirrored])
+def _mirrored(part: Interval) -> Interval:
+    return Interval(None if part.high is None else -part.high, None if part.low is None else -part.low)
 
 
-def _never_null(node: Scalar) -> bool:
+def _never_null(node: Scalar, facts: Facts) -> bool:
+    if isinstance(node, Call) and node.op in (Op.NEG, Op.CAST) and node.args[0].type.is_numeric:
+        return _never_null(node.args[0], facts)
+    if isinstance(node, Ref):
+        return not facts.get(node.field.id, NOTHING).nullable
     return isinstance(node, Const) and node.value is not None
-
-
-def _extremum(rule: Callable[[Call, list[Interval]], Interval]) -> Callable[[Call, list[Interval]], Interval]:
-    def guarded(node: Call, parts: list[Interval]) -> Interval:
-        found = rule(node, parts)
-        hull = _hull(parts)
-        if any(_never_null(arg) for arg in node.args):
-            return found
-        # Any argument may be NULL and drop out, so only the hull of all is certain.
-        return hull
-
-    return guarded
-
-
-def _coalesce(_: Call, parts: list[Interval]) -> Interval:
-    return _hull(parts)
 
 
 def _cast(node: Call, parts: list[Interval]) -> Interval:
@@ -356,9 +357,6 @@ _RULES: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
     Op.SQRT: _real(math.sqrt),
     Op.LN: _real(math.log),
     Op.LOG10: _real(math.log10),
-    Op.LEAST: _extremum(_least),
-    Op.GREATEST: _extremum(_greatest),
-    Op.COALESCE: _coalesce,
     Op.NULLIF: _first,
     Op.WIDTH_BUCKET: _width_bucket,
     Op.CAST: _cast,

@@ -23,7 +23,7 @@ LARGEST_CLIP = 2**48
 # A clipped 1 must not vanish when it is scaled down and cut to an integer.
 FINEST = 1024
 # Relative grain of double precision sums; far below any noise.
-REAL_DIGITS = 9
+REAL_DIGITS = 12
 
 
 class Counted(Enum):

@@ -1,0 +1,5 @@
+"""python -m dpsql"""
+
+from dpsql.cli import main
+
+main()
