@@ -124,6 +124,12 @@ class UnknownFunction(ProgrammingError):
         super().__init__(f"function {name} does not exist", position=position)
 
 
+class UnknownOperator(ProgrammingError):
+    """An operator or function exists, but not for these types."""
+
+    sqlstate = "42883"
+
+
 class AmbiguousColumn(ProgrammingError):
     sqlstate = "42702"
 
@@ -206,6 +212,18 @@ class OutOfRange(DataError):
     """Arithmetic on released or public values left the range of its type."""
 
     sqlstate = "22003"
+
+
+class InvalidText(DataError):
+    """A quoted literal cannot be read as a value of its type."""
+
+    sqlstate = "22P02"
+
+
+class InvalidDate(DataError):
+    """A quoted literal cannot be read as a date or timestamp."""
+
+    sqlstate = "22007"
 
 
 class TooManyRows(DataError):

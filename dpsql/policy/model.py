@@ -105,9 +105,9 @@ class Column:
     nullable_key: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A declared table. `owner` is None for a public one."""
+    """A declared table. `owner` is None for a public one. There is one of each, so it is compared by identity."""
 
     name: str
     source: tuple[str, ...]  # schema and table in the database

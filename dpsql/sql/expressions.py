@@ -22,6 +22,7 @@ from dpsql.errors import (
     SqlSyntaxError,
     TypeMismatch,
     UnknownFunction,
+    UnknownOperator,
     UnknownParameter,
 )
 from dpsql.plan.nodes import Plan
@@ -64,6 +65,9 @@ class Expressions:
     def scalar(self, node: exp.Expression, scope: Scope) -> Scalar:
         handler = _HANDLERS.get(type(node))
         if handler is None:
+            if type(node) in _REFUSED:
+                what, hint = _REFUSED[type(node)]
+                raise NotSupported(f"{what} is not supported", hint=hint, position=position(node))
             if isinstance(node, exp.Func):
                 raise UnknownFunction(self._function_name(node), position=position(node))
             raise NotSupported(f"{_readable(node)} is not supported", position=position(node))
@@ -138,8 +142,12 @@ class Expressions:
     def compare(self, op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Scalar:
         try:
             common = unify((left, right), "compared")
-        except TypeMismatch as error:
-            raise TypeMismatch(error.message, hint="Cast one side.", position=position(node)) from None
+        except TypeMismatch:
+            raise UnknownOperator(
+                f"operator does not exist: {left.type.kind.value} {op.value} {right.type.kind.value}",
+                hint="Cast one side.",
+                position=position(node),
+            ) from None
         return Call(op, (coerce(left, common), coerce(right, common)), BOOLEAN)
 
     def _between(self, node: exp.Between, scope: Scope) -> Scalar:
@@ -212,7 +220,7 @@ class Expressions:
             right = coerce(right, left.type)
         result = arithmetic_type(op, left.type, right.type)
         if result is None:
-            raise TypeMismatch(
+            raise UnknownOperator(
                 f"operator does not exist: {left.type.kind.value} {op.value} {right.type.kind.value}",
                 hint="Cast one side.",
                 position=position(node),
@@ -480,7 +488,7 @@ class Expressions:
         else:
             wanted = all(arg.type.is_numeric for arg in args)
         if not wanted:
-            raise TypeMismatch(f"function {function.value}({args[0].type.kind.value}) does not exist", position=at)
+            raise UnknownFunction(f"{function.value}({args[0].type.kind.value})", position=at)
         return tuple(args)
 
     def _grouping(self, node: exp.Grouping, scope: Scope) -> Scalar:
@@ -709,9 +717,9 @@ def check_arguments(node: exp.Expression, allowed: set[str]) -> None:
     """Refuse a node that carries more than its handler reads."""
     for name, value in node.args.items():
         if name not in allowed and value not in (None, False, [], ""):
-            raise NotSupported(
-                f"{_readable(node)} with {name.rstrip('_').replace('_', ' ')} is not supported", position=position(node)
-            )
+            plain = f"{_readable(node)} with {name.rstrip('_').replace('_', ' ')}"
+            what = _CLAUSES.get((type(node).__name__, name), plain)
+            raise NotSupported(f"{what} is not supported", position=position(node))
 
 
 def refuse_aggregates(value: Scalar, clause: str) -> None:
@@ -725,6 +733,35 @@ def refuse_aggregates(value: Scalar, clause: str) -> None:
 def _readable(node: exp.Expression) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
 
+
+# What sqlglot keeps in arguments, as an analyst knows it.
+_CLAUSES = {
+    ("With", "recursive"): "WITH RECURSIVE",
+    ("Table", "sample"): "TABLESAMPLE",
+    ("Table", "only"): "ONLY",
+    ("Table", "catalog"): "a name with a database",
+    ("Table", "ordinality"): "WITH ORDINALITY",
+    ("Select", "locks"): "FOR UPDATE and the like",
+    ("Select", "into"): "SELECT INTO",
+    ("Distinct", "on"): "DISTINCT ON",
+    ("Column", "catalog"): "a name with a database",
+}
+
+_CLOCK = "Write a constant, or pass it as a parameter."
+_REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
+    exp.CurrentDate: ("the current date", _CLOCK),
+    exp.CurrentTimestamp: ("the current time", _CLOCK),
+    exp.CurrentTime: ("the current time", _CLOCK),
+    exp.Localtime: ("the current time", _CLOCK),
+    exp.Localtimestamp: ("the current time", _CLOCK),
+    exp.RegexpLike: ("a regular expression", "Use LIKE with a constant pattern."),
+    exp.RegexpILike: ("a regular expression", "Use ILIKE with a constant pattern."),
+    exp.SimilarTo: ("a regular expression", "Use LIKE with a constant pattern."),
+    exp.GroupConcat: ("string_agg", "It would return values of single rows."),
+    exp.ArrayAgg: ("array_agg", "It would return values of single rows."),
+    exp.AnyValue: ("any_value", "It would return values of single rows."),
+    exp.Tuple: ("a row of several values", "Compare the columns one by one."),
+}
 
 _UNIT_MONTHS = {"MONTH": 1, "MONTHS": 1, "YEAR": 12, "YEARS": 12, "QUARTER": 3}
 _UNIT_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}

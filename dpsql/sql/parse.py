@@ -167,10 +167,17 @@ def _check_tokens(tokens: list[Token], text: str) -> None:
                 raise NotSupported(f"expressions are nested more than {MAX_NESTING} deep", position=token.start + 1)
         elif kind in (TokenType.R_PAREN, TokenType.END):
             depth -= 1
+        if kind in _STRINGS:
+            raise NotSupported(
+                "this kind of string literal is not supported", hint="Write '…'.", position=token.start + 1
+            )
         if kind in _FOREIGN:
             raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
         if following is None:
             continue
+        gap = _COMMENT.sub(" ", text[token.end + 1 : following.start])
+        if any(character.isspace() and not character.isascii() for character in gap):
+            raise SqlSyntaxError("a space that is not ASCII stands between words", position=token.end + 2)
         if kind is TokenType.NUMBER and following.start == token.end + 1 and text[following.start] in _WORD:
             raise SqlSyntaxError("trailing junk after numeric literal", position=token.start + 1)
         if kind is TokenType.STRING and following.token_type is TokenType.STRING:
@@ -185,6 +192,14 @@ def _check_tokens(tokens: list[Token], text: str) -> None:
 
 _WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+_STRINGS = frozenset(
+    getattr(TokenType, f"{name}_STRING")
+    for name in ("BYTE", "NATIONAL", "RAW", "HEREDOC", "UNICODE", "BIT", "HEX")
+    if hasattr(TokenType, f"{name}_STRING")
+)
+
 # Tokens that sqlglot reads and PostgreSQL does not, or that PostgreSQL means otherwise.
 _FOREIGN = frozenset(
     getattr(TokenType, name)
@@ -194,13 +209,6 @@ _FOREIGN = frozenset(
         "PIVOT",
         "UNPIVOT",
         "PLACEHOLDER",
-        "BYTE_STRING",
-        "NATIONAL_STRING",
-        "RAW_STRING",
-        "HEREDOC_STRING",
-        "UNICODE_STRING",
-        "BIT_STRING",
-        "HEX_STRING",
         "L_BRACE",
         "R_BRACE",
         "LAMBDA",

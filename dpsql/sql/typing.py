@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 
-from dpsql.errors import DataError, TypeMismatch
+from dpsql.errors import InvalidDate, InvalidText, OutOfRange, TypeMismatch
 from dpsql.plan.scalars import Call, Const, Op, Scalar
 from dpsql.types import (
     BIGINT,
@@ -60,7 +60,11 @@ def decimal_constant(value: Decimal) -> Const:
     scale = max(0, -int(exponent))
     whole = max(len(digits) + int(exponent), 0)
     type_ = decimal_type(whole + scale, scale)
-    return Const(float(value), DOUBLE) if type_ is DOUBLE else Const(value, type_)
+    if type_ is not DOUBLE:
+        return Const(value, type_)
+    if not math.isfinite(float(value)):
+        raise OutOfRange("a number is out of range")
+    return Const(float(value), DOUBLE)
 
 
 def unify(parts: Sequence[Scalar], what: str) -> Type:
@@ -156,7 +160,8 @@ def read_literal(value: Value, target: Type) -> Value:
             case Kind.INTERVAL:
                 raise ValueError
     except (ValueError, KeyError, InvalidOperation):
-        raise DataError(f'invalid input syntax for type {target.kind.value}: "{value}"') from None
+        kind = InvalidDate if target.is_temporal else InvalidText
+        raise kind(f'invalid input syntax for type {target.kind.value}: "{value}"') from None
 
 
 _BOOLEANS = {"true": True, "t": True, "yes": True, "on": True, "1": True} | {
