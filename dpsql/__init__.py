@@ -78,11 +78,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """The driver, loaded when it is first needed: engines take long to import."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("dpsql.dbapi"), name)
+if not TYPE_CHECKING:  # where it would allow every name
+
+    def __getattr__(name: str) -> object:
+        """The driver, loaded when it is first needed: engines take long to import."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module("dpsql.dbapi"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from fractions import Fraction
 from typing import Literal
 
@@ -137,7 +138,7 @@ class _Bounding:
             test = f"{name} IS NOT NULL"
         elif type_.kind is Kind.INTEGER and _is_range(known):
             test = f"{name} BETWEEN {known[0]} AND {known[-1]}"
-        elif type_.kind is Kind.DATE and len(known) > 20:
+        elif type_.kind is Kind.DATE and _are_all_days(known):
             test = f"{name} BETWEEN {self._constant(known[0], type_)} AND {self._constant(known[-1], type_)}"
         elif known:
             test = f"{name} IN ({', '.join(self._constant(value, type_) for value in known)})"
@@ -299,6 +300,11 @@ class _Bounding:
 
 def _is_range(values: Sequence[Value]) -> bool:
     return bool(values) and list(values) == list(range(int(values[0]), int(values[0]) + len(values)))  # type: ignore[arg-type]
+
+
+def _are_all_days(values: Sequence[Value]) -> bool:
+    days = [value.toordinal() for value in values if isinstance(value, date)]
+    return _is_range(days)
 
 
 def _scaled(value: str, step: Fraction) -> str:

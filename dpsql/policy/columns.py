@@ -128,7 +128,7 @@ def _narrow_to_bounds(column_type: Type, lower: Bound, upper: Bound) -> Type:
     """
     if isinstance(lower, Fraction) and isinstance(upper, Fraction):
         if column_type.kind is Kind.INTEGER:
-            return integer(max(_digits(lower, upper), 1))
+            return integer(max(_digits(lower, upper), 1), big=column_type.big)
         if column_type.kind is Kind.DECIMAL:
             return decimal(_digits(lower, upper) + column_type.scale, column_type.scale)
     return column_type
@@ -143,7 +143,7 @@ def _narrow_to_values(column_type: Type, values: tuple[Value, ...]) -> Type:
     """
     whole = [Fraction(value) for value in values if isinstance(value, int)]
     if column_type.kind is Kind.INTEGER and whole:
-        return integer(max(_digits(*whole), 1))
+        return integer(max(_digits(*whole), 1), big=column_type.big)
     return column_type
 
 
