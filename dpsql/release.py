@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from fractions import Fraction
 from typing import assert_never
 
@@ -69,7 +68,7 @@ from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.rules.relations import per_unit_interval
 from dpsql.privacy.stability import Derivation
-from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type, Value
+from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type, Value, exact_decimal
 from dpsql.types import integer as integer_type
 
 
@@ -752,7 +751,7 @@ def _constant(bound: Fraction, type_: Type) -> Const:
         case Kind.INTEGER:
             return Const(int(bound), type_)
         case Kind.DECIMAL:
-            return Const(Decimal(bound.numerator) / Decimal(bound.denominator), type_)
+            return Const(exact_decimal(bound, type_.scale), type_)
         case _:
             return Const(float(bound), DOUBLE)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 
 # A constant of the analyst or the policy: never a value read from private rows.
 Value = bool | int | Decimal | float | str | date | datetime | None
@@ -60,6 +61,14 @@ DATE = Type(Kind.DATE)
 TIMESTAMP = Type(Kind.TIMESTAMP)
 INTERVAL = Type(Kind.INTERVAL)
 UNKNOWN = Type(Kind.UNKNOWN)
+
+
+def exact_decimal(value: Fraction, scale: int) -> Decimal:
+    """A multiple of 10**-scale, whatever its length: Decimal's own arithmetic would round to 28 digits."""
+    steps = value * 10**scale
+    if steps.denominator != 1:
+        raise ValueError("the value is not a multiple of the scale")
+    return Decimal(f"{steps.numerator}e-{scale}")
 
 
 def integer(digits: int, *, big: bool | None = None) -> Type:

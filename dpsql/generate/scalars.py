@@ -28,7 +28,7 @@ from dpsql.plan.scalars import (
     Subquery,
     Windowed,
 )
-from dpsql.types import INT_DIGITS, TIMESTAMP, Kind, Type, Value
+from dpsql.types import INT_DIGITS, TIMESTAMP, Kind, Type, Value, exact_decimal
 
 # Every date and timestamp lies between these, or is NULL.
 FIRST_DAY = "0001-01-01"
@@ -194,5 +194,5 @@ def number(value: Fraction, type_: Type, writer: ScalarWriter) -> str:
     if type_.kind is Kind.INTEGER:
         return writer.constant(int(value), type_)
     if type_.kind is Kind.DECIMAL:
-        return writer.constant(Decimal(value.numerator) / Decimal(value.denominator), type_)
+        return writer.constant(exact_decimal(value, type_.scale), type_)
     return writer.constant(float(value), type_)

@@ -135,11 +135,11 @@ def _narrow_to_bounds(column_type: Type, lower: Bound, upper: Bound) -> Type:
 
 
 def _narrow_to_values(column_type: Type, values: tuple[Value, ...]) -> Type:
-    """The type of a column of which only the listed values are seen.
+    """The type of a column with a list of values.
 
     Claim: every value v of an integer column that arithmetic sees has |v| < 10**precision.
-    Because: v is one of the list, and 10**digits exceeds all of them.
-    Needs: the scan turns a value outside the list into NULL, or drops its row, before anything else sees it.
+    Because: v lies between the smallest and the largest of the list, and 10**digits exceeds both.
+    Needs: the scan clamps to the smallest and the largest of the list before anything else sees the column.
     """
     whole = [Fraction(value) for value in values if isinstance(value, int)]
     if column_type.kind is Kind.INTEGER and whole:

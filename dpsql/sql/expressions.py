@@ -231,7 +231,9 @@ class Expressions:
 
     def _negate(self, node: exp.Neg, scope: Scope) -> Scalar:
         value = self._number(node.this, scope)
-        if isinstance(value, Const) and isinstance(value.value, int | Decimal | float):
+        if isinstance(value, Const) and isinstance(value.value, Decimal):
+            return Const(value.value.copy_negate(), value.type)  # minus would round to 28 digits
+        if isinstance(value, Const) and isinstance(value.value, int | float):
             return Const(-value.value, value.type)
         return Call(Op.NEG, (value,), value.type)
 
