@@ -81,7 +81,7 @@ DUCKDB = Dialect(
         Op.LOG10: "log10(CASE WHEN {0} > 0 THEN {0} END)",
         Op.NULLIF: "NULLIF({0}, {1})",
         Op.WIDTH_BUCKET: (
-            "(CASE WHEN {0} < {1} THEN 0 WHEN {0} >= {2} THEN {3} + 1"
+            "(CASE WHEN {0} IS NULL THEN NULL WHEN {0} < {1} THEN 0 WHEN {0} >= {2} THEN {3} + 1"
             " ELSE LEAST(TRY_CAST(floor(({0} - {1}) * {3} / ({2} - {1})) AS BIGINT) + 1, {3}) END)"
         ),
         Op.LENGTH: "length({0})",

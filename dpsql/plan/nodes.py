@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from dpsql.plan.scalars import Aggregated, Field, Scalar, SortKey, Subquery, Windowed, walk
 from dpsql.policy.model import Table
@@ -205,6 +206,43 @@ def scalars(plan: Plan) -> tuple[Scalar, ...]:
             return tuple(key.value for key in sort_keys)
         case Scan() | Empty() | OneRow() | Released() | SemiJoin() | SetOperation() | Distinct():
             return ()
+
+
+def map_scalars(plan: Plan, change: Callable[[Scalar], Scalar]) -> Plan:
+    """The same plan with every expression in it replaced by `change` of it; subqueries are left to `change`."""
+    match plan:
+        case Scan() | Empty() | OneRow() | Released():
+            return plan
+        case Filter(child=child, predicate=predicate):
+            return Filter(map_scalars(child, change), change(predicate))
+        case SemiJoin(child=child, source=source, negated=negated):
+            return SemiJoin(map_scalars(child, change), map_scalars(source, change), negated)
+        case Project(child=child, items=items):
+            return Project(map_scalars(child, change), tuple((field, change(value)) for field, value in items))
+        case Aggregate(child=child, keys=keys, aggregates=aggregates, sets=sets):
+            calls = tuple((field, _same_kind(call, change(call))) for field, call in aggregates)
+            return Aggregate(map_scalars(child, change), tuple((f, change(v)) for f, v in keys), calls, sets)
+        case Window(child=child, items=windows):
+            changed = tuple((field, _same_kind(call, change(call))) for field, call in windows)
+            return Window(map_scalars(child, change), changed)
+        case Join(kind=kind, left=left, right=right, condition=condition):
+            on = None if condition is None else change(condition)
+            return Join(kind, map_scalars(left, change), map_scalars(right, change), on)
+        case SetOperation(kind=set_kind, left=left, right=right, fields=fields):
+            return SetOperation(set_kind, map_scalars(left, change), map_scalars(right, change), fields)
+        case Distinct(child=child):
+            return Distinct(map_scalars(child, change))
+        case Sort(child=child, keys=sort_keys, limit=limit, offset=offset, fields=fields):
+            ordered = tuple(SortKey(change(key.value), key.descending, key.nulls_first) for key in sort_keys)
+            return Sort(map_scalars(child, change), ordered, limit, offset, fields)
+
+
+_Call = TypeVar("_Call", Aggregated, Windowed)
+
+
+def _same_kind(before: _Call, after: Scalar) -> _Call:
+    assert type(after) is type(before)
+    return after  # type: ignore[return-value]
 
 
 def nodes(plan: Plan) -> Iterator[Plan]:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import Decimal
 from fractions import Fraction
 
 from dpsql.errors import NotSupported
 from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Ref, Scalar, both
 from dpsql.privacy.derive import check_scalar, is_unit
-from dpsql.privacy.facts import NOTHING, Interval
+from dpsql.privacy.facts import Interval
+from dpsql.privacy.intervals import never_null
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.stability import Stability
-from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type
+from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type, exact_decimal
 from dpsql.types import decimal as decimal_type
 
 
@@ -89,13 +89,13 @@ class Assembly:
                 return rules.count_units(call.where, self.cells)
             return rules.count_rows(self.child, call.where, self.cells)  # the owner is never NULL
         if call.distinct:
-            return rules.count_distinct(self.child, arg, call.where)
+            return rules.count_distinct(self.child, arg, call.where, self.cells)
         return self._count_known([arg], call.where)
 
     def _count_known(self, args: list[Scalar], where: Scalar | None) -> Statistic:
         """How many rows have all the values."""
         for arg in args:
-            if not (isinstance(arg, Ref) and not self.child.facts.get(arg.field.id, NOTHING).nullable):
+            if not never_null(arg, self.child.facts):
                 where = both(where, rules.not_null(arg))
         return rules.count_rows(self.child, where, self.cells)
 
@@ -103,7 +103,7 @@ class Assembly:
         (arg,) = call.args
         if call.distinct:
             total = rules.sum_distinct(self.child, arg, call.where, self.cells)
-            count = rules.count_distinct(self.child, arg, call.where)
+            count = rules.count_distinct(self.child, arg, call.where, self.cells)
         else:
             total = rules.sum_rows(self.child, arg, call.where, self.cells)
             count = self._count_known([arg], call.where)
@@ -114,10 +114,6 @@ class Assembly:
 
     def _moments(self, args: list[Scalar], where: Scalar | None) -> tuple[Scalar, list[_Centred]]:
         """The noisy count of complete rows and the centred arguments."""
-        if len(args) > 1:
-            # Only rows in which all arguments are known count, as in SQL.
-            for arg in args:
-                where = both(where, rules.not_null(arg))
         count = self.statistic(self._count_known(args, where))
         centred = []
         for arg in args:
@@ -159,10 +155,12 @@ class Assembly:
 
     def _joint(self, call: Aggregated) -> Scalar:
         """COVAR, CORR, REGR: the first argument is Y, the second X, as in SQL."""
-        where = call.where
         count, (y, x) = self._moments(list(call.args), call.where)
+        where = call.where
+        # Only rows in which both arguments are known count, as in SQL.
         for arg in call.args:
-            where = both(where, rules.not_null(arg))
+            if not never_null(arg, self.child.facts):
+                where = both(where, rules.not_null(arg))
         mean_y, mean_x = self._mean(y, where, count), self._mean(x, where, count)
         product = Call(Op.MUL, (y.value, x.value), DOUBLE)
         largest = y.half * x.half
@@ -199,14 +197,15 @@ def in_units(ref: Scalar, step: Fraction, type_: Type) -> Scalar:
     """A number of steps as a value of the aggregate's type."""
     if type_.kind is Kind.INTEGER:
         return ref if step == 1 else Call(Op.MUL, (ref, Const(int(step), BIGINT)), BIGINT)
+    if type_.kind is Kind.DECIMAL and step.denominator == 1 and step > 10**12:
+        return Call(Op.CAST, (in_units(ref, step, DOUBLE),), type_)  # more digits than decimals hold
     if type_.kind is Kind.DECIMAL:
+        scale = 0
+        while (step * 10**scale).denominator != 1:
+            scale += 1
+        grain = Const(exact_decimal(step, scale), decimal_type(13 + scale, scale))
         whole = Call(Op.CAST, (ref,), decimal_type(19, 0))
-        if step == 1:
-            return Call(Op.CAST, (whole,), type_)
-        grain = Decimal(step.numerator) / Decimal(step.denominator)
-        scale = max(0, -int(grain.as_tuple().exponent))
-        scaled = Call(Op.MUL, (whole, Const(grain, decimal_type(scale + 12, scale))), decimal_type(31 + scale, scale))
-        return Call(Op.CAST, (scaled,), type_)
+        return Call(Op.CAST, (Call(Op.MUL, (whole, grain), decimal_type(32 + scale, scale)),), type_)
     result = _double(ref)
     if step.numerator != 1:
         result = _multiply(result, Const(float(step.numerator), DOUBLE))

@@ -37,6 +37,8 @@ def interval(node: Scalar, facts: Facts) -> Interval:
     found = _interval(node, facts)
     if node.type.is_temporal:
         return _in_calendar(found, 86400 if node.type.kind is Kind.TIMESTAMP else 1)
+    if node.type.kind is Kind.INTEGER:
+        return _cut(found, Fraction(-(2**63)), Fraction(2**63 - 1))  # beyond 64 bits it is NULL
     if (found.low is not None and abs(found.low) > LARGEST) or (found.high is not None and abs(found.high) > LARGEST):
         return UNBOUNDED
     return found
@@ -67,7 +69,10 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
 
 def _in_calendar(found: Interval, per_day: int) -> Interval:
     """Dates outside the calendar are NULL, so bounds beyond it say nothing."""
-    first, last = Fraction(date.min.toordinal() * per_day), Fraction(date.max.toordinal() * per_day)
+    return _cut(found, Fraction(date.min.toordinal() * per_day), Fraction(date.max.toordinal() * per_day))
+
+
+def _cut(found: Interval, first: Fraction, last: Fraction) -> Interval:
     return Interval(
         None if found.low is None else min(max(found.low, first), last),
         None if found.high is None else max(min(found.high, last), first),
@@ -204,7 +209,8 @@ def _real(function: Callable[[float], float]) -> Callable[[Call, list[Interval]]
 
     def rule(node: Call, parts: list[Interval]) -> Interval:
         (part,) = parts
-        least = Fraction(0) if node.op is Op.SQRT else _least_positive(node.args[0])
+        positive = part.low is not None and part.low > 0
+        least = part.low if positive else Fraction(0) if node.op is Op.SQRT else _least_positive(node.args[0])
         if part.high is None or least is None:
             return Interval(Fraction(0) if node.op is Op.SQRT else None, None)
         low = max(part.low if part.low is not None else least, least)
@@ -228,7 +234,7 @@ def _least(args: tuple[Scalar, ...], facts: Facts) -> Interval:
     """LEAST ignores NULLs: only an argument that is never NULL bounds it from above."""
     known = [arg for arg in args if not _is_null(arg)]
     hull = _hull([interval(arg, facts) for arg in known])
-    caps = [interval(arg, facts).high for arg in known if _never_null(arg, facts)]
+    caps = [interval(arg, facts).high for arg in known if never_null(arg, facts)]
     highs = [high for high in (hull.high, *caps) if high is not None]
     return Interval(hull.low, min(highs) if highs else None)
 
@@ -237,9 +243,10 @@ def _mirrored(part: Interval) -> Interval:
     return Interval(None if part.high is None else -part.high, None if part.low is None else -part.low)
 
 
-def _never_null(node: Scalar, facts: Facts) -> bool:
+def never_null(node: Scalar, facts: Facts) -> bool:
+    """Whether an expression has a value in every row."""
     if isinstance(node, Call) and node.op in (Op.NEG, Op.CAST) and node.args[0].type.is_numeric:
-        return _never_null(node.args[0], facts)
+        return never_null(node.args[0], facts)
     if isinstance(node, Ref):
         return not facts.get(node.field.id, NOTHING).nullable
     return isinstance(node, Const) and node.value is not None

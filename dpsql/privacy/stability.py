@@ -24,9 +24,13 @@ class Stability:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How far adding or removing one unit moves a vector of integers: cells touched, and norms of the change."""
+    """How far adding or removing one unit moves a vector of integers: cells touched, and norms of the change.
 
-    l0: int
+    l1 holds where the vector is clipped in that norm (Laplace) and l2 where in that one (Gaussian); both hold where one
+    cell is touched. `l0` is None where nothing but the clip bounds the vector.
+    """
+
+    l0: int | None
     linf: Fraction
     l1: Fraction
     l2_squared: Fraction

@@ -260,6 +260,15 @@ class Expressions:
         left = coerce(left, common)
         return Call(Op.NULLIF, (left, coerce(right, common)), left.type)
 
+    def _logarithm(self, node: exp.Log, scope: Scope) -> Scalar:
+        """LOG(x) and LOG10(x); sqlglot reads the latter as LOG(10, x)."""
+        value = node.this
+        if node.expression is not None:
+            if not (isinstance(node.this, exp.Literal) and node.this.this == "10"):
+                raise NotSupported("LOG with a base is not supported", hint="Use LOG10 or LN.", position=position(node))
+            value = node.expression
+        return Call(Op.LOG10, (coerce(self._number(value, scope), DOUBLE),), DOUBLE)
+
     def _small_integer(self, node: exp.Expression, scope: Scope, what: str) -> int:
         value = self.scalar(node, scope)
         if not isinstance(value, Const) or not isinstance(value.value, int) or isinstance(value.value, bool):
@@ -935,7 +944,7 @@ _HANDLERS: dict[type[exp.Expression], tuple[Rule, set[str]]] = {
     exp.Trunc: (_rounded(Op.TRUNC), {"this", "decimals"}),
     exp.Sqrt: (_real(Op.SQRT), _UNARY),
     exp.Ln: (_real(Op.LN), _UNARY),
-    exp.Log: (_real(Op.LOG10), _UNARY),
+    exp.Log: (_X._logarithm, _BINARY),  # type: ignore[dict-item]
     exp.Least: (_extremum(Op.LEAST), _LIST),
     exp.Greatest: (_extremum(Op.GREATEST), _LIST),
     exp.Coalesce: (_X._coalesce, {"this", "expressions"}),  # type: ignore[dict-item]

@@ -40,6 +40,7 @@ from dpsql.plan.nodes import (
     SetOperation,
     Sort,
     Window,
+    map_scalars,
 )
 from dpsql.plan.scalars import (
     Agg,
@@ -49,11 +50,13 @@ from dpsql.plan.scalars import (
     Ref,
     Scalar,
     SortKey,
+    Subquery,
     Windowed,
     both,
     rebuild,
     walk,
 )
+from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.expressions import Expressions, check_arguments, refuse_aggregates
 from dpsql.sql.names import Scope, Source, folded, position
@@ -86,6 +89,7 @@ class Context:
 
 class Resolver:
     def __init__(self, text: str, catalog: Catalog, parameters: Sequence[Value]) -> None:
+        self._text = text
         self._catalog = catalog
         self._ids = itertools.count(1)
         self._nodes = 0
@@ -177,7 +181,7 @@ class Resolver:
         values = [*(value for _, value in items), *hidden]
         asked = [*values, *([condition] if condition is not None else [])]
         if keys or sets != ((),) or node.args.get("group") or condition is not None or any(map(_aggregates, asked)):
-            plan, change = self._aggregate(plan, keys, sets, asked)
+            plan, change = self._aggregate(plan, keys, sets, asked, items)
             values = [change(value) for value in values]
             if condition is not None:
                 plan = Filter(plan, _no_windows(change(condition), "HAVING"))
@@ -236,7 +240,7 @@ class Resolver:
                 check_arguments(item, {"this", "alias"})
                 items.append((folded(item.args["alias"]), self._expressions.typed(item.this, scope)))
             else:
-                items.append((_column_name(item), self._expressions.typed(item, scope)))
+                items.append((_column_name(item, self._text), self._expressions.typed(item, scope)))
         return items
 
     def _star(self, scope: Scope) -> Iterator[Field]:
@@ -437,11 +441,17 @@ class Resolver:
         return self._expressions.typed(node, scope)
 
     def _aggregate(
-        self, plan: Plan, keys: list[Scalar], sets: tuple[tuple[int, ...], ...], asked: list[Scalar]
+        self,
+        plan: Plan,
+        keys: list[Scalar],
+        sets: tuple[tuple[int, ...], ...],
+        asked: list[Scalar],
+        items: list[tuple[str, Scalar]],
     ) -> tuple[Plan, _Change]:
         key_fields = []
         for key in keys:
-            name = key.field.name if isinstance(key, Ref) else "key"
+            shown = [name for name, value in items if value == key]
+            name = key.field.name if isinstance(key, Ref) else shown[0] if shown else scalar_text(key)
             key_fields.append((self._output(name, key), key))
         calls: dict[Aggregated, Field] = {}
         for value in asked:
@@ -457,6 +467,9 @@ class Resolver:
                 return Ref(by_key[value])
             if isinstance(value, Aggregated):
                 return Ref(calls[value])
+            if isinstance(value, Subquery):
+                arg = None if value.arg is None else change(value.arg)
+                return replace(value, plan=map_scalars(value.plan, correlated), arg=arg)
             if isinstance(value, Ref):
                 raise GroupingError(
                     f'column "{value.field.name}" must appear in the GROUP BY clause'
@@ -464,6 +477,17 @@ class Resolver:
                     position=value.position,
                 )
             return rebuild(value, change)
+
+        outer = {field.id for field in plan.fields}
+
+        def correlated(value: Scalar) -> Scalar:
+            """An expression of a subquery: what it takes from this block must be grouped, the rest is its own."""
+            if isinstance(value, Ref):
+                return change(value) if value.field.id in outer else value
+            if isinstance(value, Subquery):
+                arg = None if value.arg is None else correlated(value.arg)
+                return replace(value, plan=map_scalars(value.plan, correlated), arg=arg)
+            return rebuild(value, correlated)
 
         return aggregate, change
 
@@ -672,49 +696,41 @@ def _grouping_unit(item: exp.Expression, index: _Index) -> tuple[int, ...]:
     return (index(item),)
 
 
-def _column_name(node: exp.Expression) -> str:
-    """The name PostgreSQL gives an output column without an alias."""
+def _column_name(node: exp.Expression, text: str) -> str:
+    """The name PostgreSQL gives an output column without an alias: a function's is the one that was written."""
     while isinstance(node, exp.Paren):
         node = node.this
     match node:
         case exp.Column():
             return folded(node.this)
         case exp.Filter() | exp.Window():
-            return _column_name(node.this)
+            return _column_name(node.this, text)
         case exp.Cast():
-            inner = _column_name(node.this)
-            return str(node.to.this.name).lower() if inner == "?column?" else inner
-        case exp.Case():
-            return "case"
+            inner = _column_name(node.this, text)
+            return _TYPE_NAMES.get(node.to.this.name, "?column?") if inner == "?column?" else inner
         case exp.Subquery():
-            inner_query = node.this
-            if isinstance(inner_query, exp.Select) and inner_query.expressions:
-                first = inner_query.expressions[0]
-                return folded(first.args["alias"]) if isinstance(first, exp.Alias) else _column_name(first)
+            query = node.this
+            if isinstance(query, exp.Select) and query.expressions:
+                first = query.expressions[0]
+                return folded(first.args["alias"]) if isinstance(first, exp.Alias) else _column_name(first, text)
             return "?column?"
-        case exp.Exists():
-            return "exists"
-        case exp.Boolean():
-            return "bool"
-        case exp.TimestampTrunc():
-            return "date_trunc"
-        case exp.Extract():
-            return "extract"
+        case exp.Case():
+            inner = _column_name(node.args["default"], text) if isinstance(node.args.get("default"), exp.Column) else ""
+            return inner or "case"
+        case exp.Exists() | exp.Coalesce() | exp.Nullif() | exp.Least() | exp.Greatest():
+            return type(node).__name__.lower()
         case exp.Trim():
             return "btrim"
-        case exp.Mod() | exp.And() | exp.Or() | exp.Neg():
-            return "?column?"
-        case exp.Ceil():
-            return "ceil"
-        case exp.Variance():
-            return "variance"
-        case exp.VariancePop():
-            return "var_pop"
-        case exp.LogicalAnd():
-            return "bool_and"
-        case exp.LogicalOr():
-            return "bool_or"
         case exp.Func():
-            return node.sql_name().lower()
+            start, end = node.meta.get("start"), node.meta.get("end")
+            written = text[start : end + 1].lower() if isinstance(start, int) and isinstance(end, int) else ""
+            fallback = "extract" if isinstance(node, exp.Extract) else "?column?"
+            return written if written.isidentifier() else fallback
         case _:
             return "?column?"
+
+
+_TYPE_NAMES = {
+    "INT": "int4", "BIGINT": "int8", "SMALLINT": "int2", "DECIMAL": "numeric", "DOUBLE": "float8", "FLOAT": "float4",
+    "TEXT": "text", "VARCHAR": "varchar", "BOOLEAN": "bool", "DATE": "date", "TIMESTAMP": "timestamp",
+}  # fmt: skip

@@ -94,7 +94,7 @@ def count_units(where: Scalar | None, cell: Cells) -> Statistic:
     """
     factor = 1 if not cell.keyed or cell.limited else FINEST
     size = Fraction(cell.groups)
-    sensitivity = Sensitivity(cell.groups, Fraction(factor), size * factor, size * factor * factor)
+    sensitivity = Sensitivity(_touched(cell), Fraction(factor), size * factor, size * factor * factor)
     bounds = Interval(Fraction(0), Fraction(1))
     return Statistic(Counted.UNITS, None, where, bounds, 0, 1, Fraction(1), factor, cell.groups * factor, sensitivity)
 
@@ -116,7 +116,7 @@ def sum_expression(child: Stability, value: Scalar, where: Scalar | None, bounds
     return _row_sum(child, value, where, bounds, step, cell)
 
 
-def count_distinct(child: Stability, value: Scalar, where: Scalar | None) -> Statistic:
+def count_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:
     """COUNT(DISTINCT x).
 
     Claim: l1 <= rows, l2 <= rows, linf <= rows.
@@ -125,7 +125,7 @@ def count_distinct(child: Stability, value: Scalar, where: Scalar | None) -> Sta
     Needs: nothing more.
     """
     rows = Fraction(child.rows)
-    sensitivity = Sensitivity(child.rows, rows, rows, rows * rows)
+    sensitivity = Sensitivity(child.rows if cell.keyed else 1, rows, rows, rows * rows)
     bounds = Interval(Fraction(0), Fraction(1))
     return Statistic(Counted.DISTINCT, value, where, bounds, 0, 1, Fraction(1), 1, child.rows, sensitivity)
 
@@ -140,7 +140,7 @@ def sum_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Ce
     bounds, step = bounds_and_step(child, value, cell)
     low, high, largest = _grid(bounds, step)
     size = Fraction(child.rows * largest)
-    sensitivity = Sensitivity(child.rows, size, size, size * size)
+    sensitivity = Sensitivity(child.rows if cell.keyed else 1, size, size, size * size)
     return Statistic(Counted.DISTINCT_SUM, value, where, bounds, low, high, step, 1, int(size), sensitivity)
 
 
@@ -159,9 +159,15 @@ def _row_sum(
             hint="Declare narrower bounds or a larger step in the policy.",
         )
     size = Fraction(clip)
-    touched = min(cell.groups, child.rows) if cell.limited else child.rows
-    sensitivity = Sensitivity(touched if cell.keyed else 1, size, size, size * size)
+    sensitivity = Sensitivity(_touched(cell), size, size, size * size)
     return Statistic(Counted.ROWS, value, where, bounds, low, high, step, factor, clip, sensitivity)
+
+
+def _touched(cell: Cells) -> int | None:
+    """How many cells a unit changes; a clip alone does not bound that."""
+    if not cell.keyed:
+        return 1
+    return cell.groups if cell.limited else None
 
 
 def _grid(bounds: Interval, step: Fraction) -> tuple[int, int, int]:

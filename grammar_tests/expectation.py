@@ -1,0 +1,112 @@
+"""What a fixture shows under its dashes: a Release or a refusal, in a few stable lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from fractions import Fraction
+
+from dpsql.errors import Error
+from dpsql.explain import number_text, price_text, statistic_text
+from dpsql.plan.scalars import Ref
+from dpsql.plan.text import scalar_text
+from dpsql.privacy.accounting import Accountant
+from dpsql.privacy.mechanisms import Noise
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.stability import Derivation
+from dpsql.release import Measurement, Release
+
+
+def accepted(release: Release, accountant: Accountant, *, rewrite: bool) -> str:
+    lines = [_line("price", price_text(release.price, accountant))]
+    for measurement in release.measurements:
+        lines += _measurement(measurement)
+        if rewrite:
+            for branch in measurement.branches:
+                lines += _wrapped("engine", branch.query.sql)
+    for stage in release.stages:
+        lines.append(_line("stage", f"{stage.kind} {stage.type}"))
+    if rewrite:
+        lines += _wrapped("rest", release.sql)
+    lines.append(_line("output", ", ".join(f"{output.name} {output.type}" for output in release.outputs)))
+    lines += [_line("note", note) for note in release.notes]
+    return "\n".join(lines)
+
+
+def refused(error: Error) -> str:
+    place = "" if error.position is None else f" at {error.position}"
+    lines = [_line("reject", f"{error.sqlstate}{place}: {error.message}")]
+    if error.detail is not None:
+        lines.append(_line("detail", error.detail))
+    if error.hint is not None:
+        lines.append(_line("hint", error.hint))
+    return "\n".join(lines)
+
+
+def l0_is_enforced(statistic: Statistic, cells: Cells, *, single: bool) -> bool:
+    """Whether the generated SQL bounds the number of cells a unit touches; where it does not, the clip bounds norms."""
+    distinct = statistic.kind in (Counted.DISTINCT, Counted.DISTINCT_SUM)
+    return single or distinct or cells.limited or not cells.keyed
+
+
+def _line(word: str, text: str) -> str:
+    return f"{word:<7} {text}".rstrip()
+
+
+def _wrapped(word: str, sql: str) -> list[str]:
+    lines = textwrap.wrap(sql, 108, break_long_words=False, break_on_hyphens=False)
+    return [_line(word if i == 0 else "", line) for i, line in enumerate(lines)]
+
+
+def _measurement(measurement: Measurement) -> Iterator[str]:
+    yield _line("keys", _keys(measurement))
+    single = measurement.derivation.conclusion.single
+    for statistic, noise in zip(measurement.statistics, measurement.noises, strict=True):
+        enforced = l0_is_enforced(statistic, measurement.bound, single=single)
+        claim = _sensitivity(statistic, noise, enforced)
+        yield _line("sum", f"{statistic_text(statistic)}{_clamp(statistic)}: {claim}")
+    rows = measurement.derivation.conclusion.rows
+    yield _line("rules", f"{_rules(measurement.derivation)}: {rows:,} {'row' if rows == 1 else 'rows'} per unit")
+
+
+def _keys(measurement: Measurement) -> str:
+    if not measurement.keys:
+        return "none"
+    names = ", ".join(
+        key.value.field.name if isinstance(key.value, Ref) else scalar_text(key.value) for key in measurement.keys
+    )
+    if measurement.cells is not None:
+        return f"{names}: {len(measurement.cells):,} declared"
+    return f"{names}: unknown, threshold {measurement.threshold}, at most {measurement.bound.groups} per unit"
+
+
+def _clamp(statistic: Statistic) -> str:
+    if statistic.value is None or statistic.kind is Counted.DISTINCT:
+        return ""
+    low, high = statistic.bounds.low, statistic.bounds.high
+    assert low is not None and high is not None
+    return f" in [{number_text(low)}, {number_text(high)}] step {number_text(statistic.step)}"
+
+
+def _sensitivity(statistic: Statistic, noise: Noise, l0: bool) -> str:
+    """The norms that are claimed: that of the noise, and those that the SQL enforces."""
+    claim = statistic.sensitivity
+    parts = [f"l0 {claim.l0}"] if l0 else []
+    parts.append(f"linf {_size(claim.linf)}")
+    parts.append(f"l1 {_size(claim.l1)}" if noise.law == "laplace" else f"l2² {_size(claim.l2_squared)}")
+    if statistic.factor > 1:
+        parts.append(f"factor {statistic.factor:,}")
+    return ", ".join(parts)
+
+
+def _size(value: Fraction) -> str:
+    return number_text(value) if value < 10**12 else f"{float(value):g}"
+
+
+def _rules(derivation: Derivation) -> str:
+    own = f"{derivation.rule} {derivation.note}".rstrip()
+    premises = [_rules(premise) for premise in derivation.premises]
+    if not premises:
+        return own
+    before = premises[0] if len(premises) == 1 else f"({', '.join(premises)})"
+    return f"{before} > {own}"

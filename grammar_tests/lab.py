@@ -1,0 +1,164 @@
+"""A dpsql over the toy data: the real engine on a real DuckDB. Noise is handed in, and it is zero; so is a purse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import duckdb
+import numpy as np
+
+from dpsql.backends.duckdb import DuckDBBackend
+from dpsql.engine import Answer, Engine
+from dpsql.generate.query import Cancellation, EngineQuery
+from dpsql.ledger import Entry, Purchase
+from dpsql.policy.catalog import bind
+from dpsql.policy.loader import load
+from dpsql.policy.model import DatabaseSchema
+from dpsql.privacy.accounting import Accountant, Price
+from dpsql.session import Session
+from dpsql.tables import ExactTable, Integers
+from dpsql.types import Value
+from grammar_tests.case import Case
+from grammar_tests.toy_data import fill_clean, fill_dirty
+
+POLICIES = Path(__file__).parent / "policies"
+USER = "alice"
+
+
+class ZeroNoise:
+    """A sampler without noise, and with one salt: what remains is the exact answer."""
+
+    def discrete_laplace(self, scale: Fraction, count: int) -> Integers:
+        del scale
+        return np.zeros(count, dtype=np.int64)
+
+    def discrete_gaussian(self, variance: Fraction, count: int) -> Integers:
+        del variance
+        return np.zeros(count, dtype=np.int64)
+
+    def salt(self) -> str:
+        return "the salt of the grammar tests"
+
+
+class Purse:
+    """A ledger that is never empty, so that no case depends on those before it. It stores no answers."""
+
+    def __init__(self, total: Price) -> None:
+        self._total = total
+        self._spent = Price()
+
+    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
+        del user, sql
+        price = sum((purchase.price for purchase in purchases), Price())
+        self._spent += price
+        return price
+
+    def spent(self, user: str | None = None) -> Price:
+        del user
+        return self._spent
+
+    def remaining(self, user: str) -> Price:
+        del user
+        return self._total
+
+    def lookup(self, key: bytes) -> bytes | None:
+        del key
+        return None
+
+    def has_paid(self, user: str, key: bytes) -> bool:
+        del user, key
+        return False
+
+    def store(self, key: bytes, answer: bytes) -> None:
+        del key, answer
+
+    def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
+        del user, limit
+        return []
+
+    def verify(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class RecordingBackend:
+    """Remembers what the engine was asked, parameters included, so that it can be asked again on neighbours."""
+
+    def __init__(self, backend: DuckDBBackend) -> None:
+        self._backend = backend
+        self.asked: list[list[EngineQuery]] = []  # the queries of one measurement each
+
+    def schema(self) -> DatabaseSchema:
+        return self._backend.schema()
+
+    def execute(
+        self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> list[ExactTable]:
+        self.asked.append(list(queries))
+        return self._backend.execute(queries, timeout=timeout, cancellation=cancellation)
+
+    def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
+        return self._backend.read_public(source, columns, limit)
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def open_database(path: Path) -> DuckDBBackend:
+    # A process opens a file with one set of limits.
+    return DuckDBBackend(path, memory="1GB", threads=1)
+
+
+class Dataset:
+    """The clean toy data under one policy."""
+
+    def __init__(self, directory: Path, policy: str) -> None:
+        path = directory / f"{policy}.toml"
+        path.write_text("\n".join((POLICIES / name).read_text() for name in (f"{policy}.toml", "tables.toml")))
+        declared = load(path)
+        self.backend = RecordingBackend(open_database(directory / "toy.duckdb"))
+        catalog, accountant = bind(declared, self.backend.schema()), Accountant(declared.privacy)
+        purse = Purse(accountant.total)
+        self.engine = Engine(catalog, accountant, self.backend, purse, ZeroNoise(), declared.limits)
+
+    def session(self, case: Case) -> Session:
+        """A session with the settings of the case; raises if one of them is refused."""
+        session = Session(self.engine, USER)
+        for setting in case.settings:
+            session.execute(setting)
+        return session
+
+    def answer(self, case: Case) -> tuple[Answer, list[list[EngineQuery]]]:
+        """The answer, and what the engine was asked for each measurement that is not free."""
+        session = self.session(case)
+        self.backend.asked.clear()
+        answer = session.execute(case.sql, case.params)
+        assert isinstance(answer, Answer)
+        return answer, list(self.backend.asked)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class Lab:
+    """The toy data in a directory, and a dataset for each policy that is asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._datasets: dict[str, Dataset] = {}
+        for name, fill in (("toy", fill_clean), ("dirty", fill_dirty)):
+            with duckdb.connect(str(directory / f"{name}.duckdb")) as connection:
+                fill(connection)
+
+    def dataset(self, policy: str) -> Dataset:
+        if policy not in self._datasets:
+            self._datasets[policy] = Dataset(self.directory, policy)
+        return self._datasets[policy]
+
+    def close(self) -> None:
+        for dataset in self._datasets.values():
+            dataset.close()

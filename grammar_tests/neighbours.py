@@ -1,0 +1,164 @@
+"""Removes every unit in turn and sees that the exact sums moved no further than stated.
+
+All neighbours of a database are asked in one query: the generated SQL stands in a LATERAL join with the list of units
+to leave out, its tables filtered by the unit at hand. That this asks the same is checked each time against the
+generated SQL as it is, run by dpsql's own backend on the whole data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+
+from dpsql.generate.query import EngineQuery
+from dpsql.privacy.rules.aggregates import Statistic
+from dpsql.release import Measurement
+from dpsql.types import Value
+from grammar_tests.expectation import l0_is_enforced
+from grammar_tests.lab import open_database
+from grammar_tests.toy_data import OWNERS, units
+
+Key = tuple[Value, ...]
+Sums = dict[Key, tuple[int, ...]]
+
+# Rows without an owner do not exist: leaving them all out must change nothing.
+UNOWNED = "rows without an owner"
+EVERYONE = "nobody"
+
+_EXTREMES: Mapping[type, Sequence[object]] = {
+    int: (None, 2**63 - 1, -(2**63)),
+    float: (None, 1.7e308, -1.7e308),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What one engine query gives on the whole data, and without each scenario's rows."""
+
+    whole: Sums
+    without: dict[str, Sums]
+
+
+class Neighbourhood:
+    """A database and all its neighbours."""
+
+    def __init__(self, path: Path) -> None:
+        self._backend = open_database(path)
+        self._connection = duckdb.connect(":memory:", config={"threads": 1})
+        self._connection.execute(f"ATTACH '{path}' AS toy (READ_ONLY)")
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("USE toy")
+        self.units = units(self._connection)
+        self._connection.execute("CREATE TEMP TABLE scenarios (name text, unit int, unowned boolean)")
+        rows = [(EVERYONE, None, True), (UNOWNED, None, False), *((f"unit {u}", u, True) for u in self.units)]
+        self._connection.executemany("INSERT INTO scenarios VALUES (?, ?, ?)", rows)
+
+    def check(self, measurement: Measurement, queries: Sequence[EngineQuery]) -> Iterator[str]:
+        """Every way in which the measurement breaks its promise on this database or a neighbour."""
+        for branch, query in zip(measurement.branches, queries, strict=True):
+            run = self._run(query)
+            statistics = [measurement.statistics[i] for i in branch.statistics]
+            if measurement.cells is not None:
+                strange = run.whole.keys() - set(measurement.cells)
+                if strange:
+                    yield f"keys that are not declared: {sorted(map(str, strange))}"
+            for scenario, sums in run.without.items():
+                for i, (number, statistic) in enumerate(zip(branch.statistics, statistics, strict=True)):
+                    moved = _moved(run.whole, sums, i)
+                    for fault in _faults(statistic, measurement, number, moved, scenario):
+                        yield f"without {scenario}: {fault}"
+                if measurement.selection in branch.statistics:
+                    place = branch.statistics.index(measurement.selection)
+                    for fault in _threshold_faults(measurement, run.whole, sums, place):
+                        yield f"without {scenario}: {fault}"
+
+    def total(self, queries: Sequence[EngineQuery]) -> None:
+        """Run the queries with extreme values of earlier stages; raises if the engine fails."""
+        for query in queries:
+            for name, value in query.parameters.items():
+                for extreme in _EXTREMES.get(type(value), ()):
+                    changed = replace(query, parameters={**query.parameters, name: extreme})
+                    self._backend.execute([changed], timeout=60)
+
+    def run_as_it_is(self, query: EngineQuery) -> Sums:
+        (table,) = self._backend.execute([query], timeout=60)
+        columns = [column.tolist() for column in table.sums]
+        return _sums((key, row) for key, row in zip(table.keys, zip(*columns, strict=True), strict=True))
+
+    def run_on_neighbours(self, query: EngineQuery) -> dict[str, Sums]:
+        """The sums without each scenario's rows."""
+        sql = query.sql
+        for table, owner in OWNERS.items():
+            other = f'"{owner}" IS DISTINCT FROM scenario.unit'
+            kept = f'CASE WHEN "{owner}" IS NULL THEN scenario.unowned ELSE {other} END'
+            sql = sql.replace(f'"main"."{table}"', f'(SELECT * FROM main."{table}" WHERE {kept})')
+        rows = self._connection.execute(
+            f"SELECT scenario.name, answer.* FROM scenarios AS scenario, LATERAL ({sql}) AS answer",
+            dict(query.parameters),
+        ).fetchall()
+        found: dict[str, list[tuple[Key, tuple[int, ...]]]] = {EVERYONE: [], UNOWNED: []}
+        found |= {f"unit {unit}": [] for unit in self.units}
+        for name, *row in rows:
+            found[name].append((tuple(row[: query.keys]), tuple(row[query.keys :])))
+        return {name: _sums(pairs) for name, pairs in found.items()}
+
+    def close(self) -> None:
+        self._backend.close()
+        self._connection.close()
+
+    def _run(self, query: EngineQuery) -> _Run:
+        whole = self.run_as_it_is(query)
+        without = self.run_on_neighbours(query)
+        if without.pop(EVERYONE) != whole:
+            raise AssertionError("the query answers something else beside its neighbours; the check is blind")
+        return _Run(whole, without)
+
+
+def _sums(pairs: Iterable[tuple[Key, tuple[int, ...]]]) -> Sums:
+    found: Sums = {}
+    for key, sums in pairs:
+        if key in found or any(isinstance(part, float) and math.isnan(part) for part in key):
+            raise AssertionError(f"a key comes twice or is not a number: {key}")
+        found[key] = sums
+    return found
+
+
+def _moved(whole: Sums, without: Sums, place: int) -> list[int]:
+    zeros = (0,) * (place + 1)
+    changes = [whole.get(key, zeros)[place] - without.get(key, zeros)[place] for key in whole.keys() | without.keys()]
+    return [abs(change) for change in changes if change]
+
+
+def _faults(
+    statistic: Statistic, measurement: Measurement, number: int, moved: list[int], scenario: str
+) -> Iterator[str]:
+    claim = statistic.sensitivity
+    if scenario == UNOWNED:
+        if moved:
+            yield f"sum {number} moved"
+        return
+    single = measurement.derivation.conclusion.single
+    if l0_is_enforced(statistic, measurement.bound, single=single) and len(moved) > claim.l0:
+        yield f"sum {number} moved in {len(moved)} cells, l0 is {claim.l0}"
+    if max(moved, default=0) > claim.linf:
+        yield f"sum {number} moved by {max(moved)} in one cell, linf is {claim.linf}"
+    if measurement.noises[number].law == "laplace":
+        if sum(moved) > claim.l1:
+            yield f"sum {number} moved by {sum(moved)}, l1 is {claim.l1}"
+    elif sum(change * change for change in moved) > claim.l2_squared:
+        yield f"sum {number} moved by {sum(change * change for change in moved)}, l2² is {claim.l2_squared}"
+
+
+def _threshold_faults(measurement: Measurement, whole: Sums, without: Sums, place: int) -> Iterator[str]:
+    """What the threshold of unknown keys needs: few keys of a unit's own, each counted once; and none that appear."""
+    own = whole.keys() - without.keys()
+    if len(own) > measurement.bound.groups:
+        yield f"{len(own)} keys vanished, at most {measurement.bound.groups} may"
+    if any(whole[key][place] > 1 for key in own):
+        yield "a key of one unit alone counts more than one"
+    if without.keys() - whole.keys():
+        yield "a key appeared"

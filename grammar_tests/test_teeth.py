@@ -1,0 +1,131 @@
+"""The neighbour check must notice when bounding is broken. Each way of breaking it is a mutation of the generator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from dpsql.generate import bounding, relations
+from grammar_tests.case import Case
+from grammar_tests.checks import neighbour_faults, oracle_faults
+from grammar_tests.lab import Dataset, Lab
+from grammar_tests.neighbours import EVERYONE, UNOWNED, Neighbourhood
+from grammar_tests.oracle import Oracle
+from grammar_tests.toy_data import OWNERS
+
+
+def _case(sql: str, policy: str = "zcdp") -> Case:
+    return Case(Path("teeth.txt"), 1, sql, "", policy)
+
+
+@pytest.fixture
+def dataset(lab: Lab) -> Iterator[Dataset]:
+    """One whose compiled queries are not kept for other tests."""
+    with closing(Dataset(lab.directory, "zcdp")) as made:
+        yield made
+
+
+def _faults(dataset: Dataset, dirty: Neighbourhood, sql: str) -> list[str]:
+    answer, asked = dataset.answer(_case(sql))
+    return list(neighbour_faults(answer.release, asked, dirty))
+
+
+def _edited(edit: Callable[[str], str], original: Callable[..., str]) -> Callable[..., str]:
+    return lambda *args, **options: edit(original(*args, **options))
+
+
+SUMS = "SELECT SUM(minutes) FROM visits"
+BY_KIND = "SELECT kind, COUNT(*), SUM(fee) FROM visits GROUP BY kind"
+BY_CLINIC = "SELECT clinic, COUNT(*), SUM(fee) FROM visits GROUP BY clinic"
+TIED = "rank() OVER (PARTITION BY owner ORDER BY 1) AS place"
+INCOME = "SELECT SUM(income), COUNT(*) FROM people"
+
+
+@pytest.mark.parametrize("sql", [SUMS, BY_KIND, BY_CLINIC, INCOME])
+def test_sound_bounding_passes(dataset: Dataset, dirty: Neighbourhood, sql: str) -> None:
+    assert _faults(dataset, dirty, sql) == []
+
+
+def test_a_missing_clamp_is_noticed(dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unclamped(self: object, i: int, statistic: object) -> str:
+        del self, statistic
+        return f"(TRY_CAST(e{i} AS BIGINT))"
+
+    monkeypatch.setattr(bounding._Bounding, "_on_grid", unclamped)
+    monkeypatch.setattr(relations.RelationWriter, "_normalised", lambda _, column: f'"{column.name}"')
+    assert _faults(dataset, dirty, "SELECT SUM(age) FROM people")
+
+
+def test_a_missing_clip_is_noticed(dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounding._Bounding, "_clipped", lambda _, inner, *_rest: inner)
+    assert _faults(dataset, dirty, BY_KIND)
+
+
+def test_a_missing_cut_of_one_cell_is_noticed(
+    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        bounding._Bounding, "_per", lambda _, i, _statistic: f"CAST(COALESCE(SUM(v{i}), 0) AS BIGINT) AS s{i}"
+    )
+    assert _faults(dataset, dirty, SUMS)
+
+
+def test_a_missing_limit_on_keys_is_noticed(
+    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounding._Bounding, "_limited", lambda _, inner, *_rest: inner)
+    found = _faults(dataset, dirty, BY_CLINIC)
+    assert any("keys vanished" in fault for fault in found)
+
+
+def test_a_limit_that_lets_ties_pass_is_noticed(
+    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tied(sql: str) -> str:
+        return re.sub(r"row_number\(\) OVER \(PARTITION BY owner ORDER BY .*\) AS place", TIED, sql)
+
+    monkeypatch.setattr(bounding._Bounding, "_limited", _edited(tied, bounding._Bounding._limited))
+    assert _faults(dataset, dirty, BY_CLINIC)
+
+
+def test_rows_without_owner_are_noticed(
+    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = relations.RelationWriter._scan
+    edit = _edited(lambda sql: sql.split(" WHERE ")[0], original)
+    monkeypatch.setattr(relations.RelationWriter, "_scan", edit)
+    found = _faults(dataset, dirty, "SELECT COUNT(*) FROM visits")
+    assert any(UNOWNED in fault for fault in found)
+
+
+def test_a_wrong_answer_is_noticed(dataset: Dataset, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = _case("SELECT COUNT(*) FILTER (WHERE age > 40) FROM people")
+    assert list(oracle_faults(case, dataset.answer(case)[0], oracle)) == []
+    changed = _case("SELECT COUNT(*) FROM people")
+    assert list(oracle_faults(case, dataset.answer(changed)[0], oracle))
+    monkeypatch.setattr(bounding._Bounding, "_declared", lambda *_: "FALSE")
+    empty = _case("SELECT state, COUNT(*) FROM people GROUP BY state")
+    assert list(oracle_faults(empty, dataset.answer(empty)[0], oracle))
+
+
+@pytest.mark.parametrize("sql", [SUMS, BY_KIND, BY_CLINIC, INCOME])
+def test_neighbours_in_one_query_are_the_neighbours(
+    lab: Lab, dataset: Dataset, dirty: Neighbourhood, tmp_path: Path, sql: str
+) -> None:
+    """The same as a database from which the unit's rows were deleted."""
+    _, asked = dataset.answer(_case(sql))
+    path = tmp_path / "without.duckdb"
+    path.write_bytes((lab.directory / "dirty.duckdb").read_bytes())
+    with duckdb.connect(str(path)) as connection:
+        for table, owner in OWNERS.items():
+            connection.execute(f'DELETE FROM "{table}" WHERE "{owner}" = 1')
+    with closing(Neighbourhood(path)) as without:
+        for query in asked[0]:
+            together = dirty.run_on_neighbours(query)
+            assert without.run_as_it_is(query) == together["unit 1"]
+            assert together["unit 1"] != together[EVERYONE]
