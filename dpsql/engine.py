@@ -19,9 +19,10 @@ from typing import cast
 import numpy as np
 
 from dpsql.backends import Backend
-from dpsql.errors import BudgetExhausted, NotSupported, TooManyRows
+from dpsql.errors import BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
 from dpsql.explain import price_text
 from dpsql.generate.dialect import DUCKDB
+from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Ledger, Purchase
 from dpsql.noise.apply import add_noise
@@ -90,6 +91,14 @@ class Engine:
             release = compile_release(plan, self.catalog, self.accountant, settings, DUCKDB)
         except RecursionError:
             raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
+        except Error:
+            raise
+        except Exception as error:
+            # A defect of ours. It depends on the query alone, for no data was read; still, say nothing of its insides.
+            raise InternalError(
+                f"the query could not be compiled (log id {log_engine_error(error)})",
+                hint="The owner finds the cause in the log under this id.",
+            ) from None
         with self._lock:
             self._releases[key] = release
             while len(self._releases) > CACHED_RELEASES:

@@ -214,6 +214,23 @@ class OutOfRange(DataError):
     sqlstate = "22003"
 
 
+class CannotCast(ProgrammingError):
+    """There is no cast between the two types."""
+
+    sqlstate = "42846"
+
+
+class UnknownType(ProgrammingError):
+    sqlstate = "42704"
+
+    def __init__(self, name: str, *, position: int | None = None) -> None:
+        super().__init__(f'type "{name}" does not exist', position=position)
+
+
+class InvalidEscape(DataError):
+    sqlstate = "22025"
+
+
 class InvalidText(DataError):
     """A quoted literal cannot be read as a value of its type."""
 

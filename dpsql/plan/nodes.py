@@ -242,7 +242,7 @@ _Call = TypeVar("_Call", Aggregated, Windowed)
 
 def _same_kind(before: _Call, after: Scalar) -> _Call:
     assert type(after) is type(before)
-    return after  # type: ignore[return-value]
+    return after
 
 
 def nodes(plan: Plan) -> Iterator[Plan]:

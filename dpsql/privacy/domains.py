@@ -16,7 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from dpsql.plan.evaluate import NotConstant, cast, evaluate, truncate
-from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar, refs
+from dpsql.plan.scalars import Call, Case, Const, InStage, Op, Ref, Scalar, StageValue, refs
 from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.intervals import interval
 from dpsql.types import Kind, Value
@@ -64,6 +64,8 @@ def _domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
                     return tuple(cast(value, inner.type, node.type) for value in source)
                 except NotConstant:
                     return None
+        case StageValue(type=type_) | InStage(type=type_) if type_.kind is Kind.BOOLEAN:
+            return (False, True)
         case _:
             return None
     return _enumerated(node, facts, limit)

@@ -16,8 +16,10 @@ from sqlglot import exp
 
 from dpsql.errors import (
     BadSetting,
-    DataError,
+    CannotCast,
+    Error,
     GroupingError,
+    InvalidEscape,
     NotSupported,
     SqlSyntaxError,
     TypeMismatch,
@@ -43,6 +45,9 @@ class _Interval:
     months: int
     days: int
     seconds: Decimal
+
+
+_ONLY_DATES = "an interval can only be added to a date or timestamp"
 
 
 class Expressions:
@@ -73,7 +78,12 @@ class Expressions:
             raise NotSupported(f"{_readable(node)} is not supported", position=position(node))
         rule, allowed = handler
         check_arguments(node, allowed)
-        return rule(self, node, scope)
+        try:
+            return rule(self, node, scope)
+        except Error as error:
+            # The innermost expression that has a place in the text.
+            error.position = position(node) if error.position is None else error.position
+            raise
 
     def _function_name(self, node: exp.Func) -> str:
         """A function's name as it was written; sqlglot keeps only its own."""
@@ -109,7 +119,7 @@ class Expressions:
 
     def _column(self, node: exp.Column, scope: Scope) -> Scalar:
         if isinstance(node.this, exp.Star):
-            raise SqlSyntaxError("* stands where a value is needed", position=position(node))
+            raise NotSupported("a whole row as a value is not supported", position=position(node))
         return scope.find(node)
 
     def _literal(self, node: exp.Literal, _: Scope) -> Scalar:
@@ -191,12 +201,13 @@ class Expressions:
         return Call(Op.NOT, (result,), BOOLEAN) if isinstance(node, exp.NullSafeEQ) else result
 
     def _like(self, node: exp.Expression, scope: Scope, escape: str = "\\") -> Scalar:
-        value = coerce(self.typed(node.this, scope), TEXT)
-        pattern = coerce(self.typed(node.expression, scope), TEXT)
+        value, pattern = self._text(node.this, scope), self._text(node.expression, scope)
         if not isinstance(pattern, Const) or not isinstance(pattern.value, str):
-            raise NotSupported("LIKE needs a constant pattern", position=position(node))
+            raise NotSupported(
+                "LIKE needs a constant pattern", hint="Write the pattern as a literal.", position=position(node)
+            )
         if (len(pattern.value) - len(pattern.value.rstrip(escape))) % 2:
-            raise DataError("LIKE pattern must not end with escape character", position=position(node))
+            raise InvalidEscape("LIKE pattern must not end with escape character", position=position(node))
         op = Op.ILIKE if isinstance(node, exp.ILike) else Op.LIKE
         result = Call(op, (value, pattern), BOOLEAN, escape)
         return Call(Op.NOT, (result,), BOOLEAN) if node.args.get("negate") else result
@@ -218,6 +229,8 @@ class Expressions:
             left = coerce(left, right.type)
         if right.type.kind is Kind.UNKNOWN and left.type.is_numeric:
             right = coerce(right, left.type)
+        if Kind.INTERVAL in (left.type.kind, right.type.kind):
+            raise NotSupported("arithmetic with intervals is not supported", position=position(node))
         result = arithmetic_type(op, left.type, right.type)
         if result is None:
             raise UnknownOperator(
@@ -242,7 +255,7 @@ class Expressions:
         if value.type.kind is Kind.UNKNOWN:
             return coerce(value, DOUBLE)
         if not value.type.is_numeric:
-            raise TypeMismatch(f"expected a number, found {value.type.kind.value}", position=position(node))
+            raise UnknownOperator(f"expected a number, found {value.type.kind.value}", position=position(node))
         return value
 
     def _sign(self, node: exp.Expression, scope: Scope) -> Scalar:
@@ -319,7 +332,7 @@ class Expressions:
             value = coerce(value, target)
             return value if value.type.kind is not Kind.UNKNOWN else Const(None, target)
         if (value.type.kind, target.kind) not in _CASTS:
-            raise TypeMismatch(
+            raise CannotCast(
                 f"cannot cast type {value.type.kind.value} to {target.kind.value}", position=position(node)
             )
         if value.type.kind is target.kind and target.kind is not Kind.DECIMAL:
@@ -340,12 +353,16 @@ class Expressions:
         kind = to.this
         name = kind.name if isinstance(kind, exp.DType) else str(kind)
         if to.args.get("nested") or name not in _TYPES:
-            raise NotSupported(f"casts to {name.lower()} are not supported", position=position(to))
+            raise NotSupported("casts to this type are not supported", position=position(to))
         parts = [str(part.this.this) for part in to.expressions]
         if name == "DECIMAL" and parts:
+            if not all(part.isdigit() for part in parts):
+                raise SqlSyntaxError("the precision of numeric must be a whole number")
             precision, scale = int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
-            if not 0 < precision <= 38 or not 0 <= scale <= precision:
-                raise NotSupported("numeric holds at most 38 digits here", position=position(to))
+            if not 0 < precision <= 38:
+                raise NotSupported("numeric holds between 1 and 38 digits here")
+            if scale > precision:
+                raise NotSupported("a scale beyond the precision of numeric is not supported")
             return decimal_type(precision, scale)
         if parts and name in ("VARCHAR", "CHAR", "TIMESTAMP"):
             raise NotSupported(f"{name.lower()} with a length is not supported", position=position(to))
@@ -356,13 +373,13 @@ class Expressions:
     def _text(self, node: exp.Expression, scope: Scope) -> Scalar:
         value = self.typed(node, scope)
         if value.type.kind is not Kind.TEXT:
-            raise TypeMismatch(f"expected text, found {value.type.kind.value}", position=position(node))
+            raise UnknownOperator(f"expected text, found {value.type.kind.value}", position=position(node))
         return value
 
     def _concat(self, node: exp.DPipe, scope: Scope) -> Scalar:
         left, right = self.typed(node.this, scope), self.typed(node.expression, scope)
         if Kind.TEXT not in (left.type.kind, right.type.kind):
-            raise TypeMismatch("|| needs text on at least one side", position=position(node))
+            raise UnknownOperator("|| needs text on at least one side", position=position(node))
         parts = tuple(part if part.type.kind is Kind.TEXT else self._as_text(part, node) for part in (left, right))
         return Call(Op.CONCAT, parts, TEXT)
 
@@ -399,12 +416,12 @@ class Expressions:
             case _:
                 return None
 
-    def _moment(self, node: exp.Expression, scope: Scope) -> Scalar:
+    def _moment(self, node: exp.Expression, scope: Scope, otherwise: str = _ONLY_DATES) -> Scalar:
         value = self.scalar(node, scope)
         if value.type.kind is Kind.UNKNOWN:
             value = coerce(value, TIMESTAMP)
         if not value.type.is_temporal:
-            raise TypeMismatch("an interval can only be added to a date or timestamp", position=position(node))
+            raise UnknownOperator(otherwise, position=position(node))
         return value
 
     def _shift(self, moment: Scalar, by: _Interval, sign: int) -> Scalar:
@@ -424,10 +441,10 @@ class Expressions:
         return Const(float((found.months * 30 + found.days) * 86400 + found.seconds), INTERVAL)
 
     def _extract(self, node: exp.Extract, scope: Scope) -> Scalar:
-        part = str(node.this.this).lower()
+        part = str(node.this.this).lower() if isinstance(node.this, exp.Var) else ""
         value = self.scalar(node.expression, scope)
         if value.type.kind is Kind.UNKNOWN:
-            raise TypeMismatch("EXTRACT needs a date or timestamp", position=position(node))
+            raise UnknownOperator("EXTRACT needs a date or timestamp", position=position(node))
         if value.type.kind is Kind.INTERVAL and isinstance(value, Call):
             if part == "epoch":
                 return Call(Op.SECONDS_BETWEEN, value.args, DOUBLE)
@@ -436,21 +453,25 @@ class Expressions:
                 return Call(Op.CAST, (Call(Op.TRUNC, (days,), DOUBLE),), decimal_type(10, 0))
             raise NotSupported(f"EXTRACT({part}) of an interval is not supported", position=position(node))
         if not value.type.is_temporal:
-            raise TypeMismatch("EXTRACT needs a date or timestamp", position=position(node))
+            raise UnknownOperator("EXTRACT needs a date or timestamp", position=position(node))
         if part == "epoch":
             return Call(Op.EXTRACT, (value,), DOUBLE, "epoch")
         if part not in EXTRACT_DIGITS:
             raise NotSupported(f"EXTRACT({part}) is not supported", position=position(node))
         if value.type.kind is Kind.DATE and part in ("hour", "minute", "second"):
-            value = coerce(value, TIMESTAMP)
+            raise NotSupported(f'unit "{part}" not supported for type date', position=position(node))
         digits, scale = EXTRACT_DIGITS[part]
         return Call(Op.EXTRACT, (value,), decimal_type(digits + scale, scale), part)
 
     def _date_trunc(self, node: exp.Expression, scope: Scope) -> Scalar:
-        unit = str(node.args["unit"].this).lower()
+        given = node.args["unit"]
+        if not isinstance(given, exp.Var | exp.Literal):
+            raise NotSupported("date_trunc needs a constant unit", position=position(node))
+        unit = str(given.this).lower()
         if unit not in TRUNC_UNITS:
-            raise NotSupported(f"date_trunc('{unit}') is not supported", position=position(node))
-        value = self._moment(node.this, scope)
+            units = ", ".join(sorted(TRUNC_UNITS))
+            raise NotSupported(f"date_trunc('{unit}') is not supported", hint=f"There are {units}.")
+        value = self._moment(node.this, scope, "date_trunc needs a date or timestamp")
         return Call(Op.DATE_TRUNC, (coerce(value, TIMESTAMP),), TIMESTAMP, unit)
 
     # --- subqueries ---
@@ -488,10 +509,10 @@ class Expressions:
         for arg in args:
             refuse_aggregates(arg, f"the argument of {function.value}")
         return Aggregated(
-            function, self._arguments(function, args, at), _result_type(function, args), distinct, None, at
+            function, self._arguments(function, args, node), _result_type(function, args), distinct, None, at
         )
 
-    def _arguments(self, function: Agg, args: list[Scalar], at: int | None) -> tuple[Scalar, ...]:
+    def _arguments(self, function: Agg, args: list[Scalar], node: exp.Expression) -> tuple[Scalar, ...]:
         if function in (Agg.COUNT, Agg.MIN, Agg.MAX):
             return tuple(args)
         if function in (Agg.BOOL_AND, Agg.BOOL_OR):
@@ -499,7 +520,9 @@ class Expressions:
         else:
             wanted = all(arg.type.is_numeric for arg in args)
         if not wanted:
-            raise UnknownFunction(f"{function.value}({args[0].type.kind.value})", position=at)
+            name = self._function_name(node) if isinstance(node, exp.Func) else function.value
+            given = ", ".join(arg.type.kind.value for arg in args)
+            raise UnknownFunction(f"{name}({given})", position=position(node))
         return tuple(args)
 
     def _grouping(self, node: exp.Grouping, scope: Scope) -> Scalar:
@@ -672,7 +695,7 @@ def _rounded(op: Op) -> Rule:
                 raise NotSupported("digits outside -10 to 20 are not supported", position=position(node))
             return Call(op, (value, constant(digits)), decimal_type(whole + scale, scale))
         if given is not None:
-            raise TypeMismatch(
+            raise UnknownOperator(
                 f"function {op.value}(double precision, integer) does not exist",
                 hint="Cast the argument to numeric with a precision and scale, as in x::numeric(20, 6).",
                 position=position(node),
@@ -771,6 +794,9 @@ _REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
     exp.GroupConcat: ("string_agg", "It would return values of single rows."),
     exp.ArrayAgg: ("array_agg", "It would return values of single rows."),
     exp.AnyValue: ("any_value", "It would return values of single rows."),
+    exp.Any: ("ANY", "Use IN with a list or a subquery."),
+    exp.All: ("ALL", "Use NOT IN, or compare with an aggregate."),
+    exp.Collate: ("COLLATE", None),
     exp.Tuple: ("a row of several values", "Compare the columns one by one."),
 }
 

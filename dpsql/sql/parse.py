@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError
+from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
 
 MAX_TEXT = 100_000
 MAX_TOKENS = 20_000
@@ -159,6 +159,8 @@ def _check_first_word(token: Token) -> None:
 
 def _check_tokens(tokens: list[Token], text: str) -> None:
     depth = 0
+    casts: list[bool] = []  # for each open parenthesis, whether it is that of a CAST
+    before: Token | None = None
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         kind = token.token_type
         if kind in (TokenType.L_PAREN, TokenType.CASE):
@@ -167,10 +169,25 @@ def _check_tokens(tokens: list[Token], text: str) -> None:
                 raise NotSupported(f"expressions are nested more than {MAX_NESTING} deep", position=token.start + 1)
         elif kind in (TokenType.R_PAREN, TokenType.END):
             depth -= 1
+        if kind is TokenType.L_PAREN:
+            casts.append(before is not None and before.text.upper() == "CAST")
+        elif kind is TokenType.R_PAREN and casts:
+            casts.pop()
+        if before is not None and (
+            before.token_type is TokenType.DCOLON
+            or (before.token_type is TokenType.ALIAS and casts and casts[-1] and kind is not TokenType.R_PAREN)
+        ):
+            _check_type_name(token, following)
+        if before is not None and before.text.upper() in ("IS", "NOT") and token.text.upper() == "UNKNOWN":
+            raise NotSupported("IS UNKNOWN is not supported", hint="Use IS NULL.", position=token.start + 1)
+        before = token
         if kind in _STRINGS:
             raise NotSupported(
                 "this kind of string literal is not supported", hint="Write '…'.", position=token.start + 1
             )
+        if _is_operator(token) and token.text not in _OPERATORS:
+            what = "an array" if token.text in "[]" else f"the operator {token.text}"
+            raise NotSupported(f"{what} is not supported", position=token.start + 1)
         if kind in _FOREIGN:
             raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
         if following is None:
@@ -189,6 +206,36 @@ def _check_tokens(tokens: list[Token], text: str) -> None:
         ):
             raise SqlSyntaxError(f'syntax error at or near "{following.text}"', position=following.start + 1)
 
+
+def _is_operator(token: Token) -> bool:
+    if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER, *_STRINGS):
+        return False
+    return not any(character.isalnum() or character == "_" for character in token.text)
+
+
+def _check_type_name(token: Token, following: Token | None) -> None:
+    """The name of a type: sqlglot takes those of many databases for PostgreSQL's."""
+    name = token.text.lower()
+    if token.token_type is TokenType.IDENTIFIER or (name not in _TYPES and name not in _OTHER_TYPES):
+        raise UnknownType(token.text, position=token.start + 1)
+    sized = following is not None and following.token_type is TokenType.L_PAREN
+    if name in _OTHER_TYPES or (sized and name not in ("numeric", "decimal", "dec")):
+        size = "(n)" if sized else ""
+        hint = "Use double precision." if name in ("real", "float4", "float") else None
+        raise NotSupported(f"casts to {name}{size} are not supported", hint=hint, position=token.start + 1)
+
+
+_TYPES = frozenset(
+    "int integer int2 int4 int8 smallint bigint numeric decimal dec double float float8 text varchar boolean bool date "
+    "timestamp interval".split()
+) | {"double precision", "character varying"}
+# Types of PostgreSQL that dpsql does not compute with.
+_OTHER_TYPES = frozenset(
+    "real float4 char character bpchar name bytea time timetz timestamptz json jsonb uuid xml money bit varbit inet "
+    "cidr macaddr point line circle box path polygon oid regclass tsvector tsquery int4range int8range daterange numrange "
+    "tsrange tstzrange serial bigserial".split()
+)
+_OPERATORS = frozenset("( ) , . + - * / % = < > <= >= <> != || :: $".split())
 
 _WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 

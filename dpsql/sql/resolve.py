@@ -268,6 +268,9 @@ class Resolver:
         match node:
             case exp.Table():
                 check_arguments(node, {"this", "db", "alias", "joins"})
+                start = node.this.meta.get("start")
+                if isinstance(start, int) and self._text[start] == "'":
+                    raise SqlSyntaxError("a string stands where a table name is needed", position=start + 1)
                 if not isinstance(node.this, exp.Identifier):
                     raise NotSupported("functions in FROM are not supported", position=position(node))
                 plan, alias = self._table(node, context)
@@ -315,7 +318,9 @@ class Resolver:
             plan = self.query(cte.this, replace(own, empty=own.empty or context.empty))
             return self._renamed(plan, cte), name
         full = name if schema is None else f"{folded(schema)}.{name}"
-        table = self._catalog.tables.get(full)
+        # A dot inside a quoted name is part of the name, and no declared name has one.
+        dotted = "." in name or (schema is not None and "." in folded(schema))
+        table = None if dotted else self._catalog.tables.get(full)
         if table is None:
             raise UnknownTable(full, position=position(node))
         return self._scan(table, context.empty), name
@@ -427,7 +432,7 @@ class Resolver:
     def _group_key(self, node: exp.Expression, items: list[tuple[str, Scalar]], scope: Scope) -> Scalar:
         while isinstance(node, exp.Paren):
             node = node.this
-        if isinstance(node, exp.Literal) and not node.is_string:
+        if _is_constant(node):
             return items[_list_position(node, len(items), "GROUP BY")][1]
         if isinstance(node, exp.Column) and not node.args.get("table"):
             # An input column comes before an output name, as in PostgreSQL.
@@ -639,8 +644,17 @@ def _no_windows(value: Scalar, clause: str) -> Scalar:
     return value
 
 
-def _list_position(node: exp.Literal, count: int, clause: str) -> int:
-    text = str(node.this)
+def _is_constant(node: exp.Expression) -> bool:
+    return isinstance(node, exp.Literal) or (isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal))
+
+
+def _list_position(node: exp.Expression, count: int, clause: str) -> int:
+    """A constant in GROUP BY or ORDER BY is the position of an output column, and must be one."""
+    negative = isinstance(node, exp.Neg)
+    number = node.this if negative else node
+    if number.is_string or not str(number.this).isdigit():
+        raise SqlSyntaxError(f"non-integer constant in {clause}", position=position(node))
+    text = f"-{number.this}" if negative else str(number.this)
     if not text.isdigit() or not 1 <= int(text) <= count:
         raise InvalidReference(f"{clause} position {text} is not in select list", position=position(node))
     return int(text) - 1
@@ -648,7 +662,7 @@ def _list_position(node: exp.Literal, count: int, clause: str) -> int:
 
 def _output_index(node: exp.Expression, names: list[str]) -> int | None:
     """The output column that an ORDER BY item names by position or by name, if it does."""
-    if isinstance(node, exp.Literal) and not node.is_string:
+    if _is_constant(node):
         return _list_position(node, len(names), "ORDER BY")
     if isinstance(node, exp.Column) and not node.args.get("table"):
         name = folded(node.this)
@@ -721,11 +735,12 @@ def _column_name(node: exp.Expression, text: str) -> str:
             return type(node).__name__.lower()
         case exp.Trim():
             return "btrim"
+        case exp.Extract():
+            return "extract"
         case exp.Func():
             start, end = node.meta.get("start"), node.meta.get("end")
             written = text[start : end + 1].lower() if isinstance(start, int) and isinstance(end, int) else ""
-            fallback = "extract" if isinstance(node, exp.Extract) else "?column?"
-            return written if written.isidentifier() else fallback
+            return written if written.isidentifier() else "?column?"
         case _:
             return "?column?"
 
