@@ -38,6 +38,7 @@ from dpsql.plan.nodes import (
     scalars,
 )
 from dpsql.plan.scalars import (
+    FALSE,
     Agg,
     Aggregated,
     Call,
@@ -314,6 +315,12 @@ class _Compiler:
 
     def _stage(self, node: Subquery) -> Scalar:
         """A subquery in a private expression: released or public, so a constant by the time it is needed."""
+        if node.kind == "in" and node.arg is not None and is_unit(node.arg) and is_private(node.plan):
+            raise NotSupported(
+                "unit IN (SELECT …) can only stand in WHERE, joined to other conditions by AND",
+                hint="Select the unit itself in the subquery, and move the condition to the top of WHERE.",
+                position=node.position,
+            )
         if is_private(node.plan):
             raise NotSupported(
                 "this subquery would compare rows of different units",
@@ -388,6 +395,8 @@ class _Compiler:
         inner = predicate.args[0] if negated and isinstance(predicate, Call) else predicate
         if isinstance(inner, Subquery) and inner.kind == "in" and inner.arg is not None and is_unit(inner.arg):
             source = inner.plan
+            if _is_empty(source):
+                return child if negated else Filter(child, FALSE)
             if is_private(source) and source.fields[0].unit and not _free_fields(source):
                 return SemiJoin(child, self._private(source), negated)
         return Filter(child, self._private_scalar(predicate))
@@ -689,6 +698,17 @@ def _conjuncts(predicate: Scalar) -> Iterator[Scalar]:
             yield from _conjuncts(part)
     else:
         yield predicate
+
+
+def _is_empty(plan: Plan) -> bool:
+    """Whether a relation is known to have no rows."""
+    match plan:
+        case Empty():
+            return True
+        case Filter() | Project() | Sort() | Distinct() | Window():
+            return _is_empty(plan.child)
+        case _:
+            return False
 
 
 def _free_fields(plan: Plan) -> set[int]:

@@ -37,10 +37,16 @@ class Type:
     precision: int = 0
     scale: int = 0
     big: bool = False  # an integer that PostgreSQL calls bigint: its SUM is numeric, not bigint
+    numeric: bool = False  # double precision that PostgreSQL calls numeric: it rounds halves away from zero
 
     @property
     def is_numeric(self) -> bool:
         return self.kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
+
+    @property
+    def is_exact(self) -> bool:
+        """Integer or numeric in PostgreSQL, however it is computed here."""
+        return self.kind in (Kind.INTEGER, Kind.DECIMAL) or self.numeric
 
     @property
     def is_temporal(self) -> bool:
@@ -50,12 +56,13 @@ class Type:
         if self.kind is Kind.DECIMAL:
             return f"numeric({self.precision},{self.scale})"
         name: str = self.kind.value
-        return name
+        return "numeric" if self.numeric else name
 
 
 BOOLEAN = Type(Kind.BOOLEAN)
 BIGINT = Type(Kind.INTEGER, INT_DIGITS, big=True)
 DOUBLE = Type(Kind.DOUBLE)
+NUMERIC = Type(Kind.DOUBLE, numeric=True)
 TEXT = Type(Kind.TEXT)
 DATE = Type(Kind.DATE)
 TIMESTAMP = Type(Kind.TIMESTAMP)
@@ -77,7 +84,7 @@ def integer(digits: int, *, big: bool | None = None) -> Type:
 
 
 def decimal(precision: int, scale: int) -> Type:
-    """A decimal; where 38 digits cannot hold it, double precision."""
+    """A decimal; where 38 digits cannot hold it, a double that stands for PostgreSQL's numeric."""
     if precision > MAX_DIGITS or scale > MAX_DIGITS:
-        return DOUBLE
+        return NUMERIC
     return Type(Kind.DECIMAL, max(precision, scale, 1), scale)

@@ -28,7 +28,7 @@ from dpsql.plan.scalars import (
     Subquery,
     Windowed,
 )
-from dpsql.types import INT_DIGITS, TIMESTAMP, Kind, Type, Value, exact_decimal
+from dpsql.types import DOUBLE, INT_DIGITS, MAX_DIGITS, TIMESTAMP, Kind, Type, Value, exact_decimal
 
 # Every date and timestamp lies between these, or is NULL.
 FIRST_DAY = "0001-01-01"
@@ -110,6 +110,8 @@ class ScalarWriter:
                 return self._integer(node, args)
             case Op.ADD | Op.SUB | Op.MUL if node.type.kind is Kind.DECIMAL:
                 return self._decimal(node, args)
+            case Op.DIV if all(arg.type.kind in (Kind.INTEGER, Kind.DECIMAL) for arg in node.args):
+                return self._quotient(node, args)
             case Op.LIKE | Op.ILIKE:
                 return self._like(node, args)
             case Op.IN:
@@ -117,12 +119,17 @@ class ScalarWriter:
             case Op.LEAST | Op.GREATEST | Op.COALESCE:
                 return f"{node.op.name}({', '.join(args)})"
             case Op.CAST:
-                text = dialect.try_cast.format(args[0], type=self.type(node.type))
+                whole = node.type.kind is Kind.INTEGER and node.args[0].type.numeric
+                value = f"round({args[0]})" if whole else args[0]
+                text = dialect.try_cast.format(value, type=self.type(node.type))
                 # Text can name dates that no other expression may meet.
                 made = node.type.is_temporal and node.args[0].type.kind is Kind.TEXT
                 return f"(CASE WHEN {self.in_calendar(text, node.type)} THEN {text} END)" if made else text
             case Op.ADD_MONTHS | Op.ADD_SECONDS:
                 return self._shifted(node, args)
+            case Op.ROUND if node.args[0].type.numeric:
+                places = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], Const) else 0
+                return f"round({args[0]}, {places})"
             case Op.ROUND if node.type.kind is Kind.DOUBLE:
                 return f"round_even({args[0]}, 0)"
             case Op.ROUND | Op.TRUNC if node.type.kind is Kind.DECIMAL:
@@ -169,6 +176,20 @@ class ScalarWriter:
         template = "({0} // NULLIF({1}, 0))" if node.op is Op.DIV else self._dialect.templates[node.op]
         text = template.format(*args)
         return self._dialect.try_cast.format(text, type=self.type(node.type)) if wide else text
+
+    def _quotient(self, node: Call, args: list[str]) -> str:
+        """A quotient of exact numbers: both are made whole first, so that 21 / 0.7 is 30 and not a little more."""
+        scale = max(arg.type.scale for arg in node.args)
+        double = self.type(DOUBLE)
+        whole = []
+        for text, arg in zip(args, node.args, strict=True):
+            if scale and arg.type.kind is Kind.DECIMAL and arg.type.precision + scale < MAX_DIGITS:
+                wide = self.type(Type(Kind.DECIMAL, max(arg.type.precision, 19), arg.type.scale))
+                ten = f"CAST({10**scale} AS {self.type(Type(Kind.DECIMAL, scale + 1))})"
+                whole.append(f"CAST(CAST({text} AS {wide}) * {ten} AS {double})")
+            else:
+                whole.append(f"CAST({text} AS {double})" + (f" * {10**scale}" if scale else ""))
+        return f"({whole[0]} / NULLIF({whole[1]}, 0))"
 
     def _decimal(self, node: Call, args: list[str]) -> str:
         """Decimal arithmetic in exactly the digits the result may have, so that it cannot overflow."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
 
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar
 from dpsql.types import Kind, Type, Value
@@ -98,7 +99,7 @@ def cast(value: Value, source: Type, target: Type) -> Value:
         case Kind.INTEGER, Decimal():
             return int(value.quantize(Decimal(1), ROUND_HALF_UP))
         case Kind.INTEGER, float() if math.isfinite(value):
-            return round(value)
+            return _half_away(value) if source.numeric else round(value)
         case Kind.TEXT, int() if not isinstance(value, bool):
             return str(value)
         case Kind.TIMESTAMP, date() if not isinstance(value, datetime):
@@ -107,6 +108,10 @@ def cast(value: Value, source: Type, target: Type) -> Value:
             return value.date()
         case _:
             raise NotConstant
+
+
+def _half_away(value: float) -> int:
+    return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
 def _kleene(values: list[Value], *, stop: bool) -> Value:
@@ -121,19 +126,19 @@ def _divide(node: Call, left: Value, right: Value) -> Value:
     if node.type.kind is Kind.INTEGER:
         quotient = abs(int(left)) // abs(int(right))  # type: ignore[arg-type]
         return quotient if (left < 0) == (right < 0) else -quotient  # type: ignore[operator]
-    return float(left) / float(right)  # type: ignore[arg-type]
+    return float(Fraction(left) / Fraction(right))  # type: ignore[arg-type]
 
 
 def _modulo(_: Call, left: int, right: int) -> Value:
     return None if right == 0 else int(math.copysign(1, left)) * (abs(left) % abs(right))
 
 
-def _round(_: Call, value: Value, digits: Value = 0) -> Value:
+def _round(node: Call, value: Value, digits: Value = 0) -> Value:
     if isinstance(value, Decimal):
         return value.quantize(Decimal(1).scaleb(-int(digits)), ROUND_HALF_UP)  # type: ignore[arg-type]
     if digits != 0:
         raise NotConstant
-    return float(round(value))  # type: ignore[arg-type]
+    return float(_half_away(value) if node.args[0].type.numeric else round(value))  # type: ignore[arg-type]
 
 
 def _whole(rounding: Callable[[Value], int]) -> Callable[..., Value]:

@@ -52,6 +52,11 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
             return _point(Fraction(0)) if value is None else UNBOUNDED if number is None else _point(number)
         case Ref(field=field):
             return facts.get(field.id, NOTHING).interval
+        case Case(default=default) if (caps := _clamp_of(node)) is not None:
+            found = interval(default, facts)
+            lows = [low for low in (found.low, caps.low) if low is not None]
+            highs = [high for high in (found.high, caps.high) if high is not None]
+            return Interval(max(lows) if lows else None, min(highs) if highs else None)
         case Case(branches=branches, default=default):
             results = [then for _, then in branches] + [default]
             return _hull([interval(result, facts) for result in results if not _is_null(result)])
@@ -65,6 +70,24 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
             return _RULES[op](node, [interval(arg, facts) for arg in args])
         case Subquery() | StageValue() | InStage() | Aggregated() | Windowed():
             return UNBOUNDED
+
+
+def _clamp_of(node: Case) -> Interval | None:
+    """The bounds of CASE WHEN x < low THEN low WHEN x > high THEN high ELSE x END, if a CASE is one."""
+    low = high = None
+    for when, then in node.branches:
+        if not (isinstance(when, Call) and when.args[0] == node.default and when.args[1:] == (then,)):
+            return None
+        bound = as_number(then.value) if isinstance(then, Const) else None
+        if bound is None:
+            return None
+        if when.op in (Op.LT, Op.LE) and low is None:
+            low = bound
+        elif when.op in (Op.GT, Op.GE) and high is None:
+            high = bound
+        else:
+            return None
+    return None if low is not None and high is not None and low > high else Interval(low, high)
 
 
 def _in_calendar(found: Interval, per_day: int) -> Interval:
@@ -247,6 +270,8 @@ def never_null(node: Scalar, facts: Facts) -> bool:
     """Whether an expression has a value in every row."""
     if isinstance(node, Call) and node.op in (Op.NEG, Op.CAST) and node.args[0].type.is_numeric:
         return never_null(node.args[0], facts)
+    if isinstance(node, Case):
+        return all(never_null(part, facts) for part in (*(then for _, then in node.branches), node.default))
     if isinstance(node, Ref):
         return not facts.get(node.field.id, NOTHING).nullable
     return isinstance(node, Const) and node.value is not None

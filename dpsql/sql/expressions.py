@@ -31,7 +31,7 @@ from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Op, Ref, Scalar, SortKey, Subquery, Windowed, walk
 from dpsql.sql.names import Scope, folded, position
 from dpsql.sql.typing import arithmetic_type, coerce, constant, decimal_constant, integer_constant, sum_type, unify
-from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, TEXT, TIMESTAMP, UNKNOWN, Kind, Type, Value
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, UNKNOWN, Kind, Type, Value
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
 
@@ -78,6 +78,7 @@ class Expressions:
             raise NotSupported(f"{_readable(node)} is not supported", position=position(node))
         rule, allowed = handler
         check_arguments(node, allowed)
+        self._check_name(node)
         try:
             return rule(self, node, scope)
         except Error as error:
@@ -91,6 +92,14 @@ class Expressions:
         if isinstance(start, int) and isinstance(end, int):
             return self._source[start : end + 1].lower()
         return str(node.this).lower() if isinstance(node, exp.Anonymous) else node.sql_name().lower()
+
+    def _check_name(self, node: exp.Expression) -> None:
+        """Refuse the names that other databases have for a function."""
+        names = _NAMES.get(type(node))
+        if names is not None and isinstance(node, exp.Func) and isinstance(node.meta.get("start"), int):
+            written = self._function_name(node)
+            if written not in names:
+                raise UnknownFunction(written, position=position(node))
 
     def typed(self, node: exp.Expression, scope: Scope) -> Scalar:
         """An expression whose type is settled: a bare string is text."""
@@ -232,13 +241,17 @@ class Expressions:
         if Kind.INTERVAL in (left.type.kind, right.type.kind):
             raise NotSupported("arithmetic with intervals is not supported", position=position(node))
         result = arithmetic_type(op, left.type, right.type)
+        if result is None and op is Op.MOD and left.type.is_numeric and right.type.is_numeric:
+            raise NotSupported("% is supported for integers only", hint="Cast both sides to integer.")
         if result is None:
             raise UnknownOperator(
                 f"operator does not exist: {left.type.kind.value} {op.value} {right.type.kind.value}",
                 hint="Cast one side.",
                 position=position(node),
             )
-        if result.kind is not Kind.INTEGER:
+        # Quotients of exact numbers are taken from the exact numbers.
+        exact = (Kind.INTEGER, Kind.DECIMAL)
+        if not (op is Op.DIV and left.type.kind in exact and right.type.kind in exact):
             left, right = coerce(left, result), coerce(right, result)
         return Call(op, (left, right), result)
 
@@ -290,6 +303,8 @@ class Expressions:
 
     def _width_bucket(self, node: exp.WidthBucket, scope: Scope) -> Scalar:
         value = self._number(node.this, scope)
+        if any(node.args.get(part) is None for part in ("min_value", "max_value", "num_buckets")):
+            raise NotSupported("width_bucket needs four arguments", position=position(node))
         low, high = self._number(node.args["min_value"], scope), self._number(node.args["max_value"], scope)
         count = self._small_integer(node.args["num_buckets"], scope, "the number of buckets")
         if not (isinstance(low, Const) and isinstance(high, Const)) or low.value is None or high.value is None:
@@ -335,15 +350,13 @@ class Expressions:
             raise CannotCast(
                 f"cannot cast type {value.type.kind.value} to {target.kind.value}", position=position(node)
             )
-        if value.type.kind is target.kind and target.kind is not Kind.DECIMAL:
+        if value.type.kind is target.kind and target.kind is not Kind.DECIMAL and value.type.numeric == target.numeric:
             return value
         if target.kind is Kind.DECIMAL and not node.args["to"].expressions:
             # numeric without precision keeps what there is
             if value.type.kind is Kind.DECIMAL:
                 return value
-            target = decimal_type(value.type.precision, 0) if value.type.kind is Kind.INTEGER else DOUBLE
-            if target is DOUBLE and value.type.kind is Kind.DOUBLE:
-                return value
+            target = decimal_type(value.type.precision, 0) if value.type.kind is Kind.INTEGER else NUMERIC
         if target.kind is Kind.INTEGER and value.type.kind is Kind.DECIMAL:
             digits = value.type.precision - value.type.scale + 1
             target = integer_type(min(digits, target.precision), big=target.big)
@@ -490,6 +503,8 @@ class Expressions:
     def _aggregated(self, function: Agg, node: exp.Expression, scope: Scope) -> Aggregated:
         at = position(node)
         argument = node.this
+        if argument is None:
+            raise SqlSyntaxError(f"{function.value} needs an argument", hint="Write COUNT(*).", position=at)
         distinct = isinstance(argument, exp.Distinct)
         if distinct:
             check_arguments(argument, {"expressions"})
@@ -694,13 +709,15 @@ def _rounded(op: Op) -> Rule:
             if not -10 <= digits <= 20:
                 raise NotSupported("digits outside -10 to 20 are not supported", position=position(node))
             return Call(op, (value, constant(digits)), decimal_type(whole + scale, scale))
+        if given is not None and value.type.numeric and op is Op.ROUND and 0 <= digits <= 12:
+            return Call(op, (value, constant(digits)), NUMERIC)
         if given is not None:
             raise UnknownOperator(
                 f"function {op.value}(double precision, integer) does not exist",
                 hint="Cast the argument to numeric with a precision and scale, as in x::numeric(20, 6).",
                 position=position(node),
             )
-        return Call(op, (coerce(value, DOUBLE),), DOUBLE)
+        return Call(op, (coerce(value, DOUBLE),), NUMERIC if value.type.numeric else DOUBLE)
 
     return rule
 
@@ -775,8 +792,7 @@ _CLAUSES = {
     ("Table", "only"): "ONLY",
     ("Table", "catalog"): "a name with a database",
     ("Table", "ordinality"): "WITH ORDINALITY",
-    ("Select", "locks"): "FOR UPDATE and the like",
-    ("Select", "into"): "SELECT INTO",
+    ("Select", "locks"): "FOR UPDATE or FOR SHARE",
     ("Distinct", "on"): "DISTINCT ON",
     ("Column", "catalog"): "a name with a database",
 }
@@ -798,6 +814,53 @@ _REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
     exp.All: ("ALL", "Use NOT IN, or compare with an aggregate."),
     exp.Collate: ("COLLATE", None),
     exp.Tuple: ("a row of several values", "Compare the columns one by one."),
+}
+
+# The names PostgreSQL has for functions that sqlglot knows under others as well.
+_NAMES: dict[type, frozenset[str]] = {
+    class_: frozenset(names.split())
+    for class_, names in {
+        exp.Coalesce: "coalesce",
+        exp.Abs: "abs",
+        exp.Sign: "sign",
+        exp.Floor: "floor",
+        exp.Ceil: "ceil ceiling",
+        exp.Round: "round",
+        exp.Trunc: "trunc",
+        exp.Sqrt: "sqrt",
+        exp.Ln: "ln",
+        exp.Log: "log log10",
+        exp.Mod: "mod",
+        exp.Least: "least",
+        exp.Greatest: "greatest",
+        exp.Nullif: "nullif",
+        exp.WidthBucket: "width_bucket",
+        exp.Length: "length char_length character_length",
+        exp.Lower: "lower",
+        exp.Upper: "upper",
+        exp.Trim: "trim btrim",
+        exp.Left: "left",
+        exp.Right: "right",
+        exp.Extract: "extract date_part",
+        exp.TimestampTrunc: "date_trunc",
+        exp.Count: "count",
+        exp.Sum: "sum",
+        exp.Avg: "avg",
+        exp.Min: "min",
+        exp.Max: "max",
+        exp.Stddev: "stddev",
+        exp.StddevSamp: "stddev_samp",
+        exp.StddevPop: "stddev_pop",
+        exp.Variance: "variance var_samp",
+        exp.VariancePop: "var_pop",
+        exp.CovarPop: "covar_pop",
+        exp.CovarSamp: "covar_samp",
+        exp.Corr: "corr",
+        exp.RegrSlope: "regr_slope",
+        exp.RegrIntercept: "regr_intercept",
+        exp.LogicalAnd: "bool_and every",
+        exp.LogicalOr: "bool_or",
+    }.items()
 }
 
 _UNIT_MONTHS = {"MONTH": 1, "MONTHS": 1, "YEAR": 12, "YEARS": 12, "QUARTER": 3}
@@ -877,6 +940,8 @@ def _result_type(function: Agg, args: Sequence[Scalar]) -> Type:
             return args[0].type
         case Agg.BOOL_AND | Agg.BOOL_OR:
             return BOOLEAN
+        case Agg.AVG | Agg.VAR_POP | Agg.VAR_SAMP | Agg.STDDEV_POP | Agg.STDDEV_SAMP if args[0].type.is_exact:
+            return NUMERIC
         case _:
             return DOUBLE
 

@@ -7,6 +7,7 @@ on the tokens, before the tree is looked at; the tree itself is held against an 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sqlglot
@@ -21,65 +22,14 @@ MAX_TOKENS = 20_000
 MAX_NESTING = 60
 
 _WRITES = frozenset(
-    [
-        "INSERT",
-        "UPDATE",
-        "DELETE",
-        "MERGE",
-        "CREATE",
-        "DROP",
-        "ALTER",
-        "TRUNCATE",
-        "GRANT",
-        "REVOKE",
-        "COPY",
-        "DO",
-        "CALL",
-        "VACUUM",
-        "COMMENT",
-        "IMPORT",
-        "REFRESH",
-        "LOCK",
-        "REINDEX",
-        "CLUSTER",
-        "ANALYZE",
-        "NOTIFY",
-        "REASSIGN",
-        "SECURITY",
-        "EXECUTE",
-        "PREPARE",
-        "LOAD",
-        "ATTACH",
-        "DETACH",
-        "INSTALL",
-        "EXPORT",
-    ]
+    "INSERT UPDATE DELETE MERGE CREATE DROP ALTER TRUNCATE GRANT REVOKE COPY DO CALL VACUUM COMMENT IMPORT REFRESH "
+    "LOCK REINDEX CLUSTER ANALYZE NOTIFY REASSIGN SECURITY LOAD ATTACH DETACH INSTALL EXPORT".split()
 )
 _EXPLAIN = re.compile(r"\s*EXPLAIN\b", re.IGNORECASE)
 _QUERIES = frozenset({"SELECT", "WITH", "(", "VALUES", "TABLE"})
 _SESSION = frozenset(
-    [
-        "SET",
-        "SHOW",
-        "RESET",
-        "BEGIN",
-        "START",
-        "COMMIT",
-        "ROLLBACK",
-        "END",
-        "ABORT",
-        "SAVEPOINT",
-        "RELEASE",
-        "DISCARD",
-        "DEALLOCATE",
-        "DECLARE",
-        "FETCH",
-        "MOVE",
-        "CLOSE",
-        "LISTEN",
-        "UNLISTEN",
-        "CHECKPOINT",
-    ]
+    "SET SHOW RESET BEGIN START COMMIT ROLLBACK END ABORT SAVEPOINT RELEASE DISCARD DEALLOCATE DECLARE FETCH MOVE "
+    "CLOSE LISTEN UNLISTEN CHECKPOINT PREPARE EXECUTE".split()
 )
 
 
@@ -107,7 +57,7 @@ def parse(text: str) -> Statement:
     for token in tokens:
         if token.token_type is TokenType.SEMICOLON:
             raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
-    _check_first_word(tokens[0])
+    _check_first_word(tokens)
     _check_tokens(tokens, text)
     return Statement(text, _tree(tokens, text), explain is not None)
 
@@ -142,10 +92,13 @@ def _query_of_explain(text: str, start: int) -> str:
     return " " * start + text[start:]
 
 
-def _check_first_word(token: Token) -> None:
-    word = token.text.upper()
-    if word in _QUERIES and token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
+def _check_first_word(tokens: list[Token]) -> None:
+    token = tokens[0]
+    word = token.text.upper() if token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER) else ""
+    if word in _QUERIES:
         return
+    if word == "COPY" and not any(other.text.upper() == "FROM" for other in _outside_parentheses(tokens)):
+        raise NotSupported("COPY … TO is not supported here", hint="Write the SELECT itself.", position=token.start + 1)
     if word in _WRITES:
         raise ReadOnly(
             f"cannot execute {word} in a read-only transaction",
@@ -155,6 +108,14 @@ def _check_first_word(token: Token) -> None:
     if word in _SESSION:
         raise NotSupported(f"{word} is not supported here", position=token.start + 1)
     raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
+
+
+def _outside_parentheses(tokens: list[Token]) -> Iterator[Token]:
+    depth = 0
+    for token in tokens:
+        depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+        if depth == 0:
+            yield token
 
 
 def _check_tokens(tokens: list[Token], text: str) -> None:
@@ -232,8 +193,8 @@ _TYPES = frozenset(
 # Types of PostgreSQL that dpsql does not compute with.
 _OTHER_TYPES = frozenset(
     "real float4 char character bpchar name bytea time timetz timestamptz json jsonb uuid xml money bit varbit inet "
-    "cidr macaddr point line circle box path polygon oid regclass tsvector tsquery int4range int8range daterange numrange "
-    "tsrange tstzrange serial bigserial".split()
+    "cidr macaddr point line circle box path polygon oid regclass tsvector tsquery int4range int8range daterange "
+    "numrange tsrange tstzrange serial bigserial".split()
 )
 _OPERATORS = frozenset("( ) , . + - * / % = < > <= >= <> != || :: $".split())
 

@@ -45,6 +45,7 @@ from dpsql.plan.nodes import (
 from dpsql.plan.scalars import (
     Agg,
     Aggregated,
+    Call,
     Field,
     Op,
     Ref,
@@ -113,7 +114,12 @@ class Resolver:
                 check_arguments(node, {"expressions"})
                 return self._values(node, context)
             case _ if isinstance(node, _WRITES):
-                raise ReadOnly("dpsql is read-only", hint="Only SELECT is answered.", position=position(node))
+                word = type(node).__name__.upper()
+                raise ReadOnly(
+                    f"cannot execute {word} in a read-only transaction",
+                    hint="dpsql answers SELECT; it never changes data.",
+                    position=position(node),
+                )
             case _:
                 raise NotSupported("only SELECT can be answered", position=position(node))
 
@@ -150,6 +156,8 @@ class Resolver:
     # --- SELECT ---
 
     def _select(self, node: exp.Select, context: Context) -> Plan:
+        if node.args.get("into"):
+            raise ReadOnly("cannot execute SELECT INTO in a read-only transaction", position=position(node))
         check_arguments(node, _SELECT_PARTS)
         limit, offset = self._limit(node)
         if limit == 0:
@@ -275,6 +283,13 @@ class Resolver:
                     raise NotSupported("functions in FROM are not supported", position=position(node))
                 plan, alias = self._table(node, context)
                 schema = folded(node.args["db"]) if node.args.get("db") else ""
+            case exp.Subquery() if isinstance(node.this, exp.Table | exp.Subquery) and not node.args.get("alias"):
+                # A join in parentheses; its tables keep their names.
+                check_arguments(node, {"this", "joins"})
+                plan = self._source(node.this, scope, context)
+                for join in node.args.get("joins") or []:
+                    plan = self._join(plan, join, scope, context)
+                return plan
             case exp.Subquery():
                 check_arguments(node, {"this", "alias", "with_", "order", "limit", "offset", "joins"})
                 inner = node.copy()
@@ -389,21 +404,37 @@ class Resolver:
         on = node.args.get("on")
         condition = None if on is None else self._expressions.condition(on, scope, "JOIN")
         join_kind = JoinKind[side] if side else JoinKind.INNER
-        if names and join_kind in (JoinKind.RIGHT, JoinKind.FULL):
-            raise NotSupported(f"{side} JOIN with USING is not supported", hint="Write ON.", position=position(node))
+        merged: list[tuple[str, Field, Field]] = []
         for name in names:
             mine = [field for _, field in before if field.name == name]
             theirs = [field for field in scope.sources[-1].fields if field.name == name]
             if len(mine) != 1 or len(theirs) != 1:
                 raise UnknownColumn(name, position=position(node))
-            scope.merged[name] = mine[0]
+            merged.append((name, mine[0], theirs[0]))
             equal = self._expressions.compare(Op.EQ, Ref(mine[0]), Ref(theirs[0]), node)
             condition = both(condition, equal)
         if condition is None and join_kind is JoinKind.INNER:
             join_kind = JoinKind.CROSS
         if condition is None and join_kind is not JoinKind.CROSS:
             raise SqlSyntaxError("JOIN needs ON or USING", position=position(node))
-        return Join(join_kind, left, right, condition)
+        return self._merged(Join(join_kind, left, right, condition), merged, scope)
+
+    def _merged(self, join: Join, columns: list[tuple[str, Field, Field]], scope: Scope) -> Plan:
+        """The columns of USING: the preserved side's, or whichever is known for FULL."""
+        both_sides: list[tuple[Field, Scalar]] = []
+        for name, mine, theirs in columns:
+            if join.kind is JoinKind.FULL:
+                common = unify((Ref(mine), Ref(theirs)), "joined")
+                value = Call(Op.COALESCE, (coerce(Ref(mine), common), coerce(Ref(theirs), common)), common)
+                field = self._output(name, value)
+                both_sides.append((field, value))
+            else:
+                field = theirs if join.kind is JoinKind.RIGHT else mine
+            scope.merged[name] = field
+        if not both_sides:
+            return join
+        kept: list[tuple[Field, Scalar]] = [(field, Ref(field)) for field in join.fields]
+        return Project(join, tuple(kept + both_sides))
 
     # --- GROUP BY ---
 
@@ -413,6 +444,8 @@ class Resolver:
         clause = node.args.get("group")
         if clause is None:
             return [], ((),)
+        if clause.args.get("all") is False:
+            raise NotSupported("GROUP BY DISTINCT is not supported", position=position(clause))
         check_arguments(clause, {"expressions"})
         keys: list[Scalar] = []
 

@@ -16,6 +16,7 @@ from dpsql.types import (
     DOUBLE,
     INT_DIGITS,
     MAX_DIGITS,
+    NUMERIC,
     TEXT,
     TIMESTAMP,
     UNKNOWN,
@@ -60,11 +61,11 @@ def decimal_constant(value: Decimal) -> Const:
     scale = max(0, -int(exponent))
     whole = max(len(digits) + int(exponent), 0)
     type_ = decimal_type(whole + scale, scale)
-    if type_ is not DOUBLE:
+    if type_.kind is Kind.DECIMAL:
         return Const(value, type_)
     if not math.isfinite(float(value)):
         raise OutOfRange("a number is out of range")
-    return Const(float(value), DOUBLE)
+    return Const(float(value), NUMERIC)
 
 
 def unify(parts: Sequence[Scalar], what: str) -> Type:
@@ -86,7 +87,7 @@ def _common(left: Type, right: Type, what: str) -> Type:
         whole = max(left.precision - left.scale, right.precision - right.scale)
         return decimal_type(whole + scale, scale)
     if left.is_numeric and right.is_numeric:
-        return DOUBLE
+        return NUMERIC if left.is_exact and right.is_exact else DOUBLE
     if left.is_temporal and right.is_temporal:
         return left if left.kind is right.kind else TIMESTAMP
     if left.kind is right.kind:
@@ -178,7 +179,8 @@ def arithmetic_type(op: Op, left: Type, right: Type) -> Type | None:
     if not (left.is_numeric and right.is_numeric):
         return None
     if Kind.DOUBLE in (left.kind, right.kind):
-        return DOUBLE if op is not Op.MOD else None
+        both_exact = left.is_exact and right.is_exact
+        return None if op is Op.MOD else NUMERIC if both_exact else DOUBLE
     whole_left, whole_right = left.precision - left.scale, right.precision - right.scale
     if left.kind is right.kind is Kind.INTEGER:
         big = left.big or right.big
@@ -201,7 +203,7 @@ def arithmetic_type(op: Op, left: Type, right: Type) -> Type | None:
             return decimal_type(left.precision + right.precision, left.scale + right.scale)
         case Op.DIV:
             # PostgreSQL divides numerics to some twenty digits; double precision is what all engines share.
-            return DOUBLE
+            return NUMERIC
         case _:
             return None
 
@@ -219,4 +221,4 @@ def sum_type(argument: Type) -> Type:
             digits = max(argument.precision, INT_DIGITS + argument.scale) + _ROWS
             return decimal_type(min(digits, MAX_DIGITS), argument.scale)
         case _:
-            return DOUBLE
+            return NUMERIC if argument.numeric else DOUBLE

@@ -9,7 +9,7 @@ from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar
 from dpsql.policy.model import Column, Table
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Interval, as_number
-from dpsql.privacy.intervals import interval
+from dpsql.privacy.intervals import interval, never_null
 from dpsql.privacy.stability import Stability
 from dpsql.types import Kind, Value
 
@@ -94,7 +94,8 @@ def project(child: Stability, items: tuple[tuple[Field, Scalar], ...], limit: in
 def expression_fact(value: Scalar, child: Stability, limit: int) -> Fact:
     if isinstance(value, Ref):
         return child.facts.get(value.field.id, NOTHING)
-    return Fact(interval(value, child.facts), domain(value, child.facts, limit))
+    nullable = not never_null(value, child.facts)
+    return Fact(interval(value, child.facts), domain(value, child.facts, limit), nullable=nullable)
 
 
 def union_all(
@@ -138,7 +139,7 @@ def aggregate_by_unit(
             further = True
             facts[field.id] = expression_fact(value, child, limit)
     for field, call in aggregates:
-        facts[field.id] = Fact(per_unit_interval(call, child))
+        facts[field.id] = Fact(per_unit_interval(call, child), nullable=call.function is not Agg.COUNT)
     if further:
         return Stability(child.rows, child.single, facts, child.groups)
     return Stability(1, True, facts, None)
@@ -148,7 +149,9 @@ def per_unit_interval(call: Aggregated, child: Stability) -> Interval:
     """Bounds of an aggregate over the rows of one unit, of which at most `rows` count."""
     rows = Fraction(child.rows)
     if call.function is Agg.COUNT:
-        return Interval(Fraction(0), rows)
+        # A group has a row, so COUNT(*) is at least one.
+        least = 0 if call.args or call.where is not None else 1
+        return Interval(Fraction(least), rows)
     argument = interval(call.args[0], child.facts) if call.args else UNBOUNDED
     match call.function:
         case Agg.SUM:
