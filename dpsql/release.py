@@ -65,6 +65,7 @@ from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import Facts, Interval
 from dpsql.privacy.intervals import interval
 from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin, threshold
+from dpsql.privacy.refine import conjuncts
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.rules.relations import per_unit_interval
@@ -307,7 +308,7 @@ class _Compiler:
                 f"unnest(CAST($r{index}_{i} AS {writer.scalars.type(field.type)}[])) AS x{i}"
                 for i, field in enumerate(node.fields)
             )
-            heads.append(f"r{index} AS (SELECT {columns})")
+            heads.append(f"r{index} AS (SELECT {columns or '0 AS one'})")
         body = writer.relation(plan)
         return (f"WITH {', '.join(heads)} " if heads else "") + body
 
@@ -360,7 +361,7 @@ class _Compiler:
                 return plan
             case Filter(child=child, predicate=predicate):
                 result = self._private(child)
-                for part in _conjuncts(predicate):
+                for part in conjuncts(predicate):
                     result = self._private_filter(result, part)
                 return result
             case Project(child=child, items=items):
@@ -690,14 +691,6 @@ class _Compiler:
         shown = self._shown.get(source)
         found = None if shown is None else measurements[shown[0]].margin(shown[1])
         return Output(field.name, field.type, found, source in self._ratios)
-
-
-def _conjuncts(predicate: Scalar) -> Iterator[Scalar]:
-    if isinstance(predicate, Call) and predicate.op is Op.AND:
-        for part in predicate.args:
-            yield from _conjuncts(part)
-    else:
-        yield predicate
 
 
 def _is_empty(plan: Plan) -> bool:

@@ -20,6 +20,7 @@ _DATABASE = ("url", "ledger")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
 _LIMITS = ("max_cells", "timeout", "memory", "threads", "replay_days")
 _USER = ("epsilon",)
+_LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
 
 _DUCKDB = "duckdb:///"
 _EXAMPLE_URL = 'write: url = "duckdb:///file.duckdb"'
@@ -123,6 +124,7 @@ def _read_privacy(root: Section) -> PrivacyPolicy | None:
     if "epsilon" not in section.content:
         section.missing("epsilon", "write: epsilon = 1.0")
     epsilon = section.number("epsilon", POSITIVE)
+    _at_most(section, "epsilon", epsilon, _LARGEST_EPSILON, "what the ledger can count")
     delta = section.number("delta", PROBABILITY, Fraction(0))
     accounting = _read_accounting(section, delta)
     key_delta = _read_key_delta(section, accounting, delta)

@@ -26,7 +26,7 @@ from dpsql.plan.scalars import Ref, Scalar, Subquery, walk
 from dpsql.privacy.rules import relations
 from dpsql.privacy.stability import Derivation
 
-UNIT_HINT = "The unit may stand in COUNT(DISTINCT …), in an inner GROUP BY and in IN (SELECT …)."
+UNIT_HINT = "The unit may stand in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
 
 
 def is_private(plan: Plan) -> bool:
@@ -62,7 +62,7 @@ def derive(plan: Plan, limit: int) -> Derivation:
         case Filter(child=child, predicate=predicate):
             premise = derive(child, limit)
             check_scalar(predicate)
-            return Derivation("filter_rows", relations.filter_rows(premise.conclusion), (premise,))
+            return Derivation("filter_rows", relations.filter_rows(premise.conclusion, predicate), (premise,))
         case SemiJoin(child=child, source=source, negated=negated):
             premise, other = derive(child, limit), derive(source, limit)
             conclusion = relations.semi_join(premise.conclusion, other.conclusion)

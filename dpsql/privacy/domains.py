@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 
-from dpsql.plan.evaluate import NotConstant, cast, evaluate, truncate
+from dpsql.plan.evaluate import NotConstant, apply, cast, evaluate, truncate
 from dpsql.plan.scalars import Call, Case, Const, InStage, Op, Ref, Scalar, StageValue, refs
 from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.intervals import interval
@@ -100,7 +100,7 @@ def _mapped(node: Call, facts: Facts, limit: int) -> Domain | None:
     domains = [domain(ref, facts, limit) for ref in fields.values()]
     known = [found for found in domains if found is not None]
     if len(known) < len(domains):
-        return None
+        return _image(node, facts, limit)
     values = [
         (*found, None) if facts.get(field, NOTHING).nullable and None not in found else found
         for field, found in zip(fields, known, strict=True)
@@ -119,6 +119,21 @@ def _mapped(node: Call, facts: Facts, limit: int) -> Domain | None:
     return tuple(keys)
 
 
+def _image(node: Call, facts: Facts, limit: int) -> Domain | None:
+    """A function of one sub-expression that has keys, and of constants: the image of these keys."""
+    varying = [i for i, arg in enumerate(node.args) if any(True for _ in refs(arg))]
+    if len(varying) != 1 or not all(isinstance(arg, Const) for i, arg in enumerate(node.args) if i != varying[0]):
+        return None
+    keys = domain(node.args[varying[0]], facts, limit)
+    if keys is None:
+        return None
+    constants: list[Value] = [arg.value if isinstance(arg, Const) else None for arg in node.args]
+    try:
+        return tuple(apply(node, [*constants[: varying[0]], key, *constants[varying[0] + 1 :]]) for key in keys)
+    except NotConstant:
+        return None
+
+
 _WHOLE = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.SIGN})
 _FRACTIONAL_PARTS = frozenset({"second", "epoch"})
 
@@ -135,16 +150,27 @@ def _enumerated(node: Scalar, facts: Facts, limit: int) -> Domain | None:
         return _periods(node.option, bounds.low, bounds.high, limit)
     if not _is_whole(node):
         return None
-    low, high = math.floor(bounds.low), math.ceil(bounds.high)
-    if high - low + 1 > limit:
+    stride = _stride(node)
+    low, high = math.ceil(bounds.low / stride) * stride, math.floor(bounds.high / stride) * stride
+    if (high - low) // stride + 1 > limit:
         return None
+    whole = range(low, high + 1, stride)
     match node.type.kind:
         case Kind.INTEGER:
-            return tuple(range(low, high + 1))
+            return tuple(whole)
         case Kind.DECIMAL:
-            return tuple(Decimal(value) for value in range(low, high + 1))
+            return tuple(Decimal(value) for value in whole)
         case _:
-            return tuple(float(value) for value in range(low, high + 1))
+            return tuple(float(value) for value in whole)
+
+
+def _stride(node: Scalar) -> int:
+    """ROUND(x, -2) gives hundreds."""
+    if isinstance(node, Call) and node.op in (Op.ROUND, Op.TRUNC) and len(node.args) > 1:
+        digits = node.args[1].value if isinstance(node.args[1], Const) else 0
+        if isinstance(digits, int) and digits < 0:
+            return int(10**-digits)
+    return 1
 
 
 def _is_whole(node: Scalar) -> bool:

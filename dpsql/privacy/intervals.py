@@ -220,11 +220,16 @@ def _rounded(node: Call, parts: list[Interval]) -> Interval:
     digits = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], Const) else 0
     assert isinstance(digits, int)
     grain = Fraction(10) ** -digits
-    # Both directions of rounding stay within the next multiple outward.
-    return Interval(
-        None if parts[0].low is None else math.floor(parts[0].low / grain) * grain,
-        None if parts[0].high is None else math.ceil(parts[0].high / grain) * grain,
-    )
+    if node.op is Op.TRUNC:
+        return _map(parts[0], lambda x: math.trunc(x / grain) * grain)
+    if node.args[0].type.kind is Kind.DOUBLE and not node.args[0].type.numeric:
+        return _map(parts[0], lambda x: round(x / grain) * grain)
+    return _map(parts[0], lambda x: _half_away(x / grain) * grain)
+
+
+def _half_away(value: Fraction) -> int:
+    whole = math.floor(abs(value) + Fraction(1, 2))
+    return whole if value >= 0 else -whole
 
 
 def _real(function: Callable[[float], float]) -> Callable[[Call, list[Interval]], Interval]:

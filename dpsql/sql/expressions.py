@@ -6,6 +6,7 @@ carries an argument its handler does not know: nothing an analyst wrote is ever 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -27,9 +28,25 @@ from dpsql.errors import (
     UnknownOperator,
     UnknownParameter,
 )
+from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
-from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Op, Ref, Scalar, SortKey, Subquery, Windowed, walk
+from dpsql.plan.scalars import (
+    Agg,
+    Aggregated,
+    Call,
+    Case,
+    Const,
+    Op,
+    Ref,
+    Scalar,
+    SortKey,
+    Subquery,
+    Windowed,
+    refs,
+    walk,
+)
 from dpsql.sql.names import Scope, folded, position
+from dpsql.sql.parse import is_storable
 from dpsql.sql.typing import arithmetic_type, coerce, constant, decimal_constant, integer_constant, sum_type, unify
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, UNKNOWN, Kind, Type, Value
 from dpsql.types import decimal as decimal_type
@@ -146,8 +163,10 @@ class Expressions:
         if not number.isdigit() or not 1 <= int(number) <= len(self._parameters):
             raise UnknownParameter(f"there is no parameter ${number}", position=position(node))
         value = self._parameters[int(number) - 1]
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, float | Decimal) and not math.isfinite(value):
             raise BadSetting(f"parameter ${number} is not a finite number", position=position(node))
+        if isinstance(value, str) and not is_storable(value):
+            raise BadSetting(f"parameter ${number} contains a zero byte or half a character", position=position(node))
         return constant(value)
 
     def _paren(self, node: exp.Paren, scope: Scope) -> Scalar:
@@ -211,6 +230,9 @@ class Expressions:
 
     def _like(self, node: exp.Expression, scope: Scope, escape: str = "\\") -> Scalar:
         value, pattern = self._text(node.this, scope), self._text(node.expression, scope)
+        if not any(True for _ in refs(pattern)):
+            with contextlib.suppress(NotConstant):
+                pattern = Const(evaluate(pattern), TEXT)
         if not isinstance(pattern, Const) or not isinstance(pattern.value, str):
             raise NotSupported(
                 "LIKE needs a constant pattern", hint="Write the pattern as a literal.", position=position(node)
@@ -622,7 +644,7 @@ class Expressions:
                     return "count", (), BIGINT
                 # The argument may itself be an aggregate: SUM(COUNT(*)) OVER ().
                 value = self.typed(node.this, scope)
-                return function.value, (value,), _result_type(function, [value])
+                return function.value, self._arguments(function, [value], node), _result_type(function, [value])
         raise NotSupported("this window function is not supported", position=position(node))
 
     def sort_key(self, node: exp.Expression, scope: Scope, value: Scalar | None = None) -> SortKey:

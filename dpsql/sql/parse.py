@@ -16,6 +16,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
+from dpsql.sql.shape import check_calls, check_clauses
 
 MAX_TEXT = 100_000
 MAX_TOKENS = 20_000
@@ -44,12 +45,12 @@ def parse(text: str) -> Statement:
     """The single statement in `text`, with EXPLAIN taken off."""
     if len(text) > MAX_TEXT:
         raise NotSupported(f"the statement is longer than {MAX_TEXT:,} characters")
-    if "\x00" in text:
-        raise SqlSyntaxError("the statement contains a zero byte")
+    if not is_storable(text):
+        raise SqlSyntaxError("the statement contains a zero byte or half a character")
     explain = _EXPLAIN.match(text)
     if explain is not None:
         text = _query_of_explain(text, explain.end())
-    tokens = _tokenize(text)
+    tokens = _tokenize(_PARAMETER.sub(_spelled, text))
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:
@@ -59,6 +60,8 @@ def parse(text: str) -> Statement:
             raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
     _check_first_word(tokens)
     _check_tokens(tokens, text)
+    check_calls(tokens)
+    check_clauses(tokens)
     return Statement(text, _tree(tokens, text), explain is not None)
 
 
@@ -70,6 +73,19 @@ def _tokenize(text: str) -> list[Token]:
     if len(tokens) > MAX_TOKENS:
         raise NotSupported(f"the statement has more than {MAX_TOKENS:,} words")
     return list(tokens)
+
+
+def is_storable(text: str) -> bool:
+    """Whether text can be sent to a database: no zero byte, no lone surrogate."""
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+# sqlglot takes "$1,$" for the beginning of a dollar-quoted string, so parameters are handed to it in another spelling.
+_PARAMETER = re.compile(r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(\d+)""", re.DOTALL | re.VERBOSE)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return found[0] if found[1] is None else f"@{found[1]}"
 
 
 def is_explain(text: str) -> bool:
@@ -139,14 +155,13 @@ def _check_tokens(tokens: list[Token], text: str) -> None:
             or (before.token_type is TokenType.ALIAS and casts and casts[-1] and kind is not TokenType.R_PAREN)
         ):
             _check_type_name(token, following)
-        if before is not None and before.text.upper() in ("IS", "NOT") and token.text.upper() == "UNKNOWN":
-            raise NotSupported("IS UNKNOWN is not supported", hint="Use IS NULL.", position=token.start + 1)
         before = token
         if kind in _STRINGS:
             raise NotSupported(
                 "this kind of string literal is not supported", hint="Write '…'.", position=token.start + 1
             )
-        if _is_operator(token) and token.text not in _OPERATORS:
+        is_parameter = token.text == "@" and text[token.start] == "$"
+        if _is_operator(token) and token.text not in _OPERATORS and not is_parameter:
             what = "an array" if token.text in "[]" else f"the operator {token.text}"
             raise NotSupported(f"{what} is not supported", position=token.start + 1)
         if kind in _FOREIGN:

@@ -633,6 +633,10 @@ class Resolver:
     def _set_operation(self, node: exp.SetOperation, context: Context) -> Plan:
         check_arguments(node, {"this", "expression", "distinct", "with_", "order", "limit", "offset"})
         limit, offset = self._limit(node)
+        if any(node.this.args.get(part) for part in ("order", "limit", "offset")) and not isinstance(
+            node.this, exp.Subquery
+        ):
+            raise SqlSyntaxError("ORDER BY and LIMIT before a set operation need parentheses", position=position(node))
         inner = replace(context, empty=context.empty or limit == 0)
         left, right = self.query(node.this, inner), self.query(node.expression, inner)
         name = type(node).__name__.upper() + ("" if node.args.get("distinct") else "_ALL")

@@ -48,6 +48,8 @@ def constant(value: Value) -> Const:
 
 
 def integer_constant(value: int) -> Const:
+    if value.bit_length() > 1_000:
+        raise OutOfRange("a number is out of range")
     digits = len(str(abs(value)))
     if digits > INT_DIGITS or not -(2**63) <= value < 2**63:
         return decimal_constant(Decimal(value))

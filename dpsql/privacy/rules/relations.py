@@ -10,6 +10,7 @@ from dpsql.policy.model import Column, Table
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Interval, as_number
 from dpsql.privacy.intervals import interval, never_null
+from dpsql.privacy.refine import refine
 from dpsql.privacy.stability import Stability
 from dpsql.types import Kind, Value
 
@@ -59,14 +60,14 @@ def _nullable_keys(column: Column, low: Fraction | None, high: Fraction | None) 
     return None
 
 
-def filter_rows(child: Stability) -> Stability:
+def filter_rows(child: Stability, predicate: Scalar) -> Stability:
     """WHERE.
 
-    Claim: stability is that of the input.
+    Claim: stability is that of the input; keys and bounds are those that the predicate leaves.
     Because: a row is kept or dropped by its own values and constants alone.
     Needs: a predicate without rows of other units (subqueries are released first, or compared by owner).
     """
-    return child
+    return replace(child, facts=refine(child.facts, predicate))
 
 
 def semi_join(child: Stability, source: Stability) -> Stability:
