@@ -20,7 +20,9 @@ def difference(release: Release, ours: Sequence[Row], theirs: Sequence[Row], *, 
     rest = list(ours)
     kept: list[Row] = []
     for row in theirs:
-        place = next((i for i, mine in enumerate(rest) if _same_row(mine, row)), None)
+        # A row that agrees in its NULLs as well comes first: a sum that is zero must not be taken for a NULL key.
+        alike = [i for i, mine in enumerate(rest) if _same_row(mine, row)]
+        place = next((i for i in alike if _same_nulls(rest[i], row)), alike[0] if alike else None)
         if place is None:
             return f"PostgreSQL has {tuple(row)}, which is missing among {[tuple(mine) for mine in rest]}"
         kept.append(rest.pop(place))
@@ -47,6 +49,10 @@ def _is_zero(release: Release, row: Row) -> bool:
 
 def _same_row(ours: Row, theirs: Row) -> bool:
     return len(ours) == len(theirs) and all(_same(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _same_nulls(ours: Row, theirs: Row) -> bool:
+    return [value is None for value in ours] == [value is None for value in theirs]
 
 
 def _same(ours: object, theirs: object) -> bool:
