@@ -138,6 +138,10 @@ class GroupingError(ProgrammingError):
     sqlstate = "42803"
 
 
+class WindowingError(ProgrammingError):
+    sqlstate = "42P20"
+
+
 class TypeMismatch(ProgrammingError):
     sqlstate = "42804"
 

@@ -62,7 +62,7 @@ from dpsql.privacy.accounting import DELTA_UNIT, Accountant, Price
 from dpsql.privacy.assemble import Assembly
 from dpsql.privacy.derive import check_scalar, derive, is_private, is_unit
 from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import Facts, Interval
+from dpsql.privacy.facts import NOTHING, Facts, Interval
 from dpsql.privacy.intervals import interval
 from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin, threshold
 from dpsql.privacy.refine import conjuncts
@@ -568,11 +568,15 @@ class _Compiler:
             return
         for (field, value), found in zip(grouped, domains, strict=True):
             if found is None:
-                origin = facts[value.field.id].origin if isinstance(value, Ref) and value.field.id in facts else None
-                where = f"{origin[0]}.{origin[1]}" if origin else "the key"
+                fact = facts.get(value.field.id, NOTHING) if isinstance(value, Ref) else NOTHING
+                where = f"values for {fact.origin[0]}.{fact.origin[1]}" if fact.origin else "the columns it reads"
+                hint = f"Declare {where} in the policy, or a delta for unknown keys."
+                if value.type.is_numeric or value.type.is_temporal:
+                    hint = "Group by FLOOR, width_bucket or date_trunc of a column with bounds, or declare a delta."
                 raise MissingDeclaration(
                     f'the keys of "{field.name}" are not declared, and delta is 0',
-                    hint=f"Declare values (or min and max) for {where} in the policy, or a delta for unknown keys.",
+                    hint=hint,
+                    position=next((ref.position for ref in refs(value)), None),
                 )
         raise MissingDeclaration(
             f"the keys have more than {self._catalog.max_cells:,} combinations, and delta is 0",

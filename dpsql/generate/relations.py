@@ -69,7 +69,7 @@ class RelationWriter:
                 columns = [f"x{i} AS {self.name(field)}" for i, field in enumerate(plan.fields) if field.id in wanted]
                 return self._select(columns, f"r{measurement}")
             case Filter(child=child, predicate=predicate):
-                inner = self.relation(child, self._with_refs(fields, [predicate]))
+                inner = self.relation(child, self._needed(fields, [predicate]))
                 return self._select(self._columns(fields), self._nest(inner), self.scalar(predicate))
             case SemiJoin(child=child, source=source, negated=negated):
                 inner, other = self.relation(child, fields), self.relation(source, ())
@@ -78,7 +78,7 @@ class RelationWriter:
                 return self._select(self._columns(fields), self._nest(inner), condition)
             case Project(child=child, items=items):
                 kept = [(field, value) for field, value in items if field.id in wanted]
-                inner = self.relation(child, self._with_refs((), [value for _, value in kept]))
+                inner = self.relation(child, self._needed((), [value for _, value in kept]))
                 columns = [f"{self.scalar(value)} AS {self.name(field)}" for field, value in kept]
                 return self._select(self._owned(columns), self._nest(inner))
             case Aggregate():
@@ -130,7 +130,10 @@ class RelationWriter:
     def _columns(self, fields: Iterable[Field]) -> list[str]:
         return self._owned([self.name(field) for field in fields])
 
-    def _with_refs(self, fields: Iterable[Field], values: Iterable[Scalar]) -> list[Field]:
+    def _needed(self, fields: Iterable[Field], values: Iterable[Scalar]) -> list[Field] | None:
+        """What a private input must yield. Above a release all columns go along: a subquery may refer to any."""
+        if not self._private:
+            return None
         return [*fields, *(ref.field for value in values for ref in refs(value))]
 
     def _subquery(self, node: Subquery) -> str:
@@ -222,7 +225,7 @@ class RelationWriter:
 
     def _aggregate(self, plan: Aggregate) -> str:
         values = [value for _, value in plan.keys] + [call for _, call in plan.aggregates]
-        inner = self.relation(plan.child, self._with_refs((), values))
+        inner = self.relation(plan.child, self._needed((), values))
         if self._private:
             # One row per owner and further keys. An undeclared unit is the owner itself; a declared one is a column
             # like others, clamped as its type says, and adds no groups.

@@ -12,7 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import assert_never
 
-from dpsql.errors import InternalError
+from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import Dialect, literal
 from dpsql.plan.scalars import (
     Aggregated,
@@ -29,6 +29,9 @@ from dpsql.plan.scalars import (
     Windowed,
 )
 from dpsql.types import DOUBLE, INT_DIGITS, MAX_DIGITS, TIMESTAMP, Kind, Type, Value, exact_decimal
+
+# Guards repeat their argument, so that nested ones grow quickly; beyond this an expression is refused.
+LONGEST = 200_000
 
 # Every date and timestamp lies between these, or is NULL.
 FIRST_DAY = "0001-01-01"
@@ -70,6 +73,12 @@ class ScalarWriter:
                 return f"DATE {literal(value.isoformat())}"
 
     def scalar(self, node: Scalar) -> str:
+        text = self._written(node)
+        if len(text) > LONGEST:
+            raise NotSupported("an expression is too complex", hint="Compute it step by step in subqueries.")
+        return text
+
+    def _written(self, node: Scalar) -> str:
         match node:
             case Ref(field=field):
                 return self._name(field)
@@ -137,6 +146,9 @@ class ScalarWriter:
                 assert isinstance(digits, Const)
                 rounded = f"{node.op.value}({args[0]}, {digits.value})"
                 return f"CAST({rounded} AS {self.type(node.type)})"
+            case Op.TRUNC if len(node.args) > 1 and isinstance(node.args[1], Const):
+                power = f"CAST('1e{node.args[1].value}' AS {self.type(DOUBLE)})"
+                return f"(trunc({args[0]} * {power}) / {power})"
             case Op.TRUNC:
                 return f"trunc({args[0]})"
             case Op.EXTRACT:

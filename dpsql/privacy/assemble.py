@@ -67,7 +67,7 @@ class Assembly:
                 raise NotSupported(
                     f"{'DISTINCT in ' if call.distinct else ''}{call.function.value} over a private table"
                     " is not supported",
-                    hint="It would return values of single rows."
+                    hint="It would return values of single rows; use AVG, or COUNT(*) FILTER (WHERE …)."
                     if call.function in (Agg.MIN, Agg.MAX, Agg.BOOL_AND, Agg.BOOL_OR)
                     else "Leave DISTINCT out.",
                     position=call.position,

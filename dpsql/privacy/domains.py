@@ -18,7 +18,7 @@ from fractions import Fraction
 from dpsql.plan.evaluate import NotConstant, apply, cast, evaluate, truncate
 from dpsql.plan.scalars import Call, Case, Const, InStage, Op, Ref, Scalar, StageValue, refs
 from dpsql.privacy.facts import NOTHING, Facts
-from dpsql.privacy.intervals import interval
+from dpsql.privacy.intervals import interval, never_null
 from dpsql.types import Kind, Value
 
 Domain = tuple[Value, ...]
@@ -127,11 +127,16 @@ def _image(node: Call, facts: Facts, limit: int) -> Domain | None:
     keys = domain(node.args[varying[0]], facts, limit)
     if keys is None:
         return None
+    undeclared = None not in keys and not never_null(node.args[varying[0]], facts)
     constants: list[Value] = [arg.value if isinstance(arg, Const) else None for arg in node.args]
     try:
-        return tuple(apply(node, [*constants[: varying[0]], key, *constants[varying[0] + 1 :]]) for key in keys)
+        image = [apply(node, [*constants[: varying[0]], key, *constants[varying[0] + 1 :]]) for key in keys]
+        if undeclared:
+            of_null = apply(node, [*constants[: varying[0]], None, *constants[varying[0] + 1 :]])
+            image += [] if of_null is None else [of_null]
     except NotConstant:
         return None
+    return tuple(image)
 
 
 _WHOLE = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.SIGN})

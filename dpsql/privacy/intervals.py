@@ -63,7 +63,7 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
         case Call(op=Op.LEAST, args=args):
             return _least(args, facts)
         case Call(op=Op.GREATEST, args=args):
-            return _mirrored(_least(tuple(Call(Op.NEG, (arg,), arg.type) for arg in args), facts))
+            return _greatest(args, facts)
         case Call(op=Op.COALESCE, args=args):
             return _hull([interval(arg, facts) for arg in args if not _is_null(arg)])
         case Call(op=op, args=args):
@@ -92,7 +92,8 @@ def _clamp_of(node: Case) -> Interval | None:
 
 def _in_calendar(found: Interval, per_day: int) -> Interval:
     """Dates outside the calendar are NULL, so bounds beyond it say nothing."""
-    return _cut(found, Fraction(date.min.toordinal() * per_day), Fraction(date.max.toordinal() * per_day))
+    last = Fraction(date.max.toordinal()) if per_day == 1 else (date.max.toordinal() + 1) * 86400 - Fraction(1, 10**6)
+    return _cut(found, Fraction(date.min.toordinal() * per_day), last)
 
 
 def _cut(found: Interval, first: Fraction, last: Fraction) -> Interval:
@@ -265,6 +266,15 @@ def _least(args: tuple[Scalar, ...], facts: Facts) -> Interval:
     caps = [interval(arg, facts).high for arg in known if never_null(arg, facts)]
     highs = [high for high in (hull.high, *caps) if high is not None]
     return Interval(hull.low, min(highs) if highs else None)
+
+
+def _greatest(args: tuple[Scalar, ...], facts: Facts) -> Interval:
+    """As LEAST, from below."""
+    known = [arg for arg in args if not _is_null(arg)]
+    hull = _hull([interval(arg, facts) for arg in known])
+    floors = [interval(arg, facts).low for arg in known if never_null(arg, facts)]
+    lows = [low for low in (hull.low, *floors) if low is not None]
+    return Interval(max(lows) if lows else None, hull.high)
 
 
 def _mirrored(part: Interval) -> Interval:

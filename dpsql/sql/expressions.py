@@ -27,6 +27,7 @@ from dpsql.errors import (
     UnknownFunction,
     UnknownOperator,
     UnknownParameter,
+    WindowingError,
 )
 from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
@@ -315,7 +316,7 @@ class Expressions:
             if not (isinstance(node.this, exp.Literal) and node.this.this == "10"):
                 raise NotSupported("LOG with a base is not supported", hint="Use LOG10 or LN.", position=position(node))
             value = node.expression
-        return Call(Op.LOG10, (coerce(self._number(value, scope), DOUBLE),), DOUBLE)
+        return _real_call(Op.LOG10, self._number(value, scope))
 
     def _small_integer(self, node: exp.Expression, scope: Scope, what: str) -> int:
         value = self.scalar(node, scope)
@@ -482,7 +483,7 @@ class Expressions:
             raise UnknownOperator("EXTRACT needs a date or timestamp", position=position(node))
         if value.type.kind is Kind.INTERVAL and isinstance(value, Call):
             if part == "epoch":
-                return Call(Op.SECONDS_BETWEEN, value.args, DOUBLE)
+                return Call(Op.SECONDS_BETWEEN, value.args, NUMERIC)
             if part in ("day", "days"):
                 days = Call(Op.DIV, (Call(Op.SECONDS_BETWEEN, value.args, DOUBLE), Const(86400.0, DOUBLE)), DOUBLE)
                 return Call(Op.CAST, (Call(Op.TRUNC, (days,), DOUBLE),), decimal_type(10, 0))
@@ -490,7 +491,7 @@ class Expressions:
         if not value.type.is_temporal:
             raise UnknownOperator("EXTRACT needs a date or timestamp", position=position(node))
         if part == "epoch":
-            return Call(Op.EXTRACT, (value,), DOUBLE, "epoch")
+            return Call(Op.EXTRACT, (value,), NUMERIC, "epoch")
         if part not in EXTRACT_DIGITS:
             raise NotSupported(f"EXTRACT({part}) is not supported", position=position(node))
         if value.type.kind is Kind.DATE and part in ("hour", "minute", "second"):
@@ -581,6 +582,8 @@ class Expressions:
         if isinstance(inner, exp.Filter):
             where = self.condition(inner.expression.this, scope, "FILTER")
             inner = inner.this
+            if type(inner) not in _WINDOW_AGGREGATES:
+                raise NotSupported("FILTER stands only behind an aggregate", position=position(node))
         function, args, result = self._window_function(inner, scope)
         partition, order, spec = self._window_parts(node)
         return Windowed(
@@ -616,7 +619,10 @@ class Expressions:
         match node:
             case exp.Ntile():
                 check_arguments(node, {"this"})
-                return "ntile", (constant(self._small_integer(node.this, scope, "the number of tiles")),), BIGINT
+                tiles = self._small_integer(node.this, scope, "the number of tiles")
+                if tiles < 1:
+                    raise BadSetting("the number of tiles must be positive", position=position(node))
+                return "ntile", (constant(tiles),), BIGINT
             case exp.Lag() | exp.Lead():
                 check_arguments(node, {"this", "offset", "default"})
                 value = self.typed(node.this, scope)
@@ -633,8 +639,10 @@ class Expressions:
             case exp.NthValue():
                 check_arguments(node, {"this", "offset"})
                 value = self.typed(node.this, scope)
-                nth = constant(self._small_integer(node.args["offset"], scope, "the offset"))
-                return "nth_value", (value, nth), value.type
+                nth = self._small_integer(node.args["offset"], scope, "the offset")
+                if nth < 1:
+                    raise BadSetting("the offset of nth_value must be positive", position=position(node))
+                return "nth_value", (value, constant(nth)), value.type
         for class_, function in _WINDOW_AGGREGATES.items():
             if type(node) is class_:
                 check_arguments(node, {"this", "expressions", "big_int"})
@@ -712,7 +720,7 @@ def _whole(op: Op) -> Rule:
         if value.type.kind is Kind.DECIMAL:
             whole = value.type.precision - value.type.scale + 1
             return Call(op, (value,), decimal_type(whole, 0))
-        return Call(op, (coerce(value, DOUBLE),), DOUBLE)
+        return Call(op, (coerce(value, DOUBLE),), NUMERIC if value.type.numeric else DOUBLE)
 
     return rule
 
@@ -731,7 +739,7 @@ def _rounded(op: Op) -> Rule:
             if not -10 <= digits <= 20:
                 raise NotSupported("digits outside -10 to 20 are not supported", position=position(node))
             return Call(op, (value, constant(digits)), decimal_type(whole + scale, scale))
-        if given is not None and value.type.numeric and op is Op.ROUND and 0 <= digits <= 12:
+        if given is not None and value.type.numeric and -10 <= digits <= 12:
             return Call(op, (value, constant(digits)), NUMERIC)
         if given is not None:
             raise UnknownOperator(
@@ -744,9 +752,15 @@ def _rounded(op: Op) -> Rule:
     return rule
 
 
+def _real_call(op: Op, value: Scalar) -> Scalar:
+    """A real function: of a numeric it is numeric, of anything else double precision."""
+    numeric = value.type.is_exact and value.type.kind is not Kind.INTEGER
+    return Call(op, (coerce(value, DOUBLE),), NUMERIC if numeric else DOUBLE)
+
+
 def _real(op: Op) -> Rule:
     def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
-        return Call(op, (coerce(self._number(node.this, scope), DOUBLE),), DOUBLE)
+        return _real_call(op, self._number(node.this, scope))
 
     return rule
 
@@ -933,11 +947,24 @@ def _frame(spec: exp.Expression | None) -> str:
         raise NotSupported("this window frame is not supported")
     start = _frame_end(spec.args.get("start"), spec.args.get("start_side"), kind)
     end = _frame_end(spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"), kind)
+    if _FRAME_ORDER.index(_frame_kind(start)) > _FRAME_ORDER.index(_frame_kind(end)) or (
+        start == "UNBOUNDED FOLLOWING" or end == "UNBOUNDED PRECEDING"
+    ):
+        raise WindowingError("a window frame must not end before it starts")
     return f"{kind} BETWEEN {start} AND {end}"
+
+
+_FRAME_ORDER = ("UNBOUNDED PRECEDING", "PRECEDING", "CURRENT ROW", "FOLLOWING", "UNBOUNDED FOLLOWING")
+
+
+def _frame_kind(bound: str) -> str:
+    return bound if bound in _FRAME_ORDER else bound.split()[-1]
 
 
 def _frame_end(bound: object, side: object, kind: str) -> str:
     if isinstance(bound, exp.Literal) and not bound.is_string and str(bound.this).isdigit() and kind != "RANGE":
+        if len(str(bound.this)) > 9:
+            raise NotSupported("a window frame of a billion rows is not supported")
         text = str(int(str(bound.this)))
     elif str(bound).upper() in ("UNBOUNDED", "CURRENT ROW"):
         text = str(bound).upper()

@@ -125,7 +125,8 @@ class Resolver:
 
     def _nested(self, node: exp.Expression, scope: Scope) -> Plan:
         """A subquery inside an expression; it sees the scope around it."""
-        return self.query(node, replace(self._contexts[-1], outer=scope))
+        around = self._contexts[-1] if self._contexts else Context()
+        return self.query(node, replace(around, outer=scope))
 
     def _parenthesised(self, node: exp.Subquery, context: Context) -> Plan:
         check_arguments(node, {"this", "with_", "order", "limit", "offset"})
@@ -757,7 +758,9 @@ def _column_name(node: exp.Expression, text: str) -> str:
         case exp.Filter() | exp.Window():
             return _column_name(node.this, text)
         case exp.Cast():
-            inner = _column_name(node.this, text)
+            inside = node.this.unnest()
+            named = isinstance(inside, exp.Column | exp.Func) and not isinstance(inside, exp.Cast | exp.Case)
+            inner = _column_name(inside, text) if named else "?column?"
             return _TYPE_NAMES.get(node.to.this.name, "?column?") if inner == "?column?" else inner
         case exp.Subquery():
             query = node.this

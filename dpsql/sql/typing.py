@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 
 from dpsql.errors import InvalidDate, InvalidText, OutOfRange, TypeMismatch
@@ -107,6 +107,10 @@ def coerce(value: Scalar, target: Type) -> Scalar:
         raise TypeMismatch(f"cannot convert an expression of unknown type to {target.kind.value}")
     if value.type.kind is target.kind:
         return value
+    if isinstance(value, Const) and value.type.is_numeric and target.kind is Kind.DOUBLE:
+        return Const(None if value.value is None else float(str(value.value)), target)
+    if isinstance(value, Const) and type(value.value) is date and target.kind is Kind.TIMESTAMP:
+        return Const(datetime.combine(value.value, time()), TIMESTAMP)
     if isinstance(value, Const) and value.type.kind is Kind.INTEGER and target.kind is Kind.DECIMAL:
         return Const(None if value.value is None else Decimal(str(value.value)), decimal_type(value.type.precision, 0))
     if (value.type.is_numeric and target.is_numeric) or (

@@ -183,7 +183,9 @@ def bounds_and_step(child: Stability, value: Scalar, cell: Cells) -> tuple[Inter
     if not bounds.bounded:
         keys = domain(value, child.facts, 10_000)
         numbers = [as_number(key) for key in keys or ()]
-        if keys and all(number is not None or key is None for number, key in zip(numbers, keys, strict=True)):
+        if keys is not None and all(
+            number is not None or key is None for number, key in zip(numbers, keys, strict=True)
+        ):
             known = [number for number in numbers if number is not None]
             bounds = Interval(min(known), max(known)) if known else Interval(Fraction(0), Fraction(0))
     if not bounds.bounded:
