@@ -19,7 +19,7 @@ from typing import cast
 import numpy as np
 
 from dpsql.backends import Backend
-from dpsql.errors import BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
+from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
 from dpsql.explain import price_text
 from dpsql.generate.dialect import DUCKDB
 from dpsql.generate.engine_log import log_engine_error
@@ -80,6 +80,7 @@ class Engine:
 
     def compile(self, sql: str, parameters: Sequence[Value], settings: Settings) -> Release:
         """The release of a query: pure, and remembered, so that a repeated text costs no parsing."""
+        _check_parameters(parameters)
         key = (sql, tuple((type(value), value) for value in parameters), settings)
         with self._lock:
             found = self._releases.get(key)
@@ -224,6 +225,16 @@ class Engine:
                 raise NotSupported(f"a public table has more than {MAX_PUBLIC_ROWS:,} rows")
             self._post.load(name, columns, data)  # type: ignore[arg-type]
             self._loaded.add(name)
+
+
+def _check_parameters(parameters: Sequence[Value]) -> None:
+    for number, value in enumerate(parameters, 1):
+        if value is not None and type(value) not in (bool, int, float, Decimal, str, date, datetime):
+            raise BadSetting(f"parameter ${number} has a type that is not supported")
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            raise BadSetting(f"parameter ${number} has a time zone", hint="Pass a timestamp without one.")
+        if isinstance(value, Decimal) and not value.is_finite():
+            raise BadSetting(f"parameter ${number} is not a finite number")
 
 
 class _Bill:

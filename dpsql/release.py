@@ -366,6 +366,12 @@ class _Compiler:
                 return result
             case Project(child=child, items=items):
                 return Project(self._private(child), tuple((f, self._private_scalar(v)) for f, v in items))
+            case SetOperation(kind=SetKind.UNION_ALL, left=left, right=right, fields=fields) if _is_empty(
+                left
+            ) or _is_empty(right):
+                other = right if _is_empty(left) else left
+                items = tuple((new, Ref(old)) for new, old in zip(fields, other.fields, strict=True))
+                return Project(self._private(other), items)
             case SetOperation(kind=kind, left=left, right=right, fields=fields):
                 if is_private(left) != is_private(right):
                     self._refuse_mixture(plan)
@@ -651,7 +657,14 @@ class _Compiler:
         if chosen:
             asked = self._settings.delta
             delta = self._accountant.default_delta(loss) if asked is None else math.floor(asked / DELTA_UNIT)
+            if delta > self._accountant.total.delta:
+                raise BadSetting(
+                    "delta must not exceed what the policy keeps for unknown keys",
+                    hint=f"That is {float(self._accountant.total.delta_value):g}.",
+                )
             delta //= chosen
+            if delta <= 0 and asked is not None:
+                raise BadSetting("delta is too small to be counted", hint="Choose a larger delta.")
             if delta <= 0:
                 raise MissingDeclaration(
                     "there is no delta for releasing unknown keys",
@@ -704,6 +717,8 @@ def _is_empty(plan: Plan) -> bool:
             return True
         case Filter() | Project() | Sort() | Distinct() | Window():
             return _is_empty(plan.child)
+        case SetOperation(kind=SetKind.UNION_ALL | SetKind.UNION, left=left, right=right):
+            return _is_empty(left) and _is_empty(right)
         case _:
             return False
 

@@ -22,6 +22,7 @@ from dpsql.errors import (
     GroupingError,
     InvalidEscape,
     NotSupported,
+    OutOfRange,
     SqlSyntaxError,
     TypeMismatch,
     UnknownFunction,
@@ -79,9 +80,10 @@ class Expressions:
         self._subquery = subquery
         self._windows: dict[str, exp.Window] = {}
 
-    def name_windows(self, windows: dict[str, exp.Window]) -> None:
-        """The WINDOW clause of the query block that is resolved next."""
-        self._windows = windows
+    def name_windows(self, windows: dict[str, exp.Window]) -> dict[str, exp.Window]:
+        """Set the WINDOW clause of the query block that is resolved next; returns the one around it."""
+        around, self._windows = self._windows, windows
+        return around
 
     # --- entry points ---
 
@@ -153,6 +155,8 @@ class Expressions:
         text = str(node.this)
         if node.is_string:
             return constant(text)
+        if len(text) > 1_000:
+            raise OutOfRange("a number is out of range", position=position(node))
         if re.fullmatch(r"\d+", text):
             return integer_constant(int(text))
         if re.fullmatch(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text):

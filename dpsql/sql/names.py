@@ -9,11 +9,14 @@ from sqlglot import exp
 from dpsql.errors import AmbiguousColumn, MissingFrom, UnknownColumn
 from dpsql.plan.scalars import Field, Ref
 
+# PostgreSQL folds the letters of ASCII only.
+_FOLDED = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
 
 def folded(identifier: exp.Expression) -> str:
     """An identifier's name: unquoted ones fold to lower case."""
     name = str(identifier.this)
-    return name if identifier.args.get("quoted") else name.lower()
+    return name if identifier.args.get("quoted") else name.translate(_FOLDED)
 
 
 def position(node: exp.Expression) -> int | None:

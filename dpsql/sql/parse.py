@@ -59,6 +59,7 @@ def parse(text: str) -> Statement:
         if token.token_type is TokenType.SEMICOLON:
             raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
     _check_first_word(tokens)
+    _check_spaces(tokens, text)
     _check_tokens(tokens, text)
     check_calls(tokens)
     check_clauses(tokens)
@@ -126,6 +127,16 @@ def _check_first_word(tokens: list[Token]) -> None:
     raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
 
 
+def _check_spaces(tokens: list[Token], text: str) -> None:
+    """Only PostgreSQL's spaces separate words; others would be part of a name there."""
+    ends = [0, *(token.end + 1 for token in tokens)]
+    starts = [*(token.start for token in tokens), len(text)]
+    for end, start in zip(ends, starts, strict=True):
+        for character in _COMMENT.sub(" ", text[end:start]):
+            if character.isspace() and character not in " \t\n\r\f\v":
+                raise SqlSyntaxError("a space that PostgreSQL does not know stands between words", position=end + 1)
+
+
 def _outside_parentheses(tokens: list[Token]) -> Iterator[Token]:
     depth = 0
     for token in tokens:
@@ -167,20 +178,39 @@ def _check_tokens(tokens: list[Token], text: str) -> None:
         if kind in _FOREIGN:
             raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
         if following is None:
+            if kind is TokenType.COMMA:
+                raise SqlSyntaxError("syntax error at end of input", position=token.start + 1)
             continue
-        gap = _COMMENT.sub(" ", text[token.end + 1 : following.start])
-        if any(character.isspace() and not character.isascii() for character in gap):
-            raise SqlSyntaxError("a space that is not ASCII stands between words", position=token.end + 2)
         if kind is TokenType.NUMBER and following.start == token.end + 1 and text[following.start] in _WORD:
             raise SqlSyntaxError("trailing junk after numeric literal", position=token.start + 1)
         if kind is TokenType.STRING and following.token_type is TokenType.STRING:
             raise NotSupported(
                 "adjacent string literals are not supported", hint="Write one literal.", position=following.start + 1
             )
+        if kind is TokenType.INTERVAL and not _is_interval(following):
+            raise NotSupported(
+                "this interval cannot be read", hint="Write it as interval '1 day'.", position=following.start + 1
+            )
+        if kind is TokenType.ALIAS and following.token_type is TokenType.STRING:
+            raise SqlSyntaxError("a string stands where a name is needed", position=following.start + 1)
+        if kind is TokenType.SELECT and following.token_type is TokenType.COMMA:
+            raise SqlSyntaxError('syntax error at or near ","', position=following.start + 1)
         if kind is TokenType.COMMA and (
             following.token_type in (TokenType.FROM, TokenType.R_PAREN, TokenType.WHERE, TokenType.ORDER_BY)
         ):
             raise SqlSyntaxError(f'syntax error at or near "{following.text}"', position=following.start + 1)
+
+
+def _is_interval(token: Token) -> bool:
+    """Whether a literal is an interval of numbers and units; sqlglot forgets what it does not know."""
+    words = token.text.split()
+    return token.token_type is TokenType.STRING and all(
+        re.fullmatch(r"[+-]?\d+(\.\d+)?", word, re.ASCII) if i % 2 == 0 else word.lower().rstrip("s") in _UNITS
+        for i, word in enumerate(words)
+    )
+
+
+_UNITS = frozenset(("year", "quarter", "month", "week", "day", "hour", "minute", "second"))
 
 
 def _is_operator(token: Token) -> bool:

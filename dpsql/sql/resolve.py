@@ -46,6 +46,7 @@ from dpsql.plan.scalars import (
     Agg,
     Aggregated,
     Call,
+    Const,
     Field,
     Op,
     Ref,
@@ -67,6 +68,8 @@ from dpsql.types import Type, Value
 
 MAX_NODES = 2_000
 MAX_SETS = 64
+MAX_KEYS = 64
+MAX_VALUES = 200
 
 _Change = Callable[[Scalar], Scalar]
 _Index = Callable[[exp.Expression], int]
@@ -126,7 +129,11 @@ class Resolver:
     def _nested(self, node: exp.Expression, scope: Scope) -> Plan:
         """A subquery inside an expression; it sees the scope around it."""
         around = self._contexts[-1] if self._contexts else Context()
-        return self.query(node, replace(around, outer=scope))
+        windows = self._expressions.name_windows({})
+        try:
+            return self.query(node, replace(around, outer=scope))
+        finally:
+            self._expressions.name_windows(windows)
 
     def _parenthesised(self, node: exp.Subquery, context: Context) -> Plan:
         check_arguments(node, {"this", "with_", "order", "limit", "offset"})
@@ -174,9 +181,13 @@ class Resolver:
         empty = context.empty or (where is not None and self._is_never(where.this))
         scope = Scope(parent=context.outer)
         plan = self._from(node, scope, replace(context, empty=empty))
-        self._contexts[-1] = context
+        # Where no row can pass, what the subqueries of WHERE say does not matter, nor what those of the select list say
+        # unless an aggregate makes a row of none.
+        self._contexts[-1] = replace(context, empty=empty)
         if where is not None:
             plan = Filter(plan, self._expressions.condition(where.this, scope, "WHERE"))
+        if not node.args.get("group") and any(item.find(exp.AggFunc) for item in node.expressions):
+            self._contexts[-1] = context
         self._expressions.name_windows({folded(w.this): w for w in node.args.get("windows") or []})
 
         items = self._select_list(node, scope)
@@ -373,7 +384,9 @@ class Resolver:
         for row in node.expressions:
             parts = row.expressions if isinstance(row, exp.Tuple) else [row]
             rows.append([self._expressions.scalar(part, scope) for part in parts])
-        if len({len(row) for row in rows}) != 1 or len(rows) > 1_000:
+        if len(rows) > MAX_VALUES:
+            raise NotSupported(f"VALUES of more than {MAX_VALUES} rows is not supported", position=position(node))
+        if len({len(row) for row in rows}) != 1:
             raise SqlSyntaxError("VALUES lists must all be the same length", position=position(node))
         types = [unify(column, "VALUES") for column in zip(*rows, strict=True)]
         plans: list[Plan] = []
@@ -459,6 +472,8 @@ class Resolver:
 
         choices = [_grouping_choices(part, index) for part in clause.expressions]
         sets = [tuple(sorted({i for part in combination for i in part})) for combination in itertools.product(*choices)]
+        if len(keys) > MAX_KEYS:
+            raise NotSupported(f"more than {MAX_KEYS} keys are not supported", position=position(clause))
         if len(sets) > MAX_SETS:
             raise NotSupported(f"more than {MAX_SETS} grouping sets are not supported", position=position(clause))
         return keys, tuple(sets)
@@ -606,6 +621,8 @@ class Resolver:
             number = evaluate(value)
         except NotConstant:
             raise NotSupported(f"{clause} must be a constant", position=position(node)) from None
+        if number is None and not isinstance(value, Const):
+            raise BadSetting(f"{clause} has no value", position=position(node))
         if number is None:
             return None
         if not isinstance(number, int) or isinstance(number, bool):

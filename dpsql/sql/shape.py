@@ -138,6 +138,8 @@ def check_clauses(tokens: list[Token]) -> None:
             if _CLAUSES[kind] < level.clause:
                 raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
             level.clause = _CLAUSES[kind]
+        elif kind is TokenType.COMMA and level.clause == _CLAUSES[TokenType.LIMIT]:
+            raise SqlSyntaxError("LIMIT #,# syntax is not supported", position=token.start + 1)
         elif kind is TokenType.JOIN:
             level.joins += 1
             level.last_join = token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -138,12 +139,17 @@ def read_literal(value: Value, target: Type) -> Value:
     """A quoted literal read as a value of `target`."""
     if value is None or not isinstance(value, str):
         return value
-    text = value.strip()
+    text = value.strip(" \t\n\r\f\v")
+    shape = _SHAPES.get(target.kind)
     try:
+        if shape is not None and shape.fullmatch(text) is None:
+            raise ValueError
         match target.kind:
             case Kind.TEXT | Kind.UNKNOWN:
                 return value
             case Kind.INTEGER:
+                if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
+                    raise OutOfRange(f'value "{value}" is out of range for type bigint')
                 return int(text)
             case Kind.DECIMAL:
                 number = Decimal(text)
@@ -170,6 +176,18 @@ def read_literal(value: Value, target: Type) -> Value:
         kind = InvalidDate if target.is_temporal else InvalidText
         raise kind(f'invalid input syntax for type {target.kind.value}: "{value}"') from None
 
+
+# Python reads more spellings than PostgreSQL does.
+_SHAPES = {
+    kind: re.compile(shape, re.ASCII)
+    for kind, shape in {
+        Kind.INTEGER: r"[+-]?\d+",
+        Kind.DECIMAL: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?",
+        Kind.DOUBLE: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?",
+        Kind.DATE: r"\d{4}-\d\d-\d\d([ T][0:.]+)?",
+        Kind.TIMESTAMP: r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?",
+    }.items()
+}
 
 _BOOLEANS = {"true": True, "t": True, "yes": True, "on": True, "1": True} | {
     "false": False, "f": False, "no": False, "off": False, "0": False

@@ -113,7 +113,7 @@ def union_all(
         a, b = left.facts.get(mine.id, NOTHING), right.facts.get(other.id, NOTHING)
         keys = None if a.domain is None or b.domain is None else tuple(dict.fromkeys((*a.domain, *b.domain)))
         step = a.step if a.step == b.step else None
-        origin = a.origin or b.origin
+        origin = a.origin if a.origin == b.origin else None
         facts[field.id] = Fact(a.interval.union(b.interval), keys, step, origin, a.nullable or b.nullable)
     groups = None if left.groups is None or right.groups is None else left.groups + right.groups
     return Stability(left.rows + right.rows, False, facts, groups)
