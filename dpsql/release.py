@@ -166,7 +166,7 @@ class _Compiler:
         self._stages: list[Stage] = []
         self._public: dict[str, str] = {}
         self._tables: dict[str, Table] = {}
-        self._shown: dict[int, tuple[int, int]] = {}  # field -> measurement and statistic it shows
+        self._shown: dict[int, tuple[tuple[int, int], ...]] = {}  # field -> measurements and statistics it shows
         self._ratios: set[int] = set()
         self._notes: dict[str, None] = {}
 
@@ -340,12 +340,15 @@ class _Compiler:
         sql = self._write(rest)
         if node.kind == "exists":
             sql = f"SELECT EXISTS ({sql})"
-        self._stages.append(Stage(node.kind, BOOLEAN if node.kind == "exists" else field.type, sql, measurements))
+        type_ = BOOLEAN if node.kind == "exists" else field.type
+        if type_.kind is Kind.INTEGER:
+            type_ = replace(type_, precision=BIGINT.precision)  # all that the engine is told of the value
+        self._stages.append(Stage(node.kind, type_, sql, measurements))
         stage = len(self._stages) - 1
         if node.kind == "in":
             assert node.arg is not None
-            return InStage(self._private_scalar(node.arg), stage, field.type)
-        return StageValue(stage, self._stages[stage].type)
+            return InStage(self._private_scalar(node.arg), stage, type_)
+        return StageValue(stage, type_)
 
     def _private_scalar(self, value: Scalar) -> Scalar:
         if isinstance(value, Subquery):
@@ -475,7 +478,7 @@ class _Compiler:
     def _release(self, plan: Aggregate) -> Plan:
         """One measurement for each grouping set; together they share the price, as any parts of a query do."""
         child = self._private(plan.child)
-        if _free_fields(child):
+        if _free_fields(plan):
             raise NotSupported(
                 "a correlated subquery over a private table is not supported",
                 hint="Aggregate it separately and join the results.",
@@ -501,9 +504,9 @@ class _Compiler:
         for i, part in enumerate(parts[1:], 2):
             last = i == len(parts)
             fields = plan.fields if last else tuple(replace(f, id=next(self._ids)) for f in plan.fields)
-            for old, mine in zip(fields, result.fields, strict=True):
-                if mine.id in self._shown:
-                    self._shown[old.id] = self._shown[mine.id]
+            for old, mine, other in zip(fields, result.fields, part.fields, strict=True):
+                if mine.id in self._shown and other.id in self._shown:
+                    self._shown[old.id] = self._shown[mine.id] + self._shown[other.id]
                 if mine.id in self._ratios:
                     self._ratios.add(old.id)
             result = SetOperation(SetKind.UNION_ALL, result, part, fields)
@@ -553,7 +556,7 @@ class _Compiler:
         for (field, _), value in zip(calls, values, strict=True):
             target = replace(field, id=next(self._ids))
             if field.id in assembly.directly:
-                self._shown[target.id] = (index, assembly.directly[field.id])
+                self._shown[target.id] = ((index, assembly.directly[field.id]),)
             if field.id in assembly.ratios:
                 self._ratios.add(target.id)
             items.append((target, value))
@@ -705,8 +708,9 @@ class _Compiler:
 
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
         source = _source_of(field, plan, self._shown.keys() | self._ratios)
-        shown = self._shown.get(source)
-        found = None if shown is None else measurements[shown[0]].margin(shown[1])
+        # Of several grouping sets, the largest margin is true of all.
+        margins = [measurements[index].margin(statistic) for index, statistic in self._shown.get(source, ())]
+        found = max(margins, default=None)
         return Output(field.name, field.type, found, source in self._ratios)
 
 
@@ -746,12 +750,14 @@ def _stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
 def _same(left: _Draft, right: _Draft) -> bool:
     """Whether two measurements ask for the same: the generated text names no field, so equal text is equal meaning."""
     return (
-        [branch.query.sql for branch in left.branches] == [branch.query.sql for branch in right.branches]
+        [(branch.query.sql, branch.statistics) for branch in left.branches]
+        == [(branch.query.sql, branch.statistics) for branch in right.branches]
         and left.cells == right.cells
         and left.selection == right.selection
         and len(left.keys) == len(right.keys)
         and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]
-        and [(s.step, s.factor) for s in left.statistics] == [(s.step, s.factor) for s in right.statistics]
+        and [(s.kind, s.step, s.factor) for s in left.statistics]
+        == [(s.kind, s.step, s.factor) for s in right.statistics]
     )
 
 

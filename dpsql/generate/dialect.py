@@ -16,6 +16,8 @@ class Dialect:
     name: str
     types: Mapping[Kind, str]
     wide: str  # an integer type of 128 bits
+    integers: tuple[tuple[int, str], ...]  # narrower integer types with the digits they hold, narrowest first
+    binary: str  # text {0} compared byte by byte, whatever the collation of its column
     templates: Mapping[Op, str]
     try_cast: str
     extract: str
@@ -52,6 +54,8 @@ DUCKDB = Dialect(
         Kind.INTERVAL: "DOUBLE",  # seconds: intervals are only compared
     },
     wide="HUGEINT",
+    integers=((5, "SMALLINT"), (10, "INTEGER")),
+    binary='{0} COLLATE "C"',
     templates={
         Op.AND: "({0} AND {1})",
         Op.OR: "({0} OR {1})",

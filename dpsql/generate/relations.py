@@ -30,7 +30,7 @@ from dpsql.plan.nodes import (
     Window,
 )
 from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar, SortKey, Subquery, Windowed, refs
-from dpsql.policy.model import Bound, Column
+from dpsql.policy.model import Bound, Column, Table
 from dpsql.types import Kind, Type
 
 OWNER = "owner"
@@ -162,14 +162,21 @@ class RelationWriter:
         if not self._private:
             raise InternalError("a private table was left in post-processing")
         assert table.owner is not None
-        owner = quoted(table.owner)
+        owner = self._owner(table)
         columns = [f"{owner} AS {OWNER}"]
         for field in fields:
             name = column_of[field.id]
             column = table.columns.get(name)
             value = owner if column is None else self._normalised(column)
             columns.append(f"{value} AS {self.name(field)}")
-        return self._select(columns, ".".join(map(quoted, table.source)), f"{owner} IS NOT NULL")
+        return self._select(columns, ".".join(map(quoted, table.source)), f"{quoted(table.owner)} IS NOT NULL")
+
+    def _owner(self, table: Table) -> str:
+        """The unit in the one form that all tables share, so that owners compare without conversion, byte by byte."""
+        assert table.owner is not None
+        assert table.owner_type is not None
+        value = f"CAST({quoted(table.owner)} AS {self.scalars.type(table.owner_type)})"
+        return self._dialect.binary.format(value) if table.owner_type.kind is Kind.TEXT else value
 
     def _normalised(self, column: Column) -> str:
         """A column as every expression above sees it: NULL if NaN or infinite, clamped to its bounds, widened.
@@ -185,7 +192,9 @@ class RelationWriter:
         name, type_ = quoted(column.name), column.type
         native = self.scalars.type(type_)
         match type_.kind:
-            case Kind.BOOLEAN | Kind.TEXT:
+            case Kind.TEXT:
+                return self._dialect.binary.format(f"CAST({name} AS {native})")
+            case Kind.BOOLEAN:
                 return f"CAST({name} AS {native})"
             case Kind.INTEGER | Kind.DECIMAL:
                 if low is None or high is None:
@@ -227,11 +236,11 @@ class RelationWriter:
         values = [value for _, value in plan.keys] + [call for _, call in plan.aggregates]
         inner = self.relation(plan.child, self._needed((), values))
         if self._private:
-            # One row per owner and further keys. An undeclared unit is the owner itself; a declared one is a column
-            # like others, clamped as its type says, and adds no groups.
-            units = [field for field, value in plan.keys if _is_hidden_unit(value)]
-            further = [(field, value) for field, value in plan.keys if not _is_hidden_unit(value)]
-            columns = [OWNER, *(f"{OWNER} AS {self.name(field)}" for field in units)]
+            # One row per owner and further keys. The unit adds no groups, whatever its column shows: an undeclared one
+            # is the owner itself; a declared one is a column like others, clamped as its type says.
+            further = [(field, value) for field, value in plan.keys if not _is_unit(value)]
+            units = [(field, value) for field, value in plan.keys if _is_unit(value)]
+            columns = [OWNER, *(f"{self._unit(value)} AS {self.name(field)}" for field, value in units)]
         else:
             further, columns = list(plan.keys), []
         columns += [f"{self.scalar(value)} AS {self.name(field)}" for field, value in further]
@@ -242,6 +251,10 @@ class RelationWriter:
             sets = ", ".join(f"({', '.join(self.scalar(plan.keys[i][1]) for i in chosen)})" for chosen in plan.sets)
             return f"{text} GROUP BY GROUPING SETS ({sets})"
         return f"{text} GROUP BY {', '.join(keys)}" if keys else text
+
+    def _unit(self, value: Scalar) -> str:
+        assert isinstance(value, Ref)
+        return f"MIN({self.scalar(value)})" if value.field.readable else OWNER
 
     def _aggregated(self, call: Aggregated) -> str:
         if call.function is Agg.GROUPING:
@@ -276,5 +289,5 @@ class RelationWriter:
         )
 
 
-def _is_hidden_unit(value: Scalar) -> bool:
-    return isinstance(value, Ref) and value.field.unit and not value.field.readable
+def _is_unit(value: Scalar) -> bool:
+    return isinstance(value, Ref) and value.field.unit

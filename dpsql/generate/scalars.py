@@ -128,9 +128,9 @@ class ScalarWriter:
             case Op.LEAST | Op.GREATEST | Op.COALESCE:
                 return f"{node.op.name}({', '.join(args)})"
             case Op.CAST:
-                whole = node.type.kind is Kind.INTEGER and node.args[0].type.numeric
-                value = f"round({args[0]})" if whole else args[0]
-                text = dialect.try_cast.format(value, type=self.type(node.type))
+                if node.type.kind is Kind.INTEGER:
+                    return self._to_integer(node, args[0])
+                text = dialect.try_cast.format(args[0], type=self.type(node.type))
                 # Text can name dates that no other expression may meet.
                 made = node.type.is_temporal and node.args[0].type.kind is Kind.TEXT
                 return f"(CASE WHEN {self.in_calendar(text, node.type)} THEN {text} END)" if made else text
@@ -162,6 +162,17 @@ class ScalarWriter:
                 template = dialect.templates[node.op]
                 shown = self.type(node.type) if "{type}" in template else ""
                 return template.format(*args, type=shown)
+
+    def _to_integer(self, node: Call, text: str) -> str:
+        """A cast to an integer type: NULL for what does not fit, so that no more digits come out than the type says."""
+        source = node.args[0].type
+        if source.numeric:
+            text = f"round({text})"
+        fits = source.kind in (Kind.INTEGER, Kind.DECIMAL) and source.precision - source.scale < node.type.precision
+        if not fits and source.kind is not Kind.BOOLEAN:
+            narrow = next((name for digits, name in self._dialect.integers if node.type.precision <= digits), None)
+            text = text if narrow is None else self._dialect.try_cast.format(text, type=narrow)
+        return self._dialect.try_cast.format(text, type=self.type(node.type))
 
     def in_calendar(self, text: str, type_: Type) -> str:
         """A test that a date or timestamp lies in the years that dpsql knows."""

@@ -85,6 +85,15 @@ def apply(node: Call, values: list[Value]) -> Value:
 
 
 def cast(value: Value, source: Type, target: Type) -> Value:
+    converted = _converted(value, source, target)
+    if target.kind is Kind.INTEGER and source.kind is not Kind.INTEGER and isinstance(converted, int):
+        bits = 16 if target.precision <= 5 else 32 if target.precision <= 10 else 64
+        exact = source.kind is Kind.DECIMAL and source.precision - source.scale < target.precision
+        return converted if exact or -(2 ** (bits - 1)) <= converted < 2 ** (bits - 1) else None
+    return converted
+
+
+def _converted(value: Value, source: Type, target: Type) -> Value:
     if value is None:
         return None
     if source.kind is target.kind and target.kind is not Kind.DECIMAL:

@@ -23,7 +23,7 @@ from dpsql.policy.section import header
 from dpsql.types import Kind, Type
 
 # Equal values of these types are the same value. Doubles are left out: there is NaN, -0 and rounding.
-_UNIT_KINDS = (Kind.INTEGER, Kind.DECIMAL, Kind.TEXT, Kind.DATE, Kind.TIMESTAMP)
+_UNIT_KINDS = (Kind.INTEGER, Kind.DECIMAL, Kind.TEXT, Kind.DATE)
 
 # What tools made for PostgreSQL call the schema that needs no name.
 _POSTGRESQL_DEFAULT_SCHEMA = "public"
@@ -226,7 +226,8 @@ def _check_one_kind_of_unit(policy: Policy, tables: Mapping[str, Table], report:
             )
 
 
-def _comparison_class(unit: Type | None) -> Kind | None:
+def _comparison_class(unit: Type | None) -> tuple[Kind, int] | None:
+    """Owners are compared as they are, so their types must be the same; integers are widened to one."""
     if unit is None:
         return None
-    return Kind.INTEGER if unit.kind is Kind.DECIMAL else unit.kind
+    return (unit.kind, 0) if unit.kind is Kind.INTEGER else (unit.kind, unit.precision * 100 + unit.scale)

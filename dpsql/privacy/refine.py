@@ -64,13 +64,16 @@ def _compared(interval: Interval, ref: Ref, conjunct: Scalar) -> Interval:
     bound = as_number(right.value) if isinstance(right, Const) else None
     if left != ref or bound is None:
         return interval
+    grain = Fraction(1, 10**ref.type.scale) if ref.type.kind is Kind.DECIMAL else None
     whole = ref.type.kind in (Kind.INTEGER, Kind.DATE)
     low, high = interval.low, interval.high
     if op in (Op.GT, Op.GE, Op.EQ):
         least = _next_whole(bound, strict=op is Op.GT) if whole else bound
+        least = least if grain is None else math.floor(least / grain) * grain
         low = least if low is None else max(low, least)
     if op in (Op.LT, Op.LE, Op.EQ):
         most = -_next_whole(-bound, strict=op is Op.LT) if whole else bound
+        most = most if grain is None else math.ceil(most / grain) * grain
         high = most if high is None else min(high, most)
     # No row passes an empty interval; the wider one is as true and easier to work with.
     return interval if low is not None and high is not None and low > high else Interval(low, high)

@@ -50,7 +50,21 @@ from dpsql.plan.scalars import (
 from dpsql.sql.names import Scope, folded, position
 from dpsql.sql.parse import is_storable
 from dpsql.sql.typing import arithmetic_type, coerce, constant, decimal_constant, integer_constant, sum_type, unify
-from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, UNKNOWN, Kind, Type, Value
+from dpsql.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTERVAL,
+    MAX_DIGITS,
+    NUMERIC,
+    TEXT,
+    TIMESTAMP,
+    UNKNOWN,
+    Kind,
+    Type,
+    Value,
+)
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
 
@@ -633,9 +647,12 @@ class Expressions:
                 offset = node.args.get("offset")
                 steps = 1 if offset is None else self._small_integer(offset, scope, "the offset")
                 args: tuple[Scalar, ...] = (value, constant(steps))
+                common = value.type
                 if node.args.get("default") is not None:
-                    args = (*args, coerce(self.scalar(node.args["default"], scope), value.type))
-                return "lag" if isinstance(node, exp.Lag) else "lead", args, value.type
+                    default = self.scalar(node.args["default"], scope)
+                    common = unify((value, default), "lag and default")
+                    args = (coerce(value, common), constant(steps), coerce(default, common))
+                return "lag" if isinstance(node, exp.Lag) else "lead", args, common
             case exp.FirstValue() | exp.LastValue():
                 check_arguments(node, {"this"})
                 value = self.typed(node.this, scope)
@@ -737,6 +754,8 @@ def _rounded(op: Op) -> Rule:
         digits = 0 if given is None else self._small_integer(given, scope, "the number of digits")
         if given is not None and value.type.kind is Kind.INTEGER:
             value = Call(Op.CAST, (value,), decimal_type(value.type.precision, 0))
+        if value.type.kind is Kind.DECIMAL and value.type.precision >= MAX_DIGITS - 1:
+            value = Call(Op.CAST, (value,), NUMERIC)  # rounding up could need a digit more than there is
         if value.type.kind is Kind.DECIMAL:
             whole = value.type.precision - value.type.scale + 1
             scale = min(max(digits, 0), value.type.scale)

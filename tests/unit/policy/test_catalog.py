@@ -197,14 +197,14 @@ def test_a_view_cannot_be_declared(public: bool) -> None:
     assert found(policy(declared), database(view)) == [(3, '"people" is a view')]
 
 
-@pytest.mark.parametrize("unit", ["height", "smoker", "place"])
+@pytest.mark.parametrize("unit", ["height", "smoker", "place", "seen"])
 def test_a_unit_needs_exact_equality(unit: str) -> None:
     ((line, message),) = found(policy(people(unit=unit)), database(PEOPLE))
     assert line == 10
     assert message.startswith(f'unit "{unit}" of table "people" is of type')
 
 
-@pytest.mark.parametrize("unit", ["id", "fee", "name", "born", "seen"])
+@pytest.mark.parametrize("unit", ["id", "fee", "name", "born"])
 def test_these_units_are_compared_exactly(unit: str) -> None:
     assert bind(policy(people(unit=unit)), database(PEOPLE)).tables["people"].owner_type == COLUMNS[unit]
 
@@ -226,7 +226,9 @@ def test_there_is_one_kind_of_unit() -> None:
     assert found(policy(people(), people(name="visits", unit="name", line=20)), schema) == [
         (20, 'the units of "visits" and "people" have types that cannot be compared')
     ]
-    assert bind(policy(people(), people(name="visits", unit="fee")), schema)
+    # A conversion between them could fail for some row.
+    assert len(found(policy(people(), people(name="visits", unit="fee")), schema)) == 1
+    assert bind(policy(people(), people(name="visits", unit="id")), schema)
 
 
 def test_a_private_table_needs_a_unit() -> None:
