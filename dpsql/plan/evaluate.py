@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation, localcontext
 from fractions import Fraction
 
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar
@@ -20,7 +20,17 @@ class NotConstant(Exception):
     """The value cannot be told without data, or not in Python."""
 
 
+# Wide enough for every decimal of an engine; Python's own default would round after 28 digits.
+_DIGITS = Context(prec=100)
+
+
 def evaluate(node: Scalar, env: Mapping[int, Value] | None = None) -> Value:
+    """The value of an expression, given those of the fields it reads."""
+    with localcontext(_DIGITS):
+        return _evaluate(node, env)
+
+
+def _evaluate(node: Scalar, env: Mapping[int, Value] | None) -> Value:
     match node:
         case Const(value=value):
             return value
@@ -28,15 +38,13 @@ def evaluate(node: Scalar, env: Mapping[int, Value] | None = None) -> Value:
             return env[field.id]
         case Case(branches=branches, default=default):
             for when, then in branches:
-                if evaluate(when, env) is True:
-                    return evaluate(then, env)
-            return evaluate(default, env)
-        case Call(op=op, args=args):
-            return (
-                apply(node, [evaluate(arg, env) for arg in args])
-                if op is not Op.CAST
-                else cast(evaluate(args[0], env), args[0].type, node.type)
-            )
+                if _evaluate(when, env) is True:
+                    return _evaluate(then, env)
+            return _evaluate(default, env)
+        case Call(op=Op.CAST, args=(inner,)):
+            return cast(_evaluate(inner, env), inner.type, node.type)
+        case Call(args=args):
+            return apply(node, [_evaluate(arg, env) for arg in args])
         case _:
             raise NotConstant
 
@@ -85,7 +93,10 @@ def apply(node: Call, values: list[Value]) -> Value:
 
 
 def cast(value: Value, source: Type, target: Type) -> Value:
-    converted = _converted(value, source, target)
+    try:
+        converted = _converted(value, source, target)
+    except InvalidOperation:
+        raise NotConstant from None
     if target.kind is Kind.INTEGER and source.kind is not Kind.INTEGER and isinstance(converted, int):
         bits = 16 if target.precision <= 5 else 32 if target.precision <= 10 else 64
         exact = source.kind is Kind.DECIMAL and source.precision - source.scale < target.precision

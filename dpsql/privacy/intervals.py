@@ -37,11 +37,24 @@ def interval(node: Scalar, facts: Facts) -> Interval:
     found = _interval(node, facts)
     if node.type.is_temporal:
         return _in_calendar(found, 86400 if node.type.kind is Kind.TIMESTAMP else 1)
+    if node.type.kind is Kind.DECIMAL:
+        most = Fraction(10**node.type.precision - 1, 10**node.type.scale)
+        return _cut(found, -most, most)  # beyond its digits it is NULL
     if node.type.kind is Kind.INTEGER:
         return _cut(found, Fraction(-(2**63)), Fraction(2**63 - 1))  # beyond 64 bits it is NULL
     if (found.low is not None and abs(found.low) > LARGEST) or (found.high is not None and abs(found.high) > LARGEST):
         return UNBOUNDED
-    return found
+    return _short(found)
+
+
+def _short(found: Interval) -> Interval:
+    """The same bounds with few digits, rounded outward: exact fractions of nested products would grow without end."""
+    low, high = found.low, found.high
+    if low is not None and low.denominator.bit_length() > 200:
+        low = Fraction(math.nextafter(float(low), -math.inf))
+    if high is not None and high.denominator.bit_length() > 200:
+        high = Fraction(math.nextafter(float(high), math.inf))
+    return Interval(low, high)
 
 
 def _interval(node: Scalar, facts: Facts) -> Interval:
@@ -283,13 +296,22 @@ def _mirrored(part: Interval) -> Interval:
 
 def never_null(node: Scalar, facts: Facts) -> bool:
     """Whether an expression has a value in every row."""
-    if isinstance(node, Call) and node.op in (Op.NEG, Op.CAST) and node.args[0].type.is_numeric:
+    if isinstance(node, Call) and node.op is Op.CAST and _cannot_fail(node.args[0].type, node.type):
         return never_null(node.args[0], facts)
     if isinstance(node, Case):
         return all(never_null(part, facts) for part in (*(then for _, then in node.branches), node.default))
     if isinstance(node, Ref):
         return not facts.get(node.field.id, NOTHING).nullable
     return isinstance(node, Const) and node.value is not None
+
+
+def _cannot_fail(source: Type, target: Type) -> bool:
+    """Whether a cast has a result for every value: to double precision, or to at least as many digits."""
+    if target.kind is Kind.DOUBLE:
+        return source.is_numeric
+    whole = target.precision - target.scale
+    exact = source.kind is Kind.INTEGER or (source.kind is Kind.DECIMAL and source.scale <= target.scale)
+    return exact and target.kind is Kind.DECIMAL and source.precision - source.scale <= whole
 
 
 def _cast(node: Call, parts: list[Interval]) -> Interval:
