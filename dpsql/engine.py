@@ -81,7 +81,8 @@ class Engine:
     def compile(self, sql: str, parameters: Sequence[Value], settings: Settings) -> Release:
         """The release of a query: pure, and remembered, so that a repeated text costs no parsing."""
         _check_parameters(parameters)
-        key = (sql, tuple((type(value), value) for value in parameters), settings)
+        # By their text: equal decimals of different scale, and zeros of different sign, are different constants.
+        key = (sql, tuple((type(value), repr(value)) for value in parameters), settings)
         with self._lock:
             found = self._releases.get(key)
             if found is not None:

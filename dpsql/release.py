@@ -343,8 +343,11 @@ class _Compiler:
         type_ = BOOLEAN if node.kind == "exists" else field.type
         if type_.kind is Kind.INTEGER:
             type_ = replace(type_, precision=BIGINT.precision)  # all that the engine is told of the value
-        self._stages.append(Stage(node.kind, type_, sql, measurements))
-        stage = len(self._stages) - 1
+        # The same question inside one query has one answer.
+        asked = Stage(node.kind, type_, sql, measurements)
+        if asked not in self._stages:
+            self._stages.append(asked)
+        stage = self._stages.index(asked)
         if node.kind == "in":
             assert node.arg is not None
             return InStage(self._private_scalar(node.arg), stage, type_)

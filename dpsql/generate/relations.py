@@ -245,7 +245,8 @@ class RelationWriter:
             further, columns = list(plan.keys), []
         columns += [f"{self.scalar(value)} AS {self.name(field)}" for field, value in further]
         columns += [f"{self._aggregated(call)} AS {self.name(field)}" for field, call in plan.aggregates]
-        text = self._select(columns, self._nest(inner))
+        # Without keys and aggregates an aggregation still makes one row of all.
+        text = self._select(columns or ["COUNT(*) AS one"], self._nest(inner))
         keys = ([OWNER] if self._private else []) + [self.scalar(value) for _, value in further]
         if len(plan.sets) > 1 or (plan.sets and len(plan.sets[0]) < len(plan.keys)):
             sets = ", ".join(f"({', '.join(self.scalar(plan.keys[i][1]) for i in chosen)})" for chosen in plan.sets)

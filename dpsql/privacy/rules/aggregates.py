@@ -14,7 +14,7 @@ from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.plan.scalars import Call, Op, Ref, Scalar, refs
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Interval, as_number
-from dpsql.privacy.intervals import interval
+from dpsql.privacy.intervals import LARGEST, interval
 from dpsql.privacy.stability import Sensitivity, Stability
 from dpsql.types import BOOLEAN, Kind
 
@@ -112,6 +112,12 @@ def sum_rows(child: Stability, value: Scalar, where: Scalar | None, cell: Cells)
 
 def sum_expression(child: Stability, value: Scalar, where: Scalar | None, bounds: Interval, cell: Cells) -> Statistic:
     """A sum dpsql needs itself (a product, a square), with bounds it knows. Same claim as `sum_rows`."""
+    assert bounds.low is not None and bounds.high is not None
+    if max(abs(bounds.low), abs(bounds.high)) > LARGEST:
+        raise MissingDeclaration(
+            "the bounds are too wide for a sum of products",
+            hint="Declare narrower bounds, or write LEAST and GREATEST.",
+        )
     step = _coarsened(child, _default_step(value, bounds), bounds, cell)
     return _row_sum(child, value, where, bounds, step, cell)
 
