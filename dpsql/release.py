@@ -809,5 +809,8 @@ def _source_of(field: Field, plan: Plan, known: Set[int]) -> int:
             return field.id
         case Filter(child=child) | Sort(child=child) | Window(child=child) | Distinct(child=child):
             return _source_of(field, child, known)
+        case Join(left=left, right=right):
+            side = left if any(mine.id == field.id for mine in left.fields) else right
+            return _source_of(field, side, known)
         case _:
             return field.id

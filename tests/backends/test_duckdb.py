@@ -59,6 +59,7 @@ LOCK_DOWN = {
     "temp_directory": "",
     "TimeZone": "UTC",
     "error_on_division_by_zero": "false",
+    "disabled_optimizers": "statistics_propagation",
     "allowed_configs": "[]",
     "enable_external_access": "false",
     "lock_configuration": "true",
