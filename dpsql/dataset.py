@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 from dpsql.backends import Backend
 from dpsql.backends.duckdb import DuckDBBackend
 from dpsql.engine import Engine
-from dpsql.ledger.sqlite import SqliteLedger
+from dpsql.errors import BadSetting
+from dpsql.generate.dialect import DUCKDB
+from dpsql.ledger.opening import open_ledger
 from dpsql.noise.samplers import Sampler, SystemSampler
 from dpsql.policy.catalog import bind
 from dpsql.policy.loader import database_path, load
 from dpsql.policy.model import Catalog, Policy
+from dpsql.policy.problems import PolicyProblems, Problem, quoted
+from dpsql.policy.section import header
 from dpsql.privacy.accounting import Accountant
+from dpsql.release import Release, Settings, compile_release
+from dpsql.sql.parse import parse
+from dpsql.sql.resolve import resolve
 
 
 def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
@@ -37,35 +46,53 @@ def open_backend(policy: Policy) -> DuckDBBackend:
 def build_engine(policy: Policy, backend: Backend, sampler: Sampler, *, new_ledger: bool = False) -> Engine:
     catalog = bind(policy, backend.schema())
     accountant = Accountant(policy.privacy)
-    ledger = _open_ledger(policy, accountant, new_ledger)
+    ledger = open_ledger(policy, accountant, new_ledger=new_ledger)
     return Engine(catalog, accountant, backend, ledger, sampler, policy.limits)
 
 
-def check(path: Path) -> Catalog:
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A policy that fits its database. It can tell what queries would do, and answers none."""
+
+    policy: Policy
+    catalog: Catalog
+    accountant: Accountant
+
+    def release(self, sql: str) -> Release:
+        """What a query would do at the default price."""
+        return compile_release(resolve(parse(sql), self.catalog), self.catalog, self.accountant, Settings(), DUCKDB)
+
+
+def check(path: Path) -> Checked:
     """Validate a policy against its database; raises PolicyProblems with every problem at once."""
     policy = load(path)
+    problems = _uncountable_prices(policy)
     backend = open_backend(policy)
     try:
-        return bind(policy, backend.schema())
+        catalog = bind(policy, backend.schema())
+    except PolicyProblems as found:
+        raise PolicyProblems([*problems, *found.problems]) from None
     finally:
         backend.close()
+    if problems:
+        raise PolicyProblems(problems)
+    return Checked(policy, catalog, Accountant(policy.privacy))
 
 
-def ledger_path(policy: Policy) -> Path:
-    if policy.ledger is not None:
-        return policy.ledger
-    database = database_path(policy)
-    return database.with_name(database.name + ".ledger")
-
-
-def _open_ledger(policy: Policy, accountant: Accountant, new_ledger: bool) -> SqliteLedger:
-    database = database_path(policy)
-    return SqliteLedger.open(
-        ledger_path(policy),
-        dataset=database.name,
-        accounting=policy.privacy.accounting,
-        total=accountant.total,
-        allowances={user.name: accountant.allowance(user.epsilon) for user in policy.users.values()},
-        create=new_ledger or policy.ledger is None,
-        replay_days=policy.limits.replay_days,
-    )
+def _uncountable_prices(policy: Policy) -> list[Problem]:
+    """Prices below the grain of the ledger: nothing could ever be paid with them."""
+    prices: list[tuple[str, str, Fraction, int | None]] = [
+        ("epsilon", "[privacy]", policy.privacy.epsilon, None),
+        ("query_epsilon", "[privacy]", policy.privacy.query_epsilon, None),
+    ]
+    for user in policy.users.values():
+        if user.epsilon is not None:
+            prices.append(("epsilon", f"[{header(('users', user.name))}]", user.epsilon, user.line))
+    problems = []
+    for key, section, epsilon, line in prices:
+        try:
+            Accountant(replace(policy.privacy, epsilon=epsilon))
+        except BadSetting:
+            fault = f"{quoted(key)} in {section} is too small to be counted"
+            problems.append(Problem(str(policy.path), line, fault, "write a larger number, such as 0.1"))
+    return problems

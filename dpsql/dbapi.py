@@ -1,4 +1,4 @@
-"""The Python driver, as PEP 249 describes it, and what dpsql adds: explain, cost, margins, budget, cancel.
+"""The Python driver, as PEP 249 describes it, and what dpsql adds: explain, cost, margins, budget, cancel, data frames.
 
 It reads the database with the rights of whoever calls it: `user` says whose account pays and authenticates nobody.
 An analyst who must not see the data belongs behind a server.
@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from dpsql import errors
+from dpsql import errors, frames, notebook
 from dpsql.dataset import open_dataset
+from dpsql.display import Column
 from dpsql.engine import Answer, Engine
 from dpsql.errors import Cancelled, Error, InterfaceError, NotSupportedError, ProgrammingError
 from dpsql.generate.query import Cancellation
 from dpsql.placeholders import Bound, Parameters, bind
 from dpsql.policy.loader import load
+from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.session import Session
 from dpsql.tables import ResultTable
@@ -150,6 +152,11 @@ class Connection:
         spent, left = engine.ledger.spent(self.user), engine.ledger.remaining(self.user)
         return Budget(_amount(spent, engine.accountant), _amount(left, engine.accountant))
 
+    @property
+    def catalog(self) -> Catalog:
+        """The declared tables and columns: what can be asked about."""
+        return self._engine.catalog
+
     def cursor(self) -> Cursor:
         self._require_open()
         return Cursor(self)
@@ -260,6 +267,14 @@ class Cursor:
         margins = [output.margin for output in self._answer.release.outputs]
         return tuple(m if m is None else m.numerator if m.denominator == 1 else float(m) for m in margins)
 
+    @property
+    def columns(self) -> tuple[Column, ...] | None:
+        """Name, type and margin of each column; None if the last statement returned no rows."""
+        if self._table is None:
+            return None
+        margins = self.margins or (None,) * len(self._table.names)
+        return tuple(map(Column, self._table.names, self._table.types, margins))
+
     # --- running ---
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> Self:
@@ -313,6 +328,23 @@ class Cursor:
     def fetchall(self) -> list[Row]:
         """All rows that are left."""
         return self._take(None)
+
+    def to_pandas(self) -> Any:
+        """All rows that are left, as a pandas.DataFrame. Its types are those of the query, whatever the rows hold."""
+        pandas = frames.installed("pandas")  # before the rows are taken, or they would be lost without it
+        return frames.to_pandas(pandas, self.columns or (), self._take(None))
+
+    def to_arrow(self) -> Any:
+        """All rows that are left, as a pyarrow.Table."""
+        arrow = frames.installed("pyarrow")
+        return frames.to_arrow(arrow, self.columns or (), self._take(None))
+
+    def _repr_html_(self) -> str | None:
+        """The rows as a notebook shows them, with their margins; they can still be fetched."""
+        if self._table is None or self.columns is None:
+            return None
+        price = "" if self.cost is None else f"price: {self.cost}; paid: {self.cost.charged}"
+        return notebook.html_table(self.columns, self._table.rows, price)
 
     def __iter__(self) -> Iterator[Row]:
         return self

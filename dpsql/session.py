@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 
 from dpsql.engine import Answer, Engine
-from dpsql.errors import BadSetting
+from dpsql.errors import BadSetting, BudgetExhausted, Error
 from dpsql.explain import explain
 from dpsql.generate.query import Cancellation
 from dpsql.privacy.accounting import Price
@@ -19,11 +20,12 @@ from dpsql.tables import ResultTable
 from dpsql.types import TEXT, Value
 
 _SET = re.compile(
-    r"\s*SET\s+(?:SESSION\s+)?dpsql\.(\w+)\s*(?:=|\bTO\b)\s*'?([^';]*?)'?\s*;?\s*", re.IGNORECASE | re.DOTALL
+    r"\s*SET\s+(?:SESSION\s+)?dpsql\.(\w+)\s*(?:=|\bTO\b)\s*('[^']*'|[^\s';]*)\s*;?\s*", re.IGNORECASE | re.ASCII
 )
-_SHOW = re.compile(r"\s*SHOW\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE)
-_RESET = re.compile(r"\s*RESET\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE)
-_ON = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+_SHOW = re.compile(r"\s*SHOW\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
+_RESET = re.compile(r"\s*RESET\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE | re.ASCII)
+_ON = dict.fromkeys(("on", "true", "t", "yes", "1"), True) | dict.fromkeys(("off", "false", "f", "no", "0"), False)
 
 
 @dataclass(slots=True)
@@ -70,12 +72,13 @@ def _unknown(name: str) -> BadSetting:
 
 
 def _positive(name: str, text: str) -> Fraction:
-    try:
-        value = Decimal(text.strip())
-    except InvalidOperation:
-        raise BadSetting(f'"dpsql.{name}" must be a number') from None
-    if not value.is_finite() or value <= 0 or not -100 < value.adjusted() < 100:
-        raise BadSetting(f'"dpsql.{name}" must be a positive number')
+    if _NUMBER.fullmatch(text.strip()) is None:
+        raise BadSetting(f'"dpsql.{name}" must be a number', hint="Write it as in 0.5 or 1e-6.")
+    value = Decimal(text.strip())
+    if value <= 0:
+        raise BadSetting(f'"dpsql.{name}" must be positive')
+    if not -100 < value.adjusted() < 100:
+        raise BadSetting(f'"dpsql.{name}" is out of range')
     return Fraction(value)
 
 
@@ -108,7 +111,10 @@ class Session:
     ) -> Answer | ResultTable | None:
         """An answer to a query, the text of EXPLAIN or SHOW, or None for SET."""
         if (found := _SET.fullmatch(sql)) is not None:
-            self.settings.set(found[1].lower(), found[2])
+            if found[2].upper() == "DEFAULT":
+                self.settings.reset(found[1].lower())
+            else:
+                self.settings.set(found[1].lower(), found[2].strip("'"))
             return None
         if (found := _RESET.fullmatch(sql)) is not None:
             self.settings.reset(found[1].lower())
@@ -117,10 +123,22 @@ class Session:
             return _text_table(f"dpsql.{found[1].lower()}", [self.settings.show(found[1].lower())])
         if is_explain(sql):
             return _text_table("QUERY PLAN", self.explain(sql, parameters))
-        release = self.release(sql, parameters)
-        return self.engine.answer(
-            release, user=self.user, sql=sql, fresh=self.settings.fresh, cancellation=cancellation
-        )
+        with self._recorded_if(Error, sql):
+            release = self.release(sql, parameters)
+        with self._recorded_if(BudgetExhausted, sql):
+            return self.engine.answer(
+                release, user=self.user, sql=sql, fresh=self.settings.fresh, cancellation=cancellation
+            )
+
+    @contextmanager
+    def _recorded_if(self, refusal: type[Error], sql: str) -> Iterator[None]:
+        """Record a refusal for the owner, as far as that is possible: a ledger that fails must not hide it."""
+        try:
+            yield
+        except refusal as error:
+            with suppress(Exception):
+                self.engine.ledger.refuse(self.user, sql, error.sqlstate, error.message)
+            raise
 
 
 def _text_table(name: str, lines: Sequence[str]) -> ResultTable:

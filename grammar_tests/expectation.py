@@ -12,7 +12,7 @@ from dpsql.plan.scalars import Ref
 from dpsql.plan.text import scalar_text
 from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.mechanisms import Noise
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
 
@@ -43,12 +43,6 @@ def refused(error: Error) -> str:
     return "\n".join(lines)
 
 
-def l0_is_enforced(statistic: Statistic, cells: Cells, *, single: bool) -> bool:
-    """Whether the generated SQL bounds the number of cells a unit touches; where it does not, the clip bounds norms."""
-    distinct = statistic.kind in (Counted.DISTINCT, Counted.DISTINCT_SUM)
-    return single or distinct or cells.limited or not cells.keyed
-
-
 def _line(word: str, text: str) -> str:
     return f"{word:<7} {text}".rstrip()
 
@@ -60,10 +54,8 @@ def _wrapped(word: str, sql: str) -> list[str]:
 
 def _measurement(measurement: Measurement) -> Iterator[str]:
     yield _line("keys", _keys(measurement))
-    single = measurement.derivation.conclusion.single
     for statistic, noise in zip(measurement.statistics, measurement.noises, strict=True):
-        enforced = l0_is_enforced(statistic, measurement.bound, single=single)
-        claim = _sensitivity(statistic, noise, enforced)
+        claim = _sensitivity(statistic, noise)
         yield _line("sum", f"{statistic_text(statistic)}{_clamp(statistic)}: {claim}")
     rows = measurement.derivation.conclusion.rows
     yield _line("rules", f"{_rules(measurement.derivation)}: {rows:,} {'row' if rows == 1 else 'rows'} per unit")
@@ -88,10 +80,10 @@ def _clamp(statistic: Statistic) -> str:
     return f" in [{number_text(low)}, {number_text(high)}] step {number_text(statistic.step)}"
 
 
-def _sensitivity(statistic: Statistic, noise: Noise, l0: bool) -> str:
+def _sensitivity(statistic: Statistic, noise: Noise) -> str:
     """The norms that are claimed: that of the noise, and those that the SQL enforces."""
     claim = statistic.sensitivity
-    parts = [f"l0 {claim.l0}"] if l0 else []
+    parts = [f"l0 {claim.l0}"] if claim.l0 is not None else []
     parts.append(f"linf {_size(claim.linf)}")
     parts.append(f"l1 {_size(claim.l1)}" if noise.law == "laplace" else f"l2² {_size(claim.l2_squared)}")
     if statistic.factor > 1:

@@ -59,6 +59,9 @@ class Purse:
         del user
         return self._spent
 
+    def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:
+        del user, sql, sqlstate, message
+
     def remaining(self, user: str) -> Price:
         del user
         return self._total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 
 import click
@@ -12,9 +13,16 @@ from dpsql.cli.report import describe_defect
 
 # Each command with the module that holds it and its one line in --help.
 COMMANDS = {
+    "init": ("dpsql.cli.init", "Draft a policy file for a database."),
     "check": ("dpsql.cli.check", "Check a policy file against its database."),
     "query": ("dpsql.cli.ask", "Answer a query, and pay for it."),
     "explain": ("dpsql.cli.ask", "Show what a query would cost, its noise and why it is private."),
+    "budget": ("dpsql.cli.budget", "Show what is spent and what is left."),
+    "log": ("dpsql.cli.log", "Show every charge and every refusal."),
+    "user": ("dpsql.cli.user", "Add, list, ration and remove users."),
+    "ledger": ("dpsql.cli.ledger", "Verify the books."),
+    "shell": ("dpsql.cli.shell", "Ask one question after the other."),
+    "demo": ("dpsql.cli.demo", "Make a dataset to play with, and take a short tour."),
 }
 
 
@@ -41,8 +49,14 @@ class _Commands(click.Group):
 
 def main() -> None:
     """Run the command line. Whatever happens, the user sees sentences."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # where ± or a key cannot be written, as stderr does it
     try:
         commands(prog_name="dpsql")
+    except OSError as error:
+        # A full disk, most often, behind standard output. Its own sentence tells nothing of the data.
+        click.echo(f"error: {(error.strerror or 'input or output failed').lower()} (SQLSTATE 58000)", err=True)
+        sys.exit(1)
     except Exception as error:
         click.echo(describe_defect(error), err=True)
         sys.exit(1)

@@ -1,36 +1,146 @@
-"""Rows as aligned text."""
+"""The rows of an answer as text: aligned for a reader, or in a format for programs."""
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
+import json
+import math
+import unicodedata
 from collections.abc import Sequence
+from datetime import date
+from decimal import Decimal
+from typing import TypeVar
 
-from dpsql.types import Value
+from dpsql.display import Column, bar_shares, cell, plain
+from dpsql.types import BIGINT, DOUBLE, Value
+
+Rows = Sequence[Sequence[Value]]
+Item = TypeVar("Item")
+
+_BAR_WIDTH = 40
+_LEAST_BAR_WIDTH = 8  # less room than this shows nothing
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def aligned(names: Sequence[str], rows: Sequence[Sequence[Value]], *, numeric: Sequence[bool]) -> list[str]:
+# --- for a reader ---
+
+
+def table(columns: Sequence[Column], rows: Rows, *, width: int | None = None) -> list[str]:
+    """Aligned columns, ± beside each noisy number. A terminal has a width: there, one-key counts get a bar per row."""
+    cells = [[cell(value, column) for value, column in zip(row, columns, strict=True)] for row in rows]
+    lines = aligned([c.name for c in columns], cells, numeric=[c.is_number for c in columns])
+    shares = None if width is None else bar_shares(columns, rows)
+    if shares is None or width is None:
+        return lines
+    start = max(map(_width, lines)) + 2
+    room = min(width - start - 1, _BAR_WIDTH)
+    if room < _LEAST_BAR_WIDTH:
+        return lines
+    bars = ["", "", *(bar(share, room) for share in shares)]
+    return [(line + " " * (start - _width(line)) + drawn).rstrip() for line, drawn in zip(lines, bars, strict=True)]
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of at most `width` characters, drawn in eighths of one."""
+    full, eighth = divmod(round(share * width * 8), 8)
+    return ("█" * full + _EIGHTHS[eighth]).rstrip()
+
+
+def aligned(names: Sequence[str], rows: Rows, *, numeric: Sequence[bool]) -> list[str]:
     """A line of names, a rule and a line per row; numbers stand to the right."""
-    cells = [[_printable(name) for name in names], *([_text(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells = [[printable(name) for name in names], *([printable(plain(value)) for value in row] for row in rows)]
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["-" * width for width in widths])
     return [
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
+            _filled(text, width, right) for text, width, right in zip(line, widths, numeric, strict=True)
         ).rstrip()
         for line in cells
     ]
 
 
-def _text(value: Value) -> str:
-    match value:
-        case None:
-            return "NULL"
-        case bool():
-            return "true" if value else "false"
-        case _:
-            return _printable(str(value))
-
-
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Control characters escaped: they would break the lines, or command the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _filled(text: str, width: int, right: bool) -> str:
+    space = " " * (width - _width(text))
+    return space + text if right else text + space
+
+
+def _width(text: str) -> int:
+    """How many places a terminal gives to a text: some characters take two, those that combine with others none."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def markdown(columns: Sequence[Column], rows: Rows) -> list[str]:
+    """A table for a document, ± beside each noisy number."""
+    head = [_in_markdown(column.name) for column in columns]
+    rule = ["---:" if column.is_number else "---" for column in columns]
+    body = [[_in_markdown(cell(value, column)) for value, column in zip(row, columns, strict=True)] for row in rows]
+    return [f"| {' | '.join(line)} |" for line in (head, rule, *body)]
+
+
+def _in_markdown(text: str) -> str:
+    """The text as it is, not as marks: a key from the data may look like a link or a piece of HTML."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|&~" else c for c in printable(text))
+
+
+# --- for programs: plain values, numbers in full ---
+
+
+def with_margins(columns: Sequence[Column], rows: Rows) -> tuple[list[Column], list[list[Value]]]:
+    """The same rows with a column <name>_margin behind each noisy one."""
+    margins = [
+        Column(f"{column.name}_margin", BIGINT if isinstance(column.margin, int) else DOUBLE) for column in columns
+    ]
+    wide = [_behind(row, [column.margin for column in columns], columns) for row in rows]
+    return _behind(columns, margins, columns), wide
+
+
+def _behind(items: Sequence[Item], extras: Sequence[Item], columns: Sequence[Column]) -> list[Item]:
+    pairs = zip(items, extras, columns, strict=True)
+    return [each for item, extra, column in pairs for each in ([item] if column.margin is None else [item, extra])]
+
+
+def csv_lines(columns: Sequence[Column], rows: Rows) -> list[str]:
+    """Comma-separated values; NULL is an empty field."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in columns])
+    writer.writerows([["" if value is None else plain(value) for value in row] for row in rows])
+    return text.getvalue().removesuffix("\n").split("\n")
+
+
+def json_lines(columns: Sequence[Column], rows: Rows) -> list[str]:
+    """A list of objects, one on each line."""
+    names = [json.dumps(name, ensure_ascii=False) for name in unique_names([column.name for column in columns])]
+    objects = [
+        f"{{{', '.join(f'{name}: {_in_json(value)}' for name, value in zip(names, row, strict=True))}}}" for row in rows
+    ]
+    return ["[", *(f"  {each}," for each in objects[:-1]), *(f"  {each}" for each in objects[-1:]), "]"]
+
+
+def _in_json(value: Value) -> str:
+    match value:
+        case Decimal():
+            return plain(value)  # exact: a float would round it
+        case float() if not math.isfinite(value):
+            return "null"
+        case date():
+            return json.dumps(value.isoformat())
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Names for a format that cannot hold one twice, not even in other letters: count, count_2, and so on."""
+    unique: list[str] = []
+    for name in names:
+        taken = {other.casefold() for other in unique}
+        candidates = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        unique.append(next(each for each in candidates if each.casefold() not in taken))
+    return unique

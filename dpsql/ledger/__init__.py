@@ -33,6 +33,17 @@ class Entry:
     user_price: Price
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One recorded refusal. It says nothing about the data: a query is refused before any private row is read."""
+
+    time: str  # UTC, ISO 8601
+    user: str
+    sql: str
+    sqlstate: str
+    message: str
+
+
 class Ledger(Protocol):
     """The account of a dataset. Every method may be called from many threads and processes at once."""
 
@@ -41,6 +52,10 @@ class Ledger(Protocol):
 
         Raises BudgetExhausted, and then changes nothing, if the dataset or the user cannot pay for all of them.
         """
+        ...
+
+    def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:
+        """Record that a query of a known user was not answered; what is recorded of a user and day is bounded."""
         ...
 
     def spent(self, user: str | None = None) -> Price:

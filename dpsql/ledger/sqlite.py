@@ -13,14 +13,11 @@ SQLite's own rules shape this module:
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sqlite3
 import threading
 import uuid
 import weakref
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -38,105 +35,28 @@ from dpsql.errors import (
     UnknownUser,
 )
 from dpsql.ledger import Entry, Purchase
+from dpsql.ledger.schema import (
+    APPLICATION,
+    DATASET,
+    FORMAT,
+    MAX_GRAINS,
+    OLDEST_FORMAT,
+    SCHEMA,
+    format_of,
+    migrate,
+    subject_of,
+)
+from dpsql.ledger.verification import contradictions, first_hash, hash_of
 from dpsql.privacy.accounting import Price
 
-FORMAT = 1
-APPLICATION = 0x64707371  # "dpsq": marks the file as a ledger of dpsql
 BUSY_SECONDS = 30.0  # how long to wait for another thread or process
 CHECKPOINT_BYTES = 4 * 2**20  # when the write-ahead log is copied into the file
-MAX_GRAINS = 2**63 - 1  # what a column of SQLite holds exactly
 KEY_BYTES = 32
+MAX_REFUSAL_TEXT = 2_000  # characters kept of a refused query
+MAX_REFUSALS_A_DAY = 1_000  # kept of one user
 
 FREE = Price()
 UNLIMITED = Price(loss=MAX_GRAINS, delta=MAX_GRAINS)
-DATASET = "dataset"  # users are "user:name", so no name can collide with it
-
-SCHEMA = f"""
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
-PRAGMA fullfsync = ON;
-BEGIN;
-
-CREATE TABLE ledger (
-    id TEXT NOT NULL,
-    dataset TEXT NOT NULL,
-    accounting TEXT NOT NULL,
-    created TEXT NOT NULL
-);
-
--- One row per charge, numbered without gaps; `hash` covers the row and the hash before it.
-CREATE TABLE charges (
-    number INTEGER PRIMARY KEY,
-    at TEXT NOT NULL,
-    user TEXT NOT NULL,
-    sql TEXT NOT NULL,
-    dataset_loss INTEGER NOT NULL CHECK (typeof(dataset_loss) = 'integer' AND dataset_loss >= 0),
-    dataset_delta INTEGER NOT NULL CHECK (typeof(dataset_delta) = 'integer' AND dataset_delta >= 0),
-    user_loss INTEGER NOT NULL CHECK (typeof(user_loss) = 'integer' AND user_loss >= dataset_loss),
-    user_delta INTEGER NOT NULL CHECK (typeof(user_delta) = 'integer' AND user_delta >= dataset_delta),
-    hash BLOB NOT NULL
-);
-CREATE INDEX charges_by_user ON charges (user);
-
--- Which charge first paid for an answer, per user.
-CREATE TABLE paid (
-    key BLOB NOT NULL,
-    user TEXT NOT NULL,
-    charge INTEGER NOT NULL REFERENCES charges,
-    PRIMARY KEY (key, user)
-) WITHOUT ROWID;
-
--- The sums of `charges`.
-CREATE TABLE accounts (
-    subject TEXT PRIMARY KEY,
-    loss INTEGER NOT NULL CHECK (typeof(loss) = 'integer' AND loss >= 0),
-    delta INTEGER NOT NULL CHECK (typeof(delta) = 'integer' AND delta >= 0)
-) WITHOUT ROWID;
-
--- Every change of a limit; the newest row of a subject is in force. NULL: not known before, or no longer.
-CREATE TABLE limits (
-    number INTEGER PRIMARY KEY,
-    at TEXT NOT NULL,
-    subject TEXT NOT NULL,
-    old_loss INTEGER,
-    old_delta INTEGER,
-    new_loss INTEGER,
-    new_delta INTEGER
-);
-CREATE INDEX limits_by_subject ON limits (subject);
-
-CREATE TABLE answers (
-    key BLOB PRIMARY KEY,
-    created TEXT NOT NULL,
-    payload BLOB NOT NULL
-) WITHOUT ROWID;
-
-{
-    "".join(
-        f'''
-CREATE TRIGGER {table}_never_{event.lower()} BEFORE {event} ON {table}
-BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END;
-'''
-        for table in ("ledger", "charges", "paid", "limits")
-        for event in ("UPDATE", "DELETE")
-    )
-}
-
--- REPLACE deletes without asking the triggers above; a number that must be the next one leaves nothing to replace.
-CREATE TRIGGER charges_in_order BEFORE INSERT ON charges
-WHEN NEW.number <> (SELECT COALESCE(MAX(number), 0) + 1 FROM charges)
-BEGIN SELECT RAISE(ABORT, 'charges is append-only'); END;
-
-CREATE TRIGGER accounts_never_shrink BEFORE UPDATE ON accounts
-WHEN NEW.subject <> OLD.subject OR NEW.loss < OLD.loss OR NEW.delta < OLD.delta
-BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
-
-CREATE TRIGGER accounts_never_delete BEFORE DELETE ON accounts
-BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
-
-PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {FORMAT};
-"""
 
 
 class SqliteLedger:
@@ -169,17 +89,13 @@ class SqliteLedger:
         replay_days: float | None = None,
     ) -> SqliteLedger:
         """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded."""
-        limits = {DATASET: total} | {_subject(u): UNLIMITED if a is None else a for u, a in allowances.items()}
+        limits = {DATASET: total} | {subject_of(u): UNLIMITED if a is None else a for u, a in allowances.items()}
         for limit in limits.values():
             _require_storable(limit)
         path = path.resolve()
         if not path.exists():
             if not create:
-                raise PolicyError(
-                    f'the ledger "{path}" is missing',
-                    detail="A new ledger would forget what was spent.",
-                    hint="Put the ledger back. Create a new one only if this data has never been asked anything.",
-                )
+                raise missing(path)
             _create(path, dataset=dataset, accounting=accounting)
         ledger = cls(path, replay_days)
         try:
@@ -206,7 +122,7 @@ class SqliteLedger:
                 raise InternalError(f"the key of an answer has {KEY_BYTES} bytes")
         _require_storable(_sum(purchase.price for purchase in purchases))
         with self._transaction() as db:
-            accounts = [(DATASET, _limit(db, DATASET)), (_subject(user), _allowance(db, user))]
+            accounts = [(DATASET, _limit(db, DATASET)), (subject_of(user), _allowance(db, user))]
             bill = _bill(db, user, purchases)
             if bill.user == FREE and not bill.keys:
                 return FREE
@@ -219,16 +135,39 @@ class SqliteLedger:
         self._checkpoint()
         return bill.user
 
+    def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:
+        """Record that a query was not answered, for the owner to read.
+
+        Says nothing about the data: a refusal comes before any private row is read, and depends on the query, the
+        policy, public tables, this ledger and values already released only (rule Static).
+
+        Refusals are free, and nobody may fill the disk for free: long texts are cut, and of one user only so many
+        are kept of a day.
+        """
+        with self._transaction() as db:
+            _allowance(db, user)  # a user whom the policy does not name leaves no trace
+            now = _timestamp()
+            (kept,) = db.execute(
+                "SELECT COUNT(*) FROM refusals WHERE user = ? AND at >= ?", (user, now[: len("2000-01-01")])
+            ).fetchone()
+            if kept < MAX_REFUSALS_A_DAY:
+                texts = [_storable(_cut(text)) for text in (sql, sqlstate, message)]
+                db.execute(
+                    "INSERT INTO refusals VALUES ((SELECT COALESCE(MAX(number), 0) + 1 FROM refusals), ?, ?, ?, ?, ?)",
+                    (now, user, *texts),
+                )
+        self._checkpoint()
+
     def spent(self, user: str | None = None) -> Price:
         """What the dataset has paid, or one user; also a user whom the policy no longer names."""
         with self._connected() as db:
-            return _spent(db, DATASET if user is None else _subject(user))
+            return _spent(db, DATASET if user is None else subject_of(user))
 
     def remaining(self, user: str) -> Price:
         """What the user can still spend: the smaller of the dataset's rest and the user's own, per component."""
         with self._transaction("DEFERRED") as db:
             dataset = _left(_spent(db, DATASET), _limit(db, DATASET))
-            own = _left(_spent(db, _subject(user)), _allowance(db, user))
+            own = _left(_spent(db, subject_of(user)), _allowance(db, user))
         return Price(loss=min(dataset.loss, own.loss), delta=min(dataset.delta, own.delta))
 
     def lookup(self, key: bytes) -> bytes | None:
@@ -272,8 +211,7 @@ class SqliteLedger:
     def verify(self) -> list[str]:
         """Recompute everything from the append-only rows; each string is a contradiction, none means sound."""
         with self._transaction("DEFERRED") as db:
-            damage = [f"the file is damaged: {text}" for (text,) in db.execute("PRAGMA quick_check") if text != "ok"]
-            return damage or [*_contradictions_of_charges(db), *_contradictions_of_limits(db)]
+            return contradictions(db)
 
     def close(self) -> None:
         """Let go of the file. A closed ledger refuses everything else."""
@@ -283,17 +221,8 @@ class SqliteLedger:
 
     def _adopt(self, dataset: str, accounting: str, limits: Mapping[str, Price]) -> None:
         with self._transaction() as db:
-            identity = db.execute("SELECT dataset, accounting FROM ledger").fetchone()
-            if identity is None or identity[0] != dataset:
-                raise PolicyError(
-                    f'the ledger "{self._path}" belongs to another dataset',
-                    hint="Give each dataset a ledger of its own; a ledger cannot be moved from one to another.",
-                )
-            if identity[1] != accounting:
-                raise PolicyError(
-                    f'the ledger "{self._path}" was created for accounting "{identity[1]}", not "{accounting}"',
-                    hint=f'Set accounting = "{identity[1]}" in the policy; what was spent cannot be converted.',
-                )
+            require_identity(db, self._path, dataset, accounting)
+            migrate(db)
             known = {subject for (subject,) in db.execute("SELECT DISTINCT subject FROM limits")}
             for subject in sorted(known | limits.keys()):
                 _record_limit(db, subject, _limit_or_none(db, subject), limits.get(subject))
@@ -323,7 +252,7 @@ class SqliteLedger:
                 self._connection = _connect(self._path)
             yield self._connection
         except sqlite3.Error as error:
-            raise _plain(error) from error
+            raise plain(error) from error
         finally:
             self._lock.release()
 
@@ -410,11 +339,19 @@ def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
 
 def _append(db: sqlite3.Connection, user: str, sql: str, bill: _Bill) -> None:
     last = db.execute("SELECT number, hash FROM charges ORDER BY number DESC LIMIT 1").fetchone()
-    number, previous = (1, _first_hash(db)) if last is None else (last[0] + 1, last[1])
-    text = sql.encode("utf-8", "backslashreplace").decode("utf-8")  # SQLite takes no lone surrogates
-    row = (number, _timestamp(), user, text, *_grains(bill.dataset), *_grains(bill.user))
-    db.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, _hash(previous, row, bill.keys)))
+    number, previous = (1, first_hash(db)) if last is None else (last[0] + 1, last[1])
+    row = (number, _timestamp(), user, _storable(sql), *_grains(bill.dataset), *_grains(bill.user))
+    db.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, hash_of(previous, row, bill.keys)))
     db.executemany("INSERT INTO paid VALUES (?, ?, ?)", [(key, user, number) for key in bill.keys])
+
+
+def _storable(text: str) -> str:
+    """SQLite takes no lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_REFUSAL_TEXT else text[: MAX_REFUSAL_TEXT - 1] + "…"
 
 
 def _has_paid(db: sqlite3.Connection, user: str, key: bytes) -> bool:
@@ -426,10 +363,6 @@ def _was_bought(db: sqlite3.Connection, key: bytes) -> bool:
 
 
 # --- sums and limits ---
-
-
-def _subject(user: str) -> str:
-    return f"user:{user}"
 
 
 def _grains(price: Price) -> tuple[int, int]:
@@ -478,7 +411,7 @@ def _limit(db: sqlite3.Connection, subject: str) -> Price:
 
 
 def _allowance(db: sqlite3.Connection, user: str) -> Price:
-    allowance = _limit_or_none(db, _subject(user))
+    allowance = _limit_or_none(db, subject_of(user))
     if allowance is None:
         raise UnknownUser(f'user "{user}" is not known', hint="The owner declares users in the policy.")
     return allowance
@@ -492,58 +425,6 @@ def _record_limit(db: sqlite3.Connection, subject: str, old: Price | None, new: 
             "INSERT INTO limits (at, subject, old_loss, old_delta, new_loss, new_delta) VALUES (?, ?, ?, ?, ?, ?)",
             (_timestamp(), subject, *before, *after),
         )
-
-
-# --- verification ---
-
-
-def _first_hash(db: sqlite3.Connection) -> bytes:
-    """The chain begins with what the ledger is, so that this cannot be altered later either."""
-    identity = db.execute("SELECT id, dataset, accounting, created FROM ledger").fetchone()
-    return _hash(b"", identity or (), ())
-
-
-def _hash(previous: bytes, row: Sequence[str | int], keys: Iterable[bytes]) -> bytes:
-    content = json.dumps([*row, [key.hex() for key in keys]], separators=(",", ":"))
-    return hashlib.sha256(previous + content.encode("ascii")).digest()
-
-
-def _contradictions_of_charges(db: sqlite3.Connection) -> Iterator[str]:
-    keys: defaultdict[tuple[int, str], list[bytes]] = defaultdict(list)
-    for key, user, charge in db.execute("SELECT key, user, charge FROM paid ORDER BY key"):
-        keys[charge, user].append(key)
-    losses, deltas = Counter[str](), Counter[str]()
-    previous = _first_hash(db)
-    rows = db.execute(
-        "SELECT number, at, user, sql, dataset_loss, dataset_delta, user_loss, user_delta, hash "
-        "FROM charges ORDER BY number"
-    )
-    for expected, (*row, stored) in enumerate(rows, start=1):
-        number, _, user, _, *grains = row
-        if number != expected:
-            yield f"charge {expected} is missing"
-            return
-        if stored != _hash(previous, row, keys.pop((number, user), ())):
-            yield f"charge {number} was altered, or one before it removed"
-        previous = stored
-        losses.update({DATASET: grains[0], _subject(user): grains[2]})
-        deltas.update({DATASET: grains[1], _subject(user): grains[3]})
-    for charge, user in sorted(keys):
-        yield f'user "{user}" is said to have paid by charge {charge}, which is not theirs'
-    stored_sums = {subject: (loss, delta) for subject, loss, delta in db.execute("SELECT * FROM accounts")}
-    for subject in sorted(losses.keys() | stored_sums.keys()):
-        if stored_sums.get(subject, (0, 0)) != (losses[subject], deltas[subject]):
-            yield f"the sum of {subject} is not that of its charges"
-
-
-def _contradictions_of_limits(db: sqlite3.Connection) -> Iterator[str]:
-    in_force: dict[str, tuple[int | None, int | None]] = {}
-    for number, subject, *limit in db.execute(
-        "SELECT number, subject, old_loss, old_delta, new_loss, new_delta FROM limits ORDER BY number"
-    ):
-        if in_force.get(subject, (None, None)) != tuple(limit[:2]):
-            yield f"change {number} of the limit of {subject} does not follow the one before"
-        in_force[subject] = (limit[2], limit[3])
 
 
 # --- the file ---
@@ -608,21 +489,47 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def missing(path: Path) -> PolicyError:
+    return PolicyError(
+        f'the ledger "{path}" is missing',
+        detail="A new ledger would forget what was spent.",
+        hint="Put the ledger back. Create a new one only if this data has never been asked anything.",
+    )
+
+
+def require_ledger(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that is something else, or of a version of dpsql to come."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION:
+        raise PolicyError(f'"{path}" is not a ledger', hint="Name the ledger's file in the policy.")
+    if not OLDEST_FORMAT <= (version := format_of(db)) <= FORMAT:
+        raise PolicyError(
+            f'the ledger "{path}" has format {version}; this version of dpsql knows format {FORMAT}',
+            hint="Use the version of dpsql that wrote it.",
+        )
+
+
+def require_identity(db: sqlite3.Connection, path: Path, dataset: str, accounting: str) -> None:
+    """Refuse the ledger of another dataset, and one that counts in another way."""
+    identity = db.execute("SELECT dataset, accounting FROM ledger").fetchone()
+    if identity is None or identity[0] != dataset:
+        raise PolicyError(
+            f'the ledger "{path}" belongs to another dataset',
+            hint="Give each dataset a ledger of its own; a ledger cannot be moved from one to another.",
+        )
+    if identity[1] != accounting:
+        raise PolicyError(
+            f'the ledger "{path}" was created for accounting "{identity[1]}", not "{accounting}"',
+            hint=f'Set accounting = "{identity[1]}" in the policy; what was spent cannot be converted.',
+        )
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
-        application, version = (
-            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-        )
-        if application != APPLICATION:
-            raise PolicyError(f'"{path}" is not a ledger', hint="Name the ledger's file in the policy.")
-        if version != FORMAT:
-            raise PolicyError(
-                f'the ledger "{path}" has format {version}; this version of dpsql knows format {FORMAT}',
-                hint="Use the version of dpsql that wrote it.",
-            )
+        require_ledger(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")  # a restored copy may have lost it
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")
@@ -654,7 +561,7 @@ def _failure(reason: tuple[str, str]) -> OperationalError:
     return OperationalError(message, hint=hint)
 
 
-def _plain(error: sqlite3.Error) -> OperationalError:
+def plain(error: sqlite3.Error) -> OperationalError:
     """A sentence of ours; SQLite's own text stays in the cause."""
     code = getattr(error, "sqlite_errorcode", None)  # absent where Python itself raises
     return _failure(_FAILED if code is None else _REASONS.get(code & 0xFF, _FAILED))

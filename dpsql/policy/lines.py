@@ -1,10 +1,11 @@
-"""On which line of a TOML text each key stands. The standard parser does not tell, and an owner wants to know."""
+"""Where in a TOML text each key stands. The standard parser does not tell, and an owner wants to know."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from bisect import bisect_right
+from dataclasses import dataclass
 
 Path = tuple[str | int, ...]  # names of keys, and positions in arrays
 
@@ -21,11 +22,20 @@ _STRING = re.compile(
 _SCALAR = re.compile(r"[^,\]}\n#]+")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a header or an assignment stands: characters from `start` to `end`, its value from `value` to `end`."""
+
+    start: int
+    value: int
+    end: int
+
+
 class LineIndex:
     """The lines of all headers, keys and array elements of a text that the standard parser has accepted."""
 
     def __init__(self, text: str) -> None:
-        self._lines = _Scanner(text.replace("\r\n", "\n")).scan()
+        self._lines = Scanner(text.replace("\r\n", "\n")).scan()
 
     def __contains__(self, path: Path) -> bool:
         return path in self._lines
@@ -37,14 +47,16 @@ class LineIndex:
         return self._lines.get(path)
 
 
-class _Scanner:
-    """Walks over the text once. It checks nothing: the text is known to be valid TOML."""
+class Scanner:
+    """Walks over the text once. It checks nothing: the text is known to be valid TOML, with plain newlines."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
         self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.lines: dict[Path, int] = {}
+        self.headers: dict[Path, Place] = {}
+        self.assignments: dict[Path, Place] = {}
 
     def scan(self) -> dict[Path, int]:
         table: Path = ()
@@ -62,6 +74,7 @@ class _Scanner:
         path = self._key()
         self._note(path, start)
         self.at += brackets
+        self.headers[path] = Place(start, self.at, self.at)
         return path
 
     def _assignment(self, table: Path) -> None:
@@ -69,7 +82,10 @@ class _Scanner:
         path = table + self._key()
         self._note(path, start)
         self.at += len("=")
+        value = self._skip_blank()
         self._value(path)
+        written = self.text[value : self.at].rstrip()
+        self.assignments[path] = Place(start, value, value + len(written))
 
     def _key(self) -> Path:
         """One key, dotted or not; stops at the first character after it that is not blank."""

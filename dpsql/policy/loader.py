@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 
+from dpsql.passwords import Verifier
 from dpsql.policy.lines import LineIndex
 from dpsql.policy.model import Accounting, Limits, Policy, PrivacyPolicy, UserPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
@@ -19,7 +21,7 @@ _SECTIONS = ("database", "privacy", "limits", "tables", "users")
 _DATABASE = ("url", "ledger")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
 _LIMITS = ("max_cells", "timeout", "memory", "threads", "replay_days")
-_USER = ("epsilon",)
+_USER = ("epsilon", "password")
 _LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
 
 _DUCKDB = "duckdb:///"
@@ -33,8 +35,24 @@ _REPLAY_DAYS = Rule("at least 0 and at most 36500 days", lambda days: 0 <= days 
 
 def load(path: Path) -> Policy:
     """Read the policy file, or raise PolicyProblems with everything that is wrong in it."""
+    return load_text(path, read_file(path))
+
+
+def read_file(path: Path) -> bytes:
     report = Report(path)
-    content, lines = _parse(path, report)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        report.add(None, "the policy file does not exist", "run: dpsql init URL")
+    except OSError as error:
+        report.add(None, f"the policy file cannot be read: {error.strerror}")
+    raise PolicyProblems(report.problems)
+
+
+def load_text(path: Path, data: bytes) -> Policy:
+    """The policy that the file would hold with this content."""
+    content, lines = parse(path, data)
+    report = Report(path)
     root = Section((), content, _SECTIONS, lines, report)
 
     database = _read_database(root, path)
@@ -60,16 +78,9 @@ def _is_duckdb(url: str) -> bool:
     return url.startswith(_DUCKDB) and url != _DUCKDB
 
 
-def _parse(path: Path, report: Report) -> tuple[dict[str, object], LineIndex]:
+def parse(path: Path, data: bytes) -> tuple[dict[str, object], LineIndex]:
     """The file as it is, floats as exact decimals."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        report.add(None, "the policy file does not exist", "run: dpsql init URL")
-    except OSError as error:
-        report.add(None, f"the policy file cannot be read: {error.strerror}")
-    report.raise_if_any()
-
+    report = Report(path)
     try:
         text = data.decode("utf-8")
         return tomllib.loads(text, parse_float=Decimal), LineIndex(text)
@@ -222,8 +233,21 @@ def _read_users(root: Section, total: Fraction | None) -> dict[str, UserPolicy]:
         if user is not None:
             epsilon = user.number("epsilon", POSITIVE)
             _at_most(user, "epsilon", epsilon, total, "the dataset's total")
-            users[name] = UserPolicy(name, epsilon, user.line())
+            users[name] = UserPolicy(name, epsilon, user.line(), _read_password(user, name))
     return users
+
+
+def _read_password(user: Section, name: str) -> str | None:
+    """What a server recognises the user's password by. What stands there instead is never repeated."""
+    password = user.text("password")
+    if password is not None and Verifier.parse(password) is None:
+        user.problem(
+            "password",
+            f'"password" in {user.title} is not a SCRAM-SHA-256 verifier; a password itself is never written here',
+            f"run: dpsql user password {shlex.quote(name)}",
+        )
+        return None
+    return password
 
 
 def _required(root: Section, name: str, known: tuple[str, ...]) -> Section | None:

@@ -57,6 +57,7 @@ class UserPolicy:
     name: str
     epsilon: Fraction | None = None  # None: rationed by the dataset's total only
     line: int | None = None
+    password: str | None = field(default=None, repr=False)  # a SCRAM-SHA-256 verifier; None: cannot log in
 
 
 @dataclass(frozen=True, slots=True)

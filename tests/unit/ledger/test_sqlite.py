@@ -25,7 +25,8 @@ from dpsql.errors import (
     UnknownUser,
 )
 from dpsql.ledger import Ledger, Purchase, sqlite
-from dpsql.ledger.sqlite import MAX_GRAINS, SqliteLedger
+from dpsql.ledger.schema import MAX_GRAINS
+from dpsql.ledger.sqlite import SqliteLedger
 from dpsql.privacy.accounting import Price
 
 TOTAL = Price(100, 10)
@@ -303,6 +304,67 @@ def test_a_user_who_returns_finds_the_old_sum(path: Path) -> None:
         assert ledger.remaining("alice") == Price(10, 10)
 
 
+# --- refusals ---
+
+
+def test_refusals_are_recorded_and_cost_nothing(ledger: SqliteLedger, path: Path) -> None:
+    ledger.refuse("alice", "SELECT name", "42501", "no")
+    ledger.refuse("bob", "SELECT '\udc80\x00'", "53400", "exhausted")
+    assert rows(path, "SELECT number, user, sql, sqlstate, message FROM refusals") == [
+        (1, "alice", "SELECT name", "42501", "no"),
+        (2, "bob", "SELECT '\\udc80\x00'", "53400", "exhausted"),
+    ]
+    assert ledger.spent() == Price()
+    assert ledger.history() == []
+    assert ledger.verify() == []
+
+
+def test_only_known_users_leave_refusals(ledger: SqliteLedger, path: Path) -> None:
+    with pytest.raises(UnknownUser):
+        ledger.refuse("mallory", "SELECT 1", "42501", "no")
+    assert rows(path, "SELECT * FROM refusals") == []
+
+
+def test_refusals_cannot_fill_the_disk(ledger: SqliteLedger, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "MAX_REFUSALS_A_DAY", 3)
+    for day in (1, 2):
+        monkeypatch.setattr(sqlite, "_now", lambda day=day: datetime(2030, 1, day, tzinfo=UTC))
+        for user in ("alice", "bob"):
+            for _ in range(5):
+                ledger.refuse(user, "x" * 100_000, "0A000", "y" * 100_000)
+    assert rows(path, "SELECT COUNT(*), MAX(LENGTH(sql)), MAX(LENGTH(message)) FROM refusals") == [(12, 2000, 2000)]
+    assert ledger.verify() == []
+
+
+def as_format_1(path: Path) -> None:
+    """What a ledger was before there were refusals."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("DROP TABLE refusals")
+        db.execute("PRAGMA user_version = 1")
+
+
+def test_an_older_ledger_is_brought_up_to_date_and_loses_nothing(path: Path) -> None:
+    with closing(reopen(path, create=True)) as ledger:
+        ledger.charge("alice", [buy(1, 10, 1)], sql="q")
+    present = rows(path, "SELECT type, name, sql FROM sqlite_master ORDER BY name")
+    as_format_1(path)
+    with closing(reopen(path)) as ledger:
+        assert ledger.spent("alice") == Price(10, 1)
+        ledger.refuse("alice", "SELECT name", "42501", "no")
+        assert ledger.verify() == []
+    assert rows(path, "PRAGMA user_version") == [(2,)]
+    assert rows(path, "SELECT COUNT(*) FROM refusals") == [(1,)]
+    assert rows(path, "SELECT type, name, sql FROM sqlite_master ORDER BY name") == present
+
+
+def test_an_older_ledger_of_another_dataset_is_left_alone(path: Path) -> None:
+    reopen(path, create=True).close()
+    as_format_1(path)
+    with pytest.raises(PolicyError, match="another dataset"):
+        reopen(path, dataset="cars")
+    assert rows(path, "PRAGMA user_version") == [(1,)]
+
+
 # --- stored answers ---
 
 
@@ -402,19 +464,21 @@ def test_another_database_or_format_is_not_taken_for_a_ledger(path: Path) -> Non
         reopen(path, create=True)
     path.unlink()
     reopen(path, create=True).close()
-    tamper(path, "PRAGMA user_version = 2")
-    with pytest.raises(PolicyError, match="format 2"):
+    tamper(path, "PRAGMA user_version = 3")
+    with pytest.raises(PolicyError, match="format 3"):
         reopen(path)
 
 
 # --- tampering ---
 
 
-@pytest.mark.parametrize("table", ["charges", "paid", "limits", "ledger", "accounts"])
+@pytest.mark.parametrize("table", ["charges", "paid", "limits", "ledger", "accounts", "refusals"])
 def test_the_file_itself_forbids_to_change_the_past(ledger: SqliteLedger, path: Path, table: str) -> None:
     ledger.charge("bob", [buy(1, 10, 1)], sql="q")
+    ledger.refuse("bob", "q", "42501", "no")
     before = rows(path, f"SELECT * FROM {table}")
     column = {"charges": "user_loss", "paid": "user", "limits": "new_loss", "ledger": "dataset", "accounts": "loss"}
+    column["refusals"] = "sql"
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {column[table]} = 0"):
             with pytest.raises(sqlite3.IntegrityError):
@@ -427,6 +491,9 @@ def test_the_file_itself_forbids_to_replace_a_charge(ledger: SqliteLedger, path:
     ledger.charge("bob", [buy(1, 10, 1)], sql="q")
     with closing(sqlite3.connect(path, isolation_level=None)) as db, pytest.raises(sqlite3.IntegrityError):
         db.execute("INSERT OR REPLACE INTO charges SELECT number, at, user, sql, 0, 0, 0, 0, hash FROM charges")
+    ledger.refuse("bob", "q", "42501", "no")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db, pytest.raises(sqlite3.IntegrityError):
+        db.execute("INSERT OR REPLACE INTO refusals SELECT number, at, user, '', sqlstate, message FROM refusals")
 
 
 @pytest.mark.parametrize(
@@ -449,6 +516,7 @@ def test_the_file_itself_forbids_to_replace_a_charge(ledger: SqliteLedger, path:
         ("DELETE FROM ledger", "charge 1 was altered"),
         ("UPDATE limits SET new_loss = 7 WHERE number = 1", "change 4 of the limit of dataset"),
         ("DELETE FROM limits WHERE number = 1", "change 4 of the limit of dataset"),
+        ("DELETE FROM refusals WHERE number = 1", "refusal 1 is missing"),
     ],
 )
 def test_verify_notices(path: Path, statement: str, finding: str) -> None:
@@ -456,6 +524,8 @@ def test_verify_notices(path: Path, statement: str, finding: str) -> None:
         ledger.charge("alice", [buy(1, 10, 1)], sql="a")
         ledger.charge("bob", [replay(1, 10, 1), buy(2, 1, 1)], sql="b")
         ledger.charge("bob", [buy(3, 2)], sql="c")
+        for sql in ("d", "e"):
+            ledger.refuse("bob", sql, "42501", "no")
     with closing(reopen(path, total=Price(99, 9))) as ledger:
         assert ledger.verify() == []
         tamper(path, statement)

@@ -490,3 +490,20 @@ def never_raises_anything_else(factory: pytest.TempPathFactory, data: bytes) -> 
     file.write_bytes(data)
     with contextlib.suppress(PolicyProblems):
         load(file)
+
+
+# --- passwords ---
+
+
+def test_a_password_is_a_verifier_and_is_not_shown(tmp_path: Path) -> None:
+    verifier = f"SCRAM-SHA-256$4096:c2FsdA==${'A' * 43}=:{'B' * 43}="
+    policy = loaded(tmp_path, HEAD + TABLE + f'[users.alice]\npassword = "{verifier}"\n')
+    assert policy.users["alice"].password == verifier
+    assert "SCRAM" not in repr(policy) and verifier not in repr(policy)
+
+
+@pytest.mark.parametrize("password", ['"hunter2"', '"SCRAM-SHA-256$hunter2"', "42", '""'])
+def test_what_is_no_verifier_is_reported_and_not_repeated(tmp_path: Path, password: str) -> None:
+    problem = the_problem(tmp_path, HEAD + TABLE + f"[users.alice]\npassword = {password}\n")
+    assert problem.line == (HEAD + TABLE).count("\n") + 2
+    assert "hunter2" not in str(problem) and "42" not in str(problem.message)

@@ -1,0 +1,23 @@
+"""Prices and budgets as an owner reads them, and as programs do."""
+
+from __future__ import annotations
+
+from dpsql.privacy.accounting import Accountant, Price
+
+
+def amount_text(price: Price, accountant: Accountant) -> str:
+    """Epsilon as the accountant shows it, what adds up beside it, and the delta of unknown keys."""
+    if price == Price():
+        return "nothing"
+    text = f"epsilon {float(accountant.epsilon_of(price.loss)):.4g}"
+    if price.loss and accountant.policy.accounting == "zcdp":
+        text += f" (rho {float(price.loss_value):.4g})"
+    return f"{text}, delta {float(price.delta_value):.4g} for keys" if price.delta else text
+
+
+def amount_document(price: Price, accountant: Accountant) -> dict[str, float]:
+    document = {"epsilon": float(accountant.epsilon_of(price.loss))}
+    if accountant.policy.accounting == "zcdp":
+        document["rho"] = float(price.loss_value)
+    document["delta"] = float(price.delta_value)
+    return document

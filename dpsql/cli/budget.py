@@ -1,0 +1,210 @@
+"""`dpsql budget`: what is spent and what is left, of the dataset and of each user."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dpsql.cli.report import refusals
+
+if TYPE_CHECKING:
+    from dpsql.policy.model import Policy
+    from dpsql.privacy.accounting import Accountant, Price
+
+MARGIN = 100  # of the counts that are offered as a measure of what is left
+BAR_WIDTH = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What the dataset (`user` None) or a user has spent and may still spend; without a limit, a user who is gone."""
+
+    user: str | None
+    spent: Price
+    limit: Price | None
+    left: Price
+
+    @property
+    def label(self) -> str:
+        return "dataset" if self.user is None else f"user {self.user}"
+
+    @property
+    def share(self) -> Fraction | None:
+        """The part of the limit that is spent; more than 1 where the owner has lowered the limit since."""
+        return None if self.limit is None else Fraction(self.spent.loss, self.limit.loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What the typical query costs, in grains of loss; None where the policy does not sell it."""
+
+    count: int | None
+    default: int
+
+    def affordable(self, left: Price) -> tuple[int, int]:
+        return 0 if self.count is None else left.loss // self.count, left.loss // self.default
+
+
+@click.command()
+@click.option("--user", metavar="NAME", help="One user only.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
+def budget(user: str | None, format_: str, policy: str) -> None:
+    """Show what is spent and what is left, of the dataset and of each user.
+
+    Limits are those of the policy file as it is now. How much is left is also told in queries: counts of a table
+    with one row per person, ±100 with 95 % confidence, and queries at the default price. Changes nothing.
+
+    \b
+    Example:
+      dpsql budget
+      dpsql budget --user alice --format json
+    """
+    from dpsql.ledger.opening import read_books
+    from dpsql.policy.edit import unknown_user
+    from dpsql.policy.loader import load
+    from dpsql.privacy.accounting import Accountant
+
+    with refusals():
+        declared = load(Path(policy))
+        accountant = Accountant(declared.privacy)
+        with read_books(declared) as books:
+            spent = {} if books is None else books.spent()
+        accounts = [account for account in _accounts(declared, accountant, spent) if user in (None, account.user)]
+        if not accounts:
+            assert user is not None
+            raise unknown_user(user)
+        prices = _prices(accountant)
+    if format_ == "json":
+        click.echo(json.dumps(_document(accounts, prices, accountant), indent=2, ensure_ascii=False))
+    else:
+        for line in _lines(accounts, prices, accountant):
+            click.echo(line)
+
+
+def _accounts(policy: Policy, accountant: Accountant, spent: Mapping[str | None, Price]) -> Iterator[Account]:
+    from dpsql.privacy.accounting import Price
+
+    def rest(limit: Price, paid: Price) -> Price:
+        return Price(max(0, limit.loss - paid.loss), max(0, limit.delta - paid.delta))
+
+    nothing = Price()
+    total = rest(accountant.total, spent.get(None, nothing))
+    yield Account(None, spent.get(None, nothing), accountant.total, total)
+    for user in policy.users.values():
+        paid, limit = spent.get(user.name, nothing), accountant.allowance(user.epsilon)
+        own = rest(limit, paid)
+        yield Account(user.name, paid, limit, Price(min(own.loss, total.loss), min(own.delta, total.delta)))
+    for name in sorted(name for name in spent if name is not None and name not in policy.users):
+        yield Account(name, spent[name], None, nothing)
+
+
+# --- what a query costs ---
+
+
+def _prices(accountant: Accountant) -> Prices:
+    count = _price_of_count(accountant)
+    sold = count <= accountant.price_of(accountant.policy.max_query_epsilon)
+    return Prices(count if sold else None, accountant.price_of(accountant.policy.query_epsilon))
+
+
+def _price_of_count(accountant: Accountant) -> int:
+    """The cheapest loss, in grains, at which a count that one person changes by one has the margin."""
+    from dpsql.privacy.accounting import LOSS_UNIT
+    from dpsql.privacy.mechanisms import gaussian, laplace, margin
+
+    noise = laplace if accountant.policy.accounting == "basic" else gaussian
+    too_cheap, enough = 0, int(1 / LOSS_UNIT)  # a loss of 1 gives a margin of a few
+    while enough - too_cheap > enough // 10**6:  # six digits are enough to count queries
+        middle = (too_cheap + enough) // 2
+        if margin(noise(Fraction(1), middle * LOSS_UNIT)) <= MARGIN:
+            enough = middle
+        else:
+            too_cheap = middle
+    return enough
+
+
+# --- as text ---
+
+
+def _lines(accounts: list[Account], prices: Prices, accountant: Accountant) -> Iterator[str]:
+    from dpsql.cli.amounts import amount_text
+    from dpsql.cli.rows import printable
+
+    labels = [printable(account.label) for account in accounts]
+    width = max(map(len, labels))
+    for position, (label, account) in enumerate(zip(labels, accounts, strict=True)):
+        if position:
+            yield ""
+        if account.share is None:
+            yield f"{label}: no longer in the policy"
+            yield f"  spent  {amount_text(account.spent, accountant)}"
+            continue
+        yield f"{label.ljust(width)}  {_bar(account.share)}  {_percent(account.share)} spent"
+        yield f"  spent  {amount_text(account.spent, accountant)}"
+        yield f"  left   {amount_text(account.left, accountant)}"
+        yield f"  enough {_enough(account, prices, accountant)}"
+    if accountant.policy.accounting == "zcdp":
+        yield ""
+        yield "epsilon does not add up under zcdp accounting; rho does, and the bars show it"
+
+
+def _enough(account: Account, prices: Prices, accountant: Accountant) -> str:
+    counts, queries = prices.affordable(account.left)
+    default = f"{float(accountant.policy.query_epsilon):.4g}"
+    if not queries and not counts:
+        return f"for no further query at the default price of epsilon {default}"
+    return f"for {counts:,} counts ±{MARGIN} (95 %), or {queries:,} queries at the default price of epsilon {default}"
+
+
+def _percent(share: Fraction) -> str:
+    """Rounded down, so that 100 % is said only when all is spent."""
+    return "less than 1 %" if 0 < share < Fraction(1, 100) else f"{int(share * 100):,} %"
+
+
+def _bar(share: Fraction) -> str:
+    from dpsql.cli.rows import bar
+
+    part = float(min(share, Fraction(1)))
+    if _draws_blocks():
+        return bar(part, BAR_WIDTH).ljust(BAR_WIDTH, "░")
+    return "#" * int(part * BAR_WIDTH) + "." * (BAR_WIDTH - int(part * BAR_WIDTH))
+
+
+def _draws_blocks() -> bool:
+    if not sys.stdout.isatty():
+        return False
+    try:
+        "█░".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- for programs ---
+
+
+def _document(accounts: list[Account], prices: Prices, accountant: Accountant) -> dict[str, object]:
+    from dpsql.cli.amounts import amount_document
+
+    def described(account: Account) -> dict[str, object]:
+        counts, queries = prices.affordable(account.left)
+        return {
+            **({} if account.user is None else {"user": account.user}),
+            "limit": None if account.limit is None else amount_document(account.limit, accountant),
+            "spent": amount_document(account.spent, accountant),
+            "left": amount_document(account.left, accountant),
+            f"counts_within_{MARGIN}": counts,
+            "queries_at_default_price": queries,
+        }
+
+    dataset = [described(account) for account in accounts if account.user is None]
+    users = [described(account) for account in accounts if account.user is not None]
+    return {"accounting": accountant.policy.accounting, **({"dataset": dataset[0]} if dataset else {}), "users": users}

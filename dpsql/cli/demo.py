@@ -1,0 +1,165 @@
+"""`dpsql demo`: a dataset to play with, and a short tour of it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dpsql.cli.report import describe, refusals
+from dpsql.cli.rows import bar, table
+from dpsql.cli.running import price_line, run
+from dpsql.display import Column, cell, mean_margin
+from dpsql.errors import Error
+from dpsql.types import DOUBLE
+
+if TYPE_CHECKING:
+    from dpsql.dbapi import Connection, Row
+
+_USER = "analyst"  # in the policy of the demo
+
+_HISTOGRAM = """\
+SELECT age / 10 * 10 AS decade, COUNT(*) AS patients
+FROM patients
+GROUP BY decade
+ORDER BY decade"""
+_MEAN = "SELECT AVG(age) AS mean_age, SUM(age) AS years, COUNT(age) AS patients FROM patients"
+_ROWS = "SELECT town, income FROM patients WHERE income > 150000"
+_TOWNS = "SELECT town, COUNT(*) AS patients FROM patients GROUP BY town"
+_LARGEST = f"{_TOWNS} ORDER BY patients DESC LIMIT 5"
+_ALL_TOWNS = f"""\
+SELECT COUNT(*) AS towns, SUM(patients) AS patients
+FROM ({_TOWNS}) AS known"""
+_TOO_DEAR = "SELECT AVG(income) FROM patients"
+
+_NEXT = """\
+  dpsql query "SELECT department, COUNT(*) AS visits FROM visits GROUP BY department"
+  dpsql query --epsilon 0.1 "SELECT region, AVG(income) AS income FROM patients GROUP BY region"
+  dpsql explain "SELECT region, AVG(income) AS income FROM patients GROUP BY region"
+  dpsql shell
+  dpsql budget"""
+
+
+class _Tour:
+    """Questions to the demo, each with what it teaches."""
+
+    def __init__(self, connection: Connection, patients: int) -> None:
+        self._connection = connection
+        self._patients = patients
+        self._cursor = connection.cursor()
+        self._width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
+        self._step = 0
+        self._rows: list[Row] = []
+
+    def take(self) -> None:
+        self._title("How old are the patients?")
+        self._ask(_HISTOGRAM)
+        self._say(
+            "Noise hides every single patient; ± is the margin within which it stays in 95 of 100 cases.",
+            "Patients of 999 years count as 110: the policy clamps what the data got wrong.",
+        )
+
+        self._title("How old are they on average, and how sure is that?")
+        self._ask(_MEAN)
+        self._say(self._interval())
+
+        self._title("Who earns most?")
+        self._refused(_ROWS)
+        self._say("Refused before anything was read or paid.")
+
+        self._title("Which towns do they come from?")
+        self._ask(_LARGEST)
+        self._say("Nobody declared the towns, and a small one could give away who lives there:", self._keys(_TOWNS))
+        self._ask(_ALL_TOWNS)
+        self._say(
+            f"So many towns passed; the rest of the {self._patients:,} patients live in towns that were held back.",
+            "This question was free: it only adds up what the one before had released.",
+        )
+
+        self._title("What if a question costs more than is left?")
+        self._cursor.execute("SET dpsql.epsilon = 2")
+        self._refused(_TOO_DEAR)
+        self._cursor.execute("RESET dpsql.epsilon")
+        self._say("The owner gave this user epsilon 2 in all. What was spent never comes back:", self._budget())
+
+        self._title("And the first question again?")
+        self._ask(_HISTOGRAM)
+        self._say("The same answer to the last digit, for free: asking again reveals nothing new.")
+
+    def _title(self, text: str) -> None:
+        self._step += 1
+        click.secho(f"\n{self._step}. {text}", bold=True)
+
+    def _say(self, *lines: str) -> None:
+        click.echo("\n" + "\n".join(lines))
+
+    def _sql(self, sql: str) -> None:
+        click.echo()
+        for line in sql.splitlines():
+            click.secho(f"  {line}", fg="cyan")
+        click.echo()
+
+    def _ask(self, sql: str) -> None:
+        self._sql(sql)
+        run(self._cursor, sql)
+        assert self._cursor.columns is not None
+        self._rows = self._cursor.fetchall()
+        click.echo("\n".join(table(self._cursor.columns, self._rows, width=self._width)))
+        click.echo(price_line(self._cursor))
+
+    def _refused(self, sql: str) -> None:
+        self._sql(sql)
+        try:
+            self._cursor.execute(sql)
+        except Error as error:
+            click.echo(describe(error, sql))
+
+    def _interval(self) -> str:
+        assert self._cursor.margins is not None
+        ((mean, _, count),) = self._rows
+        _, of_sum, of_count = self._cursor.margins
+        assert isinstance(mean, float) and isinstance(count, int)
+        margin = mean_margin(mean, count, of_sum=of_sum, of_count=of_count)
+        shown = cell(mean, Column("mean_age", DOUBLE, margin))
+        return f"A mean is a noisy sum divided by a noisy count. Their margins give its own: {shown} years."
+
+    def _keys(self, sql: str) -> str:
+        """What EXPLAIN says about the keys of a query."""
+        return next(line for line in self._cursor.explain(sql).splitlines() if line.startswith("  Keys: "))
+
+    def _budget(self) -> str:
+        budget = self._connection.budget
+        spent, left = budget.spent.grains.loss, budget.left.grains.loss
+        drawn = bar(left / (spent + left), 40).ljust(40, "░")
+        return f"  {drawn} left: {budget.left}"
+
+
+@click.command()
+@click.argument("folder", type=Path, default="dpsql-demo")
+def demo(folder: Path) -> None:
+    """Make a dataset to play with, and take a short tour.
+
+    Writes a made-up clinic with 120,000 patients and a commented policy into FOLDER (dpsql-demo if it is left out),
+    then asks it a few questions. Running it again uses what is there.
+
+    \b
+    Example:
+      dpsql demo
+      dpsql demo /tmp/clinic
+    """
+    from dpsql.dbapi import connect
+    from dpsql.demo_data import PATIENTS, POLICY, write_demo
+
+    with refusals():
+        if write_demo(folder):
+            click.echo(f'wrote a made-up clinic with {PATIENTS:,} patients and its policy to "{folder}"')
+        else:
+            click.echo(f'"{folder}" is there already: its data and ledger are used again, and answers it gave are free')
+        with connect(folder / POLICY, _USER) as connection:
+            _Tour(connection, PATIENTS).take()
+    click.secho("\nWhat to try next", bold=True)
+    click.echo(f"\n  cd {shlex.quote(str(folder))}\n{_NEXT}\n\nRead {POLICY} there: it explains itself.")

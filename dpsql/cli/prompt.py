@@ -1,0 +1,87 @@
+"""The line that the shell reads: history, several lines, and completion of what is declared."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+from dpsql.cli.catalogue import tables_by_name
+from dpsql.cli.statements import is_complete
+from dpsql.policy.model import Catalog
+
+_PROMPT = "dpsql> "
+_SQL_WORDS = """
+    AND AS ASC AVG BETWEEN BY CASE CAST COALESCE COUNT CROSS DATE DESC DISTINCT ELSE END EXISTS EXPLAIN EXTRACT FALSE
+    FILTER FROM GROUP HAVING IN INNER INTERVAL IS JOIN LEFT LIKE LIMIT NOT NULL NULLIF OFFSET ON OR ORDER OVER
+    PARTITION RESET ROUND SELECT SET SHOW STDDEV SUM THEN TIMESTAMP TRUE UNION USING VARIANCE WHEN WHERE WITH
+""".split()
+_SETTINGS = ("dpsql.epsilon", "dpsql.delta", "dpsql.fresh")
+_COMMANDS = ("\\?", "\\budget", "\\d", "\\explain", "\\q", "\\set")
+_WORD = re.compile(r'\\?[\w.?"]*$')
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def prompt_for(catalog: Catalog, history: Path | None) -> Callable[[], str]:
+    """A function that asks for the next command or statement."""
+    kept: History = InMemoryHistory() if history is None else FileHistory(str(history))
+    session: PromptSession[str] = PromptSession(
+        _PROMPT,
+        multiline=Condition(lambda: not is_complete(get_app().current_buffer.text)),
+        prompt_continuation=lambda width, *_: "> ".rjust(width),
+        completer=DeclaredNames(catalog),
+        complete_while_typing=False,
+        history=kept,
+    )
+    return session.prompt
+
+
+class DeclaredNames(Completer):
+    """Completes commands, SQL words, settings, and the names of declared tables and columns."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._tables = tables_by_name(catalog)
+        self._columns: defaultdict[str, list[str]] = defaultdict(list)
+        for table in self._tables.values():
+            for column in table.columns:
+                self._columns[column].append(table.name)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        del complete_event
+        line = document.text_before_cursor
+        found = _WORD.search(line)
+        word = found[0] if found else ""
+        for text, what in self._candidates(line[: len(line) - len(word)], word):
+            if text.lower().startswith(word.lower()):
+                yield Completion(text, start_position=-len(word), display_meta=what)
+
+    def _candidates(self, before: str, word: str) -> Iterator[tuple[str, str]]:
+        if word.startswith("\\"):
+            yield from ((command, "command") for command in _COMMANDS)
+            return
+        if before.strip() == "\\d":
+            yield from ((_written(name), "table") for name in self._tables)
+            return
+        table, dot, _ = word.rpartition(".")
+        if dot and table in self._tables:
+            yield from ((f"{table}.{_written(name)}", "column") for name in self._tables[table].columns)
+            return
+        yield from ((_written(name), "table") for name in self._tables)
+        yield from ((_written(name), f"column of {', '.join(owners)}") for name, owners in self._columns.items())
+        yield from ((name, "setting") for name in _SETTINGS)
+        yield from ((text, "") for text in _SQL_WORDS)
+
+
+def _written(name: str) -> str:
+    """A name as SQL needs it: in quotes unless it is plain."""
+    if all(_PLAIN_NAME.fullmatch(part) for part in name.split(".")):
+        return name
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,306 @@
+"""`dpsql user`: who may ask, how much, and with which password."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpsql.cli.report import refusals
+
+if TYPE_CHECKING:
+    from dpsql.passwords import Verifier
+    from dpsql.policy.model import Policy
+    from dpsql.privacy.accounting import Price
+
+Command = Callable[..., Any]
+
+_MOST_INPUT = 100_000  # bytes read from standard input: far more than any password
+
+
+def _positive(text: str) -> Decimal:
+    """A positive number, exactly as it is written."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal(0)
+    if not number.is_finite() or number <= 0 or not -50 < number.adjusted() < 50:
+        raise click.BadParameter(f"{text!r} is not a positive number")
+    return number
+
+
+def _positive_or_none(text: str) -> Decimal | str:
+    """The word stays: click takes None for an argument that is missing."""
+    return text if text == "none" else _positive(text)
+
+
+_policy = click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
+_password_stdin = click.option(
+    "--password-stdin", is_flag=True, help="Read the password from standard input, one line, instead of asking."
+)
+
+
+@click.group()
+def user() -> None:
+    """Say who may ask, how much, and with which password.
+
+    The commands edit the policy file and keep its comments. Passwords are asked for, never given as arguments, and
+    only what recognises them is kept. A change of an allowance is recorded in the ledger.
+
+    \b
+    Example:
+      dpsql user add alice --epsilon 1
+      dpsql user allowance alice 2
+      dpsql user list
+    """
+
+
+@user.command()
+@click.argument("name")
+@click.option("--epsilon", metavar="X", type=_positive, help="Allowance. Default: the dataset's total.")
+@_password_stdin
+@_policy
+def add(name: str, epsilon: Decimal | None, password_stdin: bool, policy: str) -> None:
+    """Add a user to the policy.
+
+    At a terminal the password is asked for; nothing entered is no password, and then a server does not let the
+    user in. Elsewhere there is none, unless --password-stdin reads one.
+
+    \b
+    Example:
+      dpsql user add alice --epsilon 1
+      dpsql user add bob --password-stdin < password.txt
+    """
+    from dpsql.policy.edit import add_user, require_new
+    from dpsql.policy.loader import load
+
+    path = Path(policy)
+    with refusals():
+        declared = load(path)
+        require_new(name, declared.users)
+        _require_affordable(declared, epsilon)
+        password = _new_password(name, password_stdin, optional=True)
+        changed = add_user(path, name, epsilon, password)
+        allowance = "no allowance of their own" if epsilon is None else f"allowance {_epsilon(epsilon)}"
+        click.echo(f'added user "{name}": {allowance}, {"no password" if password is None else "password set"}')
+        _record(changed)
+        _mention_spending(changed, name, "they have spent {} before, which counts")
+
+
+@user.command("list")
+@_policy
+def list_(policy: str) -> None:
+    """List the users of the policy.
+
+    What they have spent is shown by dpsql budget.
+
+    \b
+    Example:
+      dpsql user list
+    """
+    from dpsql.cli.rows import aligned
+    from dpsql.policy.loader import load
+
+    with refusals():
+        users = load(Path(policy)).users.values()
+    rows = [
+        (each.name, "none" if each.epsilon is None else _epsilon(each.epsilon), "set" if each.password else "none")
+        for each in users
+    ]
+    if not rows:
+        click.echo("the policy has no user", err=True)
+        click.echo("hint: Add one with dpsql user add NAME.", err=True)
+        return
+    for line in aligned(["user", "allowance", "password"], rows, numeric=[False] * 3):
+        click.echo(line)
+
+
+@user.command()
+@click.argument("name")
+@_policy
+def remove(name: str, policy: str) -> None:
+    """Remove a user from the policy.
+
+    What the user has spent stays in the books, and counts again if the user returns.
+
+    \b
+    Example:
+      dpsql user remove alice
+    """
+    from dpsql.policy.edit import remove_user
+
+    with refusals():
+        changed = remove_user(Path(policy), name)
+        click.echo(f'removed user "{name}"')
+        _record(changed)
+        _mention_spending(changed, name, "{} that they have spent stays in the books")
+
+
+@user.command()
+@click.argument("name")
+@_password_stdin
+@_policy
+def password(name: str, password_stdin: bool, policy: str) -> None:
+    """Set the password of a user.
+
+    Asks for it twice, or reads it with --password-stdin. The policy file gets a SCRAM-SHA-256 verifier as PostgreSQL
+    keeps it, never the password.
+
+    \b
+    Example:
+      dpsql user password alice
+      dpsql user password alice --password-stdin < password.txt
+    """
+    from dpsql.policy.edit import require_known, set_password
+
+    path = Path(policy)
+    with refusals():
+        require_known(path, name)
+        verifier = _new_password(name, password_stdin, optional=False)
+        assert verifier is not None
+        set_password(path, name, verifier)
+    click.echo(f'changed the password of user "{name}"')
+
+
+@user.command()
+@click.argument("name")
+@click.argument("epsilon", metavar="X|none", type=_positive_or_none)
+@_policy
+def allowance(name: str, epsilon: Decimal | str, policy: str) -> None:
+    """Set what a user may spend of the dataset's total.
+
+    With none, only the total limits the user. The ledger records the change. An allowance below what is spent refuses
+    every further query; nothing is forgotten.
+
+    \b
+    Example:
+      dpsql user allowance alice 2
+      dpsql user allowance alice none
+    """
+    from dpsql.policy.edit import set_allowance, unknown_user
+    from dpsql.policy.loader import load
+
+    path, wanted = Path(policy), None if isinstance(epsilon, str) else epsilon
+    with refusals():
+        declared = load(path)
+        if name not in declared.users:
+            raise unknown_user(name)
+        _require_affordable(declared, wanted)
+        before = declared.users[name].epsilon
+        changed = set_allowance(path, name, wanted)
+        click.echo(f'changed the allowance of user "{name}" from {_epsilon(before)} to {_epsilon(wanted)}')
+        _record(changed)
+        _warn_if_spent(changed, name)
+
+
+# --- passwords ---
+
+
+def _new_password(name: str, from_stdin: bool, *, optional: bool) -> Verifier | None:
+    """A password from standard input or a terminal, as its verifier. The password itself goes no further."""
+    from dpsql.errors import BadSetting
+    from dpsql.passwords import Verifier, prepare
+
+    if from_stdin:
+        return Verifier.of(_one_line(sys.stdin.buffer.read(_MOST_INPUT)))
+    if not sys.stdin.isatty():
+        if optional:
+            return None
+        raise click.UsageError("there is no terminal to ask for the password; use --password-stdin")
+    entered = click.prompt(
+        f"Password for {name}" + (" (none: press Enter)" if optional else ""),
+        default="" if optional else None,
+        show_default=False,
+        hide_input=True,
+        err=True,
+    )
+    if optional and not entered:
+        return None
+    prepare(entered)  # what cannot be used need not be typed twice
+    if click.prompt("The same again", hide_input=True, default="", show_default=False, err=True) != entered:
+        raise BadSetting("the two passwords differ", hint="Nothing was changed. Try again.")
+    return Verifier.of(entered)
+
+
+def _one_line(data: bytes) -> str:
+    from dpsql.errors import BadSetting
+
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise BadSetting("the password is not UTF-8 text", hint="Save it as UTF-8.") from None
+    line = text.removesuffix("\n").removesuffix("\r")
+    if "\n" in line:
+        raise BadSetting("standard input holds more than one line", hint="Write the password on one line.")
+    return line
+
+
+# --- allowances ---
+
+
+def _epsilon(value: Fraction | Decimal | None) -> str:
+    return "none" if value is None else f"epsilon {float(value):.6g}"
+
+
+def _require_affordable(policy: Policy, epsilon: Decimal | None) -> None:
+    """An allowance must be a part of the total, and large enough to be counted."""
+    from dpsql.errors import BadSetting
+    from dpsql.privacy.accounting import Accountant
+
+    if epsilon is None:
+        return
+    if Fraction(epsilon) > policy.privacy.epsilon:
+        raise BadSetting(
+            f"an allowance of {_epsilon(epsilon)} is more than the dataset's total of"
+            f" {_epsilon(policy.privacy.epsilon)}",
+            hint="Choose a smaller one, or raise epsilon in [privacy] first.",
+        )
+    Accountant(policy.privacy).allowance(Fraction(epsilon))
+
+
+def _record(policy: Policy) -> None:
+    """Open the ledger once, which records the new limits. One that does not exist yet records them when it is made."""
+    from dpsql.errors import Error
+    from dpsql.ledger.opening import ledger_path, open_ledger
+    from dpsql.privacy.accounting import Accountant
+
+    if not ledger_path(policy).exists():
+        return
+    try:
+        with closing(open_ledger(policy, Accountant(policy.privacy))):
+            pass
+    except Error as error:
+        error.detail = "The policy is changed; the ledger records that when it is next opened."
+        raise
+
+
+def _spent(policy: Policy, name: str) -> Price:
+    from dpsql.ledger.opening import ledger_path, read_books
+    from dpsql.privacy.accounting import Price
+
+    if not ledger_path(policy).exists():
+        return Price()
+    with read_books(policy) as books:
+        return Price() if books is None else books.spent().get(name, Price())
+
+
+def _mention_spending(policy: Policy, name: str, sentence: str) -> None:
+    from dpsql.cli.amounts import amount_text
+    from dpsql.privacy.accounting import Accountant, Price
+
+    spent = _spent(policy, name)
+    if spent != Price():
+        click.echo(sentence.format(amount_text(spent, Accountant(policy.privacy))))
+
+
+def _warn_if_spent(policy: Policy, name: str) -> None:
+    from dpsql.privacy.accounting import Accountant
+
+    if not _spent(policy, name).fits_in(Accountant(policy.privacy).allowance(policy.users[name].epsilon)):
+        _mention_spending(policy, name, "they have spent {} already: every further query is refused")

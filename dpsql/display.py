@@ -1,0 +1,110 @@
+"""How answers are written for people: a noisy number beside its margin, and a bar that compares it with its neighbours.
+
+Pure, so that the command line and notebooks show the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, ROUND_UP, Context, Decimal, localcontext
+
+from dpsql.types import Kind, Type, Value
+
+Margin = int | float | None
+
+_EXACT = Context(prec=60)  # more digits than any column has
+_DIGITS = 6  # of a fraction whose error is not known, how many digits are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of an answer. `margin` is the 95 % margin of a noisy count or sum."""
+
+    name: str
+    type: Type
+    margin: Margin = None
+
+    @property
+    def is_number(self) -> bool:
+        return self.type.is_numeric
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it names its row, as far as one can see: fractions without a margin are ratios of noisy numbers."""
+        return self.margin is None and self.type.kind not in (Kind.DECIMAL, Kind.DOUBLE)
+
+
+def cell(value: Value, column: Column) -> str:
+    """A value as people read it. A noisy number is rounded to what its margin leaves meaningful."""
+    match value:
+        case int() | float() | Decimal() if column.margin and not isinstance(value, bool) and math.isfinite(value):
+            finest = -column.type.scale if column.type.kind in (Kind.INTEGER, Kind.DECIMAL) else None
+            number, margin = _rounded(value, column.margin, finest)
+            return f"{number} ±{margin}"
+        case float() if math.isfinite(value):
+            return _short(value)
+        case _:
+            return plain(value)
+
+
+def plain(value: Value) -> str:
+    """A value in full, as SQL would print it."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "true" if value else "false"
+        case Decimal():
+            return f"{value:f}"
+        case _:
+            return str(value)
+
+
+def mean_margin(mean: float, count: int, *, of_sum: Margin, of_count: Margin) -> float:
+    """About the 95 % margin of a mean made of a noisy sum and a noisy count.
+
+    To first order the error of S / n is (error of S - mean * error of n) / n, and margins add up at worst.
+    """
+    return (float(of_sum or 0) + abs(mean) * float(of_count or 0)) / max(count, 1)
+
+
+def bar_shares(columns: Sequence[Column], rows: Sequence[Sequence[Value]]) -> list[float] | None:
+    """Where one key names each row, how long the bar of its first noisy number is, as a part of the longest."""
+    noisy = [index for index, column in enumerate(columns) if column.margin is not None]
+    if len(rows) < 2 or not noisy or sum(column.is_key for column in columns) != 1:
+        return None
+    lengths = [_length(row[noisy[0]]) for row in rows]
+    longest = max(lengths)
+    return [length / longest for length in lengths] if longest > 0 else None
+
+
+def _length(value: Value) -> float:
+    """Noise can push a count below zero; a bar cannot follow it there."""
+    return max(float(value), 0.0) if isinstance(value, int | float | Decimal) and math.isfinite(value) else 0.0
+
+
+def _rounded(value: float | Decimal, margin: float, finest: int | None) -> tuple[str, str]:
+    """The margin to two digits, upwards, and the number to the same place; none finer than the column has."""
+    with localcontext(_EXACT):
+        exact = Decimal(repr(margin))
+        place = exact.adjusted() - 1
+        if finest is not None:
+            place = max(place, finest)
+        unit = Decimal(1).scaleb(place)
+        number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+        # Adding zero makes a negative zero a plain one.
+        number = number.quantize(unit, ROUND_HALF_EVEN) + 0
+        return f"{number:,f}", f"{exact.quantize(unit, ROUND_UP):,f}"
+
+
+def _short(value: float) -> str:
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if not -_DIGITS < exponent < 15:
+        return f"{value:.{_DIGITS}g}"
+    decimals = max(_DIGITS - 1 - exponent, 0)
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text

@@ -1,0 +1,69 @@
+"""Rows as data frames of pandas and Arrow, which the user has installed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from dpsql.display import Column
+from dpsql.errors import InterfaceError
+from dpsql.types import Kind, Type, Value
+
+Rows = Sequence[Sequence[Value]]
+
+# Types that can hold NULL, so that the type of a column depends on the query alone.
+_PANDAS_TYPES = {
+    Kind.BOOLEAN: "boolean",
+    Kind.INTEGER: "Int64",
+    Kind.DOUBLE: "float64",
+    Kind.DATE: "datetime64[us]",
+    Kind.TIMESTAMP: "datetime64[us]",
+}
+
+
+def to_pandas(pandas: Any, columns: Sequence[Column], rows: Rows) -> Any:
+    """A DataFrame, made by the module that is handed in."""
+    series = [
+        pandas.Series([row[i] for row in rows], dtype=_PANDAS_TYPES.get(column.type.kind, "object"))
+        for i, column in enumerate(columns)
+    ]
+    frame = pandas.concat(series, axis=1)
+    frame.columns = [column.name for column in columns]  # two may have one name
+    return frame
+
+
+def to_arrow(arrow: Any, columns: Sequence[Column], rows: Rows) -> Any:
+    """A Table, made by the module that is handed in."""
+    arrays = [
+        arrow.array([row[i] for row in rows], type=_arrow_type(arrow, column.type)) for i, column in enumerate(columns)
+    ]
+    return arrow.Table.from_arrays(arrays, names=[column.name for column in columns])
+
+
+def _arrow_type(arrow: Any, type_: Type) -> Any:
+    match type_.kind:
+        case Kind.BOOLEAN:
+            return arrow.bool_()
+        case Kind.INTEGER:
+            return arrow.int64()
+        case Kind.DECIMAL:
+            return arrow.decimal128(type_.precision, type_.scale)
+        case Kind.DOUBLE:
+            return arrow.float64()
+        case Kind.DATE:
+            return arrow.date32()
+        case Kind.TIMESTAMP:
+            return arrow.timestamp("us")
+        case Kind.INTERVAL:
+            return arrow.duration("us")
+        case _:
+            return arrow.string()
+
+
+def installed(library: str) -> Any:
+    """A module that dpsql does not depend on."""
+    try:
+        return import_module(library)
+    except ImportError:
+        raise InterfaceError(f"{library} is not installed", hint=f"Run: pip install {library}.") from None

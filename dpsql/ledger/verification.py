@@ -1,0 +1,77 @@
+"""Whether the books are sound: every sum recomputed from the rows that are only ever added."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from dpsql.ledger.schema import DATASET, FORMAT, format_of, subject_of
+
+
+def contradictions(db: sqlite3.Connection) -> list[str]:
+    """Each string is a contradiction; none means sound. The caller holds one transaction around it."""
+    damage = [f"the file is damaged: {text}" for (text,) in db.execute("PRAGMA quick_check") if text != "ok"]
+    return damage or [*_of_charges(db), *_of_limits(db), *_of_refusals(db)]
+
+
+def first_hash(db: sqlite3.Connection) -> bytes:
+    """The chain begins with what the ledger is, so that this cannot be altered later either."""
+    identity = db.execute("SELECT id, dataset, accounting, created FROM ledger").fetchone()
+    return hash_of(b"", identity or (), ())
+
+
+def hash_of(previous: bytes, row: Sequence[str | int], keys: Iterable[bytes]) -> bytes:
+    """The hash of a charge: it covers the row, what was paid for by it, and the hash before it."""
+    content = json.dumps([*row, [key.hex() for key in keys]], separators=(",", ":"))
+    return hashlib.sha256(previous + content.encode("ascii")).digest()
+
+
+def _of_charges(db: sqlite3.Connection) -> Iterator[str]:
+    keys: defaultdict[tuple[int, str], list[bytes]] = defaultdict(list)
+    for key, user, charge in db.execute("SELECT key, user, charge FROM paid ORDER BY key"):
+        keys[charge, user].append(key)
+    losses, deltas = Counter[str](), Counter[str]()
+    previous = first_hash(db)
+    rows = db.execute(
+        "SELECT number, at, user, sql, dataset_loss, dataset_delta, user_loss, user_delta, hash "
+        "FROM charges ORDER BY number"
+    )
+    for expected, (*row, stored) in enumerate(rows, start=1):
+        number, _, user, _, *grains = row
+        if number != expected:
+            yield f"charge {expected} is missing"
+            return
+        if stored != hash_of(previous, row, keys.pop((number, user), ())):
+            yield f"charge {number} was altered, or one before it removed"
+        previous = stored
+        losses.update({DATASET: grains[0], subject_of(user): grains[2]})
+        deltas.update({DATASET: grains[1], subject_of(user): grains[3]})
+    for charge, user in sorted(keys):
+        yield f'user "{user}" is said to have paid by charge {charge}, which is not theirs'
+    stored_sums = {subject: (loss, delta) for subject, loss, delta in db.execute("SELECT * FROM accounts")}
+    for subject in sorted(losses.keys() | stored_sums.keys()):
+        if stored_sums.get(subject, (0, 0)) != (losses[subject], deltas[subject]):
+            yield f"the sum of {subject} is not that of its charges"
+
+
+def _of_limits(db: sqlite3.Connection) -> Iterator[str]:
+    in_force: dict[str, tuple[int | None, int | None]] = {}
+    for number, subject, *limit in db.execute(
+        "SELECT number, subject, old_loss, old_delta, new_loss, new_delta FROM limits ORDER BY number"
+    ):
+        if in_force.get(subject, (None, None)) != tuple(limit[:2]):
+            yield f"change {number} of the limit of {subject} does not follow the one before"
+        in_force[subject] = (limit[2], limit[3])
+
+
+def _of_refusals(db: sqlite3.Connection) -> Iterator[str]:
+    """Nothing is computed from refusals, so it is only checked that none is missing between two others."""
+    if format_of(db) < FORMAT:
+        return
+    for expected, (number,) in enumerate(db.execute("SELECT number FROM refusals ORDER BY number"), start=1):
+        if number != expected:
+            yield f"refusal {expected} is missing"
+            return

@@ -1,0 +1,272 @@
+"""The text of a first policy file, with comments that teach. What the owner must still decide is marked TODO.
+
+The draft loads as it is, and shows nothing by a guess: a table whose rows may be a person's, but of which we cannot
+tell whose, is commented out, and so does not exist for analysts until the owner has decided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Literal, assert_never
+
+from dpsql.policy.columns import known_type
+from dpsql.policy.model import Bound, ColumnSchema, DatabaseSchema, TableSchema
+from dpsql.policy.problems import quoted
+from dpsql.policy.propose import Proposal, SchemaDetails, Source, words_of_columns
+from dpsql.policy.section import header
+from dpsql.types import Kind
+
+_MARK = re.compile(r"# TODO: ")
+_MOST_LISTED = 50  # values of an enum; a longer list would hide the rest of the file
+
+# Columns that single people out, and are of no use to anybody who counts.
+_IDENTIFYING = frozenset(
+    "address comment comments email fax firstname fullname iban lastname login mail message mobile note notes passport"
+    " password phone remark remarks ssn street surname telephone text token username".split()
+)
+_NAMES_OF_PEOPLE = frozenset("family first full given last maiden middle nick user".split())
+# Numbers that name something; nobody adds them up.
+_LABELS = ("code", "id", "key", "nr", "number", "postcode", "uuid", "zip")
+
+# What a column is for.
+Sort = Literal["unknown", "row", "person", "reference", "boolean", "identifying", "text", "label", "bounded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestions:
+    """Bounds that were read from the data, because the owner said so."""
+
+    bounds: Mapping[tuple[Source, str], tuple[Bound, Bound]] = field(default_factory=lambda: MappingProxyType({}))
+    rows: Mapping[Source, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def marks(text: str) -> list[tuple[int, str]]:
+    """The lines of a policy file that are still marked, with their numbers."""
+    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if _MARK.search(line)]
+
+
+def wants_bounds(proposal: Proposal) -> list[str]:
+    """The columns of a private table for which the owner should choose min and max."""
+    return [name for name, sort in _sorts(proposal).items() if sort == "bounded"]
+
+
+def draft(
+    url: str,
+    schema: DatabaseSchema,
+    details: SchemaDetails,
+    proposals: Sequence[Proposal],
+    suggestions: Suggestions | None = None,
+) -> str:
+    """The text of a policy file for a database; with bounds only where some were read from the data."""
+    given = suggestions or Suggestions()
+    source = "the schema; no row was read" if suggestions is None else "the schema and, as asked, extremes of the data"
+    lines = [_HEAD.format(source=source, url=quoted(url))]
+    for proposal in proposals:
+        lines += ["", *_table(proposal, schema, details, given)]
+    for table in schema.tables.values():
+        if table.is_view:
+            lines += [
+                "",
+                f"# {quoted(policy_name(table, schema))} is a view: declare the tables that it reads instead.",
+            ]
+    lines.append(_FOOT)
+    # The one character that JSON leaves as it is and TOML does not accept.
+    return "\n".join(lines).replace("\x7f", "\\u007f")
+
+
+_HEAD = """\
+# Who is protected, and what analysts may ask. Drafted from {source}.
+# Lines marked TODO wait for your decision; "dpsql check" lists those that are left. A table or a column that is
+# not declared here does not exist for analysts.
+
+[database]
+url = {url}
+
+[privacy]
+# How much all answers ever given may together reveal about one person. 1 is strict, 10 is weak.
+epsilon = 4.0
+# Roughly the chance that this fails for somebody: far below 1 / (number of people).
+delta = 1e-6
+# The part of delta that pays for GROUP BY over keys that are not declared. Half of it, unless you say otherwise.
+# key_delta = 5e-7
+# The price of a query, unless the analyst names another. Lower: more questions, more noise.
+query_epsilon = 0.1
+
+# unit               the column that says whose row it is; all rows of one unit are protected together.
+# max_rows_per_unit  of one unit's rows, at most so many count. Higher: less is cut off, more noise.
+# min, max           values are clamped to these before they are added up: an instruction, not a promise.
+#                    Wider: less is cut off, more noise. Analysts see them, so take them from what you know, not
+#                    from the data.
+# values             every key to expect. GROUP BY returns each of them, zeros included; other rows are not counted.
+# {{}}                 may be filtered and grouped by; keys that few units have are held back."""
+
+_FOOT = """
+# Who may ask. All users together spend the dataset's epsilon.
+[users.analyst]
+# epsilon = 1.0      # a ration of it for this user
+"""
+
+
+# --- tables ---
+
+
+def policy_name(table: TableSchema, schema: DatabaseSchema) -> str:
+    """The name an analyst writes: in lower case, so that it needs no quotation marks, if no other table has it then."""
+    names = [_qualified(source, schema).lower() for source in schema.tables]
+    name = _qualified(table.source, schema)
+    return name.lower() if name.isascii() and names.count(name.lower()) == 1 else name
+
+
+def _qualified(source: Source, schema: DatabaseSchema) -> str:
+    return source[-1] if source[0] == schema.default_schema else ".".join(source)
+
+
+def _table(
+    proposal: Proposal, schema: DatabaseSchema, details: SchemaDetails, suggestions: Suggestions
+) -> Iterator[str]:
+    name = policy_name(proposal.table, schema)
+    title = header(("tables", name))
+    if any("." in part for part in proposal.table.source):
+        yield f"# Table {quoted(name)} has a dot in its name, which a policy cannot write. Rename it to declare it."
+    elif proposal.unit is not None:
+        yield from _private_table(proposal, title, details, suggestions)
+    elif proposal.via is not None:
+        target = schema.tables[proposal.via.target[0], proposal.via.target[1]]
+        via, key = _spelled(proposal.via.column, proposal.table), _spelled(proposal.via.target_column, target)
+        other = quoted(policy_name(target, schema))
+        yield f"# A row of {quoted(name)} belongs to the owner of a row of {other}. This version does not follow such"
+        yield "# references yet, so the table is left out. To ask about it now, add a column that names the owner."
+        yield f"# [{title}]"
+        yield f"# unit = {{ via = {quoted(via)}, table = {other}, key = {quoted(key)} }}"
+    else:
+        yield f"# TODO: is {quoted(name)} public? If everybody may see every row, remove the # below."
+        if proposal.holds_people:
+            yield "# It seems to hold people. A policy protects one kind of unit: these would not be protected."
+        yield '# If each row belongs to one unit, name its column instead: unit = "COLUMN".'
+        yield f"# [{title}]"
+        yield "# public = true"
+
+
+def _private_table(proposal: Proposal, title: str, details: SchemaDetails, suggestions: Suggestions) -> Iterator[str]:
+    assert proposal.unit is not None
+    unit = quoted(_spelled(proposal.unit, proposal.table))
+    yield f"[{title}]"
+    yield f"unit = {unit}  # {proposal.why}"
+    if proposal.also:
+        others = " and ".join(quoted(_spelled(name, proposal.table)) for name in proposal.also)
+        yield f"# TODO: {others} may name people too, whom this table does not protect. Is {unit} the right unit?"
+    if not proposal.one_row_per_unit:
+        rows = suggestions.rows.get(proposal.table.source)
+        question = "how many rows of one unit shall count?" if rows is None else "confirm; suggested from the data"
+        yield f"max_rows_per_unit = {rows or 1}  # TODO: {question}"
+    yield f"[{title}.columns]"
+    sorts = _sorts(proposal)
+    keys = {name: header((_spelled(name, proposal.table),)) for name in sorts}
+    width = max(map(len, keys.values()), default=0)
+    for name, sort in sorts.items():
+        yield _column(keys[name].ljust(width), sort, proposal, name, details, suggestions)
+
+
+def _spelled(name: str, table: TableSchema) -> str:
+    """In lower case, so that it needs no quotation marks, if no other column has that name then."""
+    same = [other for other in table.columns if other.lower() == name.lower()]
+    return name.lower() if name.isascii() and len(same) == 1 else name
+
+
+# --- columns ---
+
+
+def _sorts(proposal: Proposal) -> dict[str, Sort]:
+    """What each column is for. The unit itself needs no declaration."""
+    words = words_of_columns(proposal.table)
+    return {
+        name: _sort(column, words[name], proposal)
+        for name, column in proposal.table.columns.items()
+        if name != proposal.unit
+    }
+
+
+def _sort(column: ColumnSchema, words: list[str], proposal: Proposal) -> Sort:
+    type_ = known_type(column)
+    if type_ is None:
+        return "unknown"
+    if column.name in proposal.also:
+        return "person"
+    if column.name == proposal.key or frozenset({column.name}) in proposal.table.unique:
+        return "row"
+    if any(reference.column == column.name for reference in proposal.references):
+        return "reference"
+    match type_.kind:
+        case Kind.BOOLEAN:
+            return "boolean"
+        case Kind.TEXT:
+            return "identifying" if _is_identifying(words) else "text"
+        case Kind.INTEGER | Kind.DECIMAL if words and words[-1].endswith(_LABELS):
+            return "label"
+        case _:
+            return "bounded"
+
+
+def _is_identifying(words: list[str]) -> bool:
+    if not words:
+        return False
+    return words[-1] in _IDENTIFYING or (words[-1] == "name" and set(words[:-1]) <= _NAMES_OF_PEOPLE)
+
+
+def _column(
+    key: str, sort: Sort, proposal: Proposal, name: str, details: SchemaDetails, suggestions: Suggestions
+) -> str:
+    source, column = proposal.table.source, proposal.table.columns[name]
+    match sort:
+        case "unknown":
+            return f"# {key.rstrip()}: its type {quoted(column.native)} cannot be asked about"
+        case "row":
+            return f"# {key} = {{}}  # left out: tells single rows apart"
+        case "identifying":
+            return f"# {key} = {{}}  # left out: may identify a person"
+        case "person":
+            return f"# {key} = {{}}  # left out: names a person who is not the unit"
+        case "reference":
+            target = next(reference.target for reference in proposal.references if reference.column == name)
+            return f"{key} = {{}}  # names a row of {quoted(target[-1])}"
+        case "boolean":
+            return f"{key} = {{ values = [false, true] }}"
+        case "text":
+            return f"{key} = {_values(details.enums.get((source, name)))}"
+        case "label":
+            return f"{key} = {{}}  # to add it up, declare min and max"
+        case "bounded":
+            bounds = suggestions.bounds.get((source, name))
+            if bounds is None:
+                return f"{key} = {{}}  # TODO: {_question(column)}"
+            low, high = map(_bound_text, bounds)
+            return f"{key} = {{ min = {low}, max = {high} }}  # TODO: confirm; suggested from the data"
+        case _:
+            assert_never(sort)
+
+
+def _values(enum: tuple[str, ...] | None) -> str:
+    if enum is None or not enum:
+        return '{}  # or the keys to expect: { values = ["…", "…"] }'
+    if len(enum) > _MOST_LISTED:
+        return f'{{}}  # an enum of {len(enum)} values; list the keys to expect: {{ values = ["…", "…"] }}'
+    return f"{{ values = [{', '.join(map(quoted, enum))}] }}  # all values of its type"
+
+
+def _question(column: ColumnSchema) -> str:
+    if column.type is not None and column.type.is_temporal:
+        return "first and last day to expect, as in { min = 2020-01-01, max = 2029-12-31 }"
+    return "smallest and largest value to expect, as in { min = 0, max = 100 }"
+
+
+def _bound_text(bound: Bound) -> str:
+    if isinstance(bound, date):
+        return bound.isoformat()
+    if bound.denominator == 1:
+        return f"{bound.numerator:_}"
+    return f"{(Decimal(bound.numerator) / Decimal(bound.denominator)).normalize():f}"
