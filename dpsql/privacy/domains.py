@@ -185,8 +185,9 @@ def _is_whole(node: Scalar) -> bool:
         return False
     if node.op is Op.EXTRACT:
         return node.option not in _FRACTIONAL_PARTS
-    if node.op in (Op.ROUND, Op.TRUNC) and node.type.kind is Kind.DECIMAL:
-        return node.type.scale == 0
+    if node.op in (Op.ROUND, Op.TRUNC) and len(node.args) > 1:
+        digits = node.args[1].value if isinstance(node.args[1], Const) else None
+        return isinstance(digits, int) and digits <= 0
     return node.op in _WHOLE
 
 
