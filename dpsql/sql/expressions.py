@@ -519,7 +519,9 @@ class Expressions:
 
     def _date_trunc(self, node: exp.Expression, scope: Scope) -> Scalar:
         given = node.args["unit"]
-        if not isinstance(given, exp.Var | exp.Literal):
+        end = node.meta.get("end")
+        bare = isinstance(end, int) and not self._source[end + 1 :].lstrip().removeprefix("(").lstrip().startswith("'")
+        if bare or not isinstance(given, exp.Var | exp.Literal):
             raise NotSupported("date_trunc needs a constant unit", position=position(node))
         unit = str(given.this).lower()
         if unit not in TRUNC_UNITS:

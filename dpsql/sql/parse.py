@@ -191,6 +191,10 @@ def _check_tokens(tokens: list[Token], text: str) -> None:
             raise NotSupported(
                 "this interval cannot be read", hint="Write it as interval '1 day'.", position=following.start + 1
             )
+        if kind is TokenType.FILTER and following.token_type is TokenType.L_PAREN:
+            condition = tokens[tokens.index(following) + 1 :][:1]
+            if not condition or condition[0].token_type is not TokenType.WHERE:
+                raise SqlSyntaxError("FILTER needs WHERE", position=following.start + 1)
         if kind is TokenType.ALIAS and following.token_type is TokenType.STRING:
             raise SqlSyntaxError("a string stands where a name is needed", position=following.start + 1)
         if kind is TokenType.SELECT and following.token_type is TokenType.COMMA:
@@ -232,7 +236,7 @@ def _check_type_name(token: Token, following: Token | None) -> None:
 
 
 _TYPES = frozenset(
-    "int integer int2 int4 int8 smallint bigint numeric decimal dec double float float8 text varchar boolean bool date "
+    "int integer int2 int4 int8 smallint bigint numeric decimal dec float float8 text varchar boolean bool date "
     "timestamp interval".split()
 ) | {"double precision", "character varying"}
 # Types of PostgreSQL that dpsql does not compute with.

@@ -461,6 +461,8 @@ class Resolver:
         if clause.args.get("all") is False:
             raise NotSupported("GROUP BY DISTINCT is not supported", position=position(clause))
         check_arguments(clause, {"expressions"})
+        if not clause.expressions:
+            raise SqlSyntaxError("GROUP BY needs an expression", position=position(node))
         keys: list[Scalar] = []
 
         def index(part: exp.Expression) -> int:

@@ -79,11 +79,13 @@ def _names_columns(tokens: list[Token], i: int, closing: dict[int, int]) -> bool
     before = tokens[i - 1] if i else None
     if before is None:
         return False
-    if before.token_type in (TokenType.ALIAS, TokenType.R_PAREN, TokenType.VAR, TokenType.IDENTIFIER):
+    if before.token_type in (TokenType.ALIAS, TokenType.R_PAREN, TokenType.VAR, TokenType.IDENTIFIER, TokenType.STAR):
+        return True
+    if before.text.upper() in ("INTO", "TABLESAMPLE"):
         return True
     after = closing.get(i + 1, len(tokens)) + 1
     is_cte = after < len(tokens) and tokens[after].token_type is TokenType.ALIAS
-    return is_cte and before.token_type in (TokenType.WITH, TokenType.COMMA)
+    return is_cte and (before.token_type in (TokenType.WITH, TokenType.COMMA) or before.text.upper() == "RECURSIVE")
 
 
 def _arguments(tokens: list[Token], opening: int, closing: dict[int, int]) -> int:

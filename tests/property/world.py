@@ -1,0 +1,314 @@
+"""A small world: one private table under some policy, and every database next to a given one.
+
+A `Case` is a question and a database. Cells of the database are SQL literals, so that a case prints as it could be
+typed, and holds what Python has no value for: dates far outside the calendar, infinite ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import duckdb
+
+from dpsql.backends.duckdb import DuckDBBackend
+from dpsql.generate.dialect import DUCKDB
+from dpsql.generate.duckdb_lockdown import lock_down
+from dpsql.generate.query import EngineQuery
+from dpsql.policy.catalog import bind
+from dpsql.policy.model import (
+    Accounting,
+    Catalog,
+    ColumnPolicy,
+    DatabaseSchema,
+    Limits,
+    Policy,
+    PrivacyPolicy,
+    TablePolicy,
+)
+from dpsql.privacy.accounting import Accountant
+from dpsql.release import Measurement, Release, Settings, compile_release
+from dpsql.sql.parse import parse
+from dpsql.sql.resolve import resolve
+from dpsql.types import Kind, Type, Value
+
+OWNER = "who"
+TABLE = "t"
+
+# One column of every type that the backend tells apart.
+COLUMNS: Mapping[str, tuple[str, Kind]] = MappingProxyType(
+    {
+        "small": ("SMALLINT", Kind.INTEGER),
+        "n": ("INTEGER", Kind.INTEGER),
+        "big": ("BIGINT", Kind.INTEGER),
+        "amount": ("DECIMAL(9,2)", Kind.DECIMAL),
+        "wide": ("DECIMAL(38,4)", Kind.DECIMAL),
+        "x": ("DOUBLE", Kind.DOUBLE),
+        "f": ("FLOAT", Kind.DOUBLE),
+        "s": ("VARCHAR", Kind.TEXT),
+        "flag": ("BOOLEAN", Kind.BOOLEAN),
+        "day": ("DATE", Kind.DATE),
+        "moment": ("TIMESTAMP", Kind.TIMESTAMP),
+    }
+)
+OWNER_TYPES = ("INTEGER", "VARCHAR", "DATE")
+
+SALT = "0123456789abcdef0123456789abcdef"
+MAX_CELLS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The policy of the one table."""
+
+    columns: tuple[ColumnPolicy, ...]
+    owner_type: str = "INTEGER"
+    unique: bool = False  # at most one row per unit, enforced by the engine
+    max_rows: int = 1
+    max_groups: int | None = None
+    accounting: Accounting = "basic"
+
+    def __str__(self) -> str:
+        unique = " PRIMARY KEY" if self.unique else ""
+        groups = "" if self.max_groups is None else f", max_groups_per_unit = {self.max_groups}"
+        lines = [
+            f"accounting {self.accounting}",
+            f'[tables.t] unit = "who" ({self.owner_type}{unique}), max_rows_per_unit = {self.max_rows}{groups}',
+        ]
+        return "\n".join(lines + [f"{column.name} = {_written(column)}" for column in self.columns])
+
+
+def _written(column: ColumnPolicy) -> str:
+    parts = {
+        "min": column.lower,
+        "max": column.upper,
+        "step": column.step,
+        "values": None if column.values is None else list(column.values),
+        "nullable_key": column.nullable_key or None,
+    }
+    return "{ " + ", ".join(f"{name} = {value}" for name, value in parts.items() if value is not None) + " }"
+
+
+Row = Mapping[str, str]  # column to SQL literal; a column left out is NULL
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Case:
+    """A question, the policy it is asked under, a database, and what its earlier stages answered."""
+
+    sql: str
+    declared: Declared
+    rows: tuple[Row, ...]
+    stage_values: tuple[Value, ...] = ()  # used in turn
+
+    def __repr__(self) -> str:
+        """As a grammar case would be written: what a failing test prints can be read, and typed."""
+        rows = [
+            f"INSERT{'' if count == 1 else f' {count} times'} {', '.join(f'{name} {cell}' for name, cell in row)}"
+            for row, count in Counter(tuple(row.items()) for row in self.rows).items()
+        ]
+        stages = [f"stages {', '.join(map(repr, self.stage_values))}"] if self.stage_values else []
+        return "\n".join(["", "policy", str(self.declared), "", *rows, *stages, "", self.sql, "----"])
+
+
+# --- compiling ---
+
+
+@cache
+def _schemas() -> Mapping[tuple[str, bool], DatabaseSchema]:
+    """What the backend reads from the engine's catalogue, for each kind of owner."""
+    kinds = [(owner, unique) for owner in OWNER_TYPES for unique in (False, True)]
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "schema.duckdb"
+        with duckdb.connect(str(path)) as connection:
+            for i, (owner, unique) in enumerate(kinds):
+                connection.execute(f"CREATE SCHEMA v{i}")
+                connection.execute(f"CREATE TABLE v{i}.{TABLE} ({_definition(owner, unique)})")
+        backend = DuckDBBackend(path, memory="1GB", threads=1)
+        schema = backend.schema()
+        backend.close()
+    source = ("main", TABLE)
+    found = {}
+    for i, kind in enumerate(kinds):
+        table = replace(schema.tables[f"v{i}", TABLE], source=source)
+        found[kind] = DatabaseSchema({source: table}, "main")
+    return found
+
+
+def _definition(owner: str, unique: bool) -> str:
+    columns = [f"{OWNER} {owner}{' PRIMARY KEY' if unique else ''}"]
+    return ", ".join([*columns, *(f"{name} {native}" for name, (native, _) in COLUMNS.items())])
+
+
+def catalog_of(declared: Declared) -> tuple[Catalog, Accountant]:
+    privacy = PrivacyPolicy(
+        epsilon=Fraction(100),
+        delta=Fraction(1, 1000),
+        accounting=declared.accounting,
+        query_epsilon=Fraction(1),
+        query_delta=None,
+        key_delta=Fraction(1, 2000),
+        max_query_epsilon=Fraction(100),
+    )
+    table = TablePolicy(
+        TABLE,
+        unit=OWNER,
+        max_rows_per_unit=declared.max_rows,
+        max_groups_per_unit=declared.max_groups,
+        columns={column.name: column for column in declared.columns},
+    )
+    policy = Policy(
+        Path("dpsql.toml"), "duckdb:///d", privacy, {TABLE: table}, {}, Limits(max_cells=MAX_CELLS), ledger=None
+    )
+    return bind(policy, _schemas()[declared.owner_type, declared.unique]), Accountant(privacy)
+
+
+def release_of(case: Case) -> Release:
+    catalog, accountant = catalog_of(case.declared)
+    plan = resolve(parse(case.sql), catalog)
+    return compile_release(plan, catalog, accountant, Settings(), DUCKDB)
+
+
+# --- running ---
+
+
+class Database:
+    """One connection, one table, filled again and again."""
+
+    def __init__(self) -> None:
+        self.connection = duckdb.connect(":memory:", config={"threads": 1})
+        lock_down(self.connection)
+
+    def fill(self, declared: Declared, rows: Sequence[Row]) -> None:
+        self.connection.execute(f"CREATE OR REPLACE TABLE {TABLE} ({_definition(declared.owner_type, False)})")
+        if rows:
+            names = [OWNER, *COLUMNS]
+            listed = ", ".join(f"({', '.join(row.get(name, 'NULL') for name in names)})" for row in rows)
+            self.connection.execute(f"INSERT INTO {TABLE} VALUES {listed}")
+
+    def run(self, query: EngineQuery, parameters: Mapping[str, object]) -> dict[tuple[Any, ...], tuple[int, ...]]:
+        """The sums of each key, as the engine computes them."""
+        (statement,) = self.connection.extract_statements(query.sql)
+        used = {name: parameters[name] for name in statement.named_parameters}
+        rows = self.connection.execute(statement, used).fetchall()
+        found = {row[: query.keys]: row[query.keys :] for row in rows}
+        assert len(found) == len(rows), "a key came twice"
+        return found
+
+
+@cache
+def database() -> Database:
+    """One for all examples: opening a connection takes longer than most questions."""
+    opened = Database()
+    atexit.register(opened.connection.close)
+    atexit.register(database.cache_clear)
+    return opened
+
+
+Vector = dict[tuple[Any, ...], int]  # one statistic over its keys
+
+
+def vectors(measurement: Measurement, parameters: Mapping[str, object]) -> list[Vector]:
+    """The exact integers of each statistic, before noise."""
+    found: list[Vector] = [{} for _ in measurement.statistics]
+    for branch in measurement.branches:
+        for key, sums in database().run(branch.query, parameters).items():
+            for statistic, value in zip(branch.statistics, sums, strict=True):
+                assert type(value) is int, "a sum is not an integer"
+                found[statistic][key] = value
+    return found
+
+
+def parameters_of(release: Release, values: Sequence[Value]) -> dict[str, object]:
+    """The salt, and for each stage an answer of its type from `values`: neighbours see the same released ones."""
+    parameters: dict[str, object] = {"salt": SALT}
+    for number, stage in enumerate(release.stages):
+        fitting = [value for value in values if _fits(value, stage.type)] or [None]
+        if stage.kind == "in":
+            known = [value for value in fitting if value is not None]
+            parameters |= {f"s{number}": known, f"s{number}_null": None in fitting, f"s{number}_empty": False}
+        else:
+            parameters[f"s{number}"] = fitting[number % len(fitting)]
+    return parameters
+
+
+_PYTHON = {
+    Kind.INTEGER: int,
+    Kind.DECIMAL: Decimal,
+    Kind.DOUBLE: float,
+    Kind.BOOLEAN: bool,
+    Kind.TEXT: str,
+    Kind.DATE: date,
+    Kind.TIMESTAMP: datetime,
+}
+
+
+def _fits(value: Value, type_: Type) -> bool:
+    if isinstance(value, Decimal) and abs(value) >= 10 ** (type_.precision - type_.scale):
+        return False
+    return value is None or type(value) is _PYTHON.get(type_.kind)
+
+
+# --- neighbours ---
+
+
+NOBODY = "nobody"
+NOT_OWNED = "the rows without an owner"
+
+
+def neighbours(rows: Sequence[Row]) -> Iterator[tuple[str, tuple[Row, ...]]]:
+    """Who left, and the rows that stay, in the opposite order.
+
+    Nothing may depend on the physical order of rows: it is another one after a unit has left. Rows without an owner do
+    not exist, so nobody leaves with them either.
+    """
+    yield NOBODY, tuple(reversed(rows))
+    owned = tuple(row for row in reversed(rows) if row[OWNER] != "NULL")
+    if len(owned) < len(rows):
+        yield NOT_OWNED, owned
+    for unit in dict.fromkeys(row[OWNER] for row in owned):
+        yield unit, tuple(row for row in reversed(rows) if row[OWNER] != unit)
+
+
+def check_neighbours(case: Case) -> Release:
+    """No unit moves a statistic further than its sensitivity says, and the engine raises no error on either side."""
+    release = release_of(case)
+    parameters = parameters_of(release, case.stage_values)
+    database().fill(case.declared, case.rows)
+    before = [vectors(measurement, parameters) for measurement in release.measurements]
+    for gone, rows in neighbours(case.rows):
+        database().fill(case.declared, rows)
+        for measurement, mine in zip(release.measurements, before, strict=True):
+            for number, other in enumerate(vectors(measurement, parameters)):
+                _check_distance(measurement, number, gone, mine[number], other)
+    return release
+
+
+def _check_distance(measurement: Measurement, number: int, gone: str, before: Vector, after: Vector) -> None:
+    statistic, law = measurement.statistics[number], measurement.noises[number].law
+    claim = statistic.sensitivity
+    keys = before.keys() | after.keys()
+    if measurement.cells is not None:
+        assert keys <= set(measurement.cells), f"keys that were not declared: {keys - set(measurement.cells)}"
+    moved = [distance for key in keys if (distance := abs(before.get(key, 0) - after.get(key, 0)))]
+    found = f"without {gone}, sum {number} ({statistic.kind.value}) moved by {moved}; stated: {claim}"
+    if gone in (NOBODY, NOT_OWNED):
+        assert not moved, found
+    assert max(moved, default=0) <= claim.linf, found
+    # Each law needs one norm; the other two are bounds on the way.
+    if law == "laplace":
+        assert sum(moved) <= claim.l1, found
+    else:
+        assert sum(distance**2 for distance in moved) <= claim.l2_squared, found
+    if claim.l0 is not None:
+        assert len(moved) <= claim.l0, found

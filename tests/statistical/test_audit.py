@@ -1,0 +1,194 @@
+"""An audit from outside: what an analyst sees, asked often enough, proves no more loss than was paid for.
+
+Thousands of groups per answer are thousands of trials. Table `with_unit` holds one unit more in every group than table
+`without_unit`; no unit is in two groups, so each group is a pair of neighbours of its own, at the price of the query.
+That a bound lies near the claim shows that the audit sees; that half the noise is noticed shows it again.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from dpsql.dataset import build_engine, open_backend
+from dpsql.engine import Engine
+from dpsql.noise.samplers import Sampler, SystemSampler
+from dpsql.policy.loader import load
+from dpsql.policy.model import Accounting
+from dpsql.privacy.mechanisms import threshold
+from dpsql.release import Settings
+from dpsql.tables import Integers
+from tests.statistical.audit import Seen, Trials, audited, epsilon, rho
+
+GROUPS = 5_000
+ANSWERS = 4
+OTHERS = 4  # units in a group beside the one that comes and goes; one below the threshold of unknown keys
+DELTA = Fraction(2, 100)
+BLIND = 0.3  # a bound below this share of the claim proves nothing
+
+
+class HalfTheNoise:
+    """A planted defect: scales are half of what was paid for."""
+
+    def __init__(self) -> None:
+        self._inner = SystemSampler()
+
+    def discrete_laplace(self, scale: Fraction, size: int) -> Integers:
+        return self._inner.discrete_laplace(scale / 2, size)
+
+    def discrete_gaussian(self, variance: Fraction, size: int) -> Integers:
+        return self._inner.discrete_gaussian(variance / 4, size)
+
+    def salt(self) -> str:
+        return self._inner.salt()
+
+
+POLICY = """
+[database]
+url = "duckdb:///groups.duckdb"
+
+[privacy]
+epsilon = 1_000.0
+delta = 0.99
+accounting = "{accounting}"
+{key_delta}
+
+[users.auditor]
+"""
+TABLE = """
+[tables.{name}]
+unit = "id"
+[tables.{name}.columns]
+g = {{ min = 0, max = 4_999 }}
+word = {{}}
+x = {{ min = 0, max = 10 }}
+"""
+
+
+# Others in a group, and whether the unit is there that comes and goes.
+TABLES = {"with_unit": (OTHERS, True), "without_unit": (OTHERS, False), "alone": (0, True), "nobody": (0, False)}
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The engine under audit and the price of one answer."""
+
+    engine: Engine
+    accounting: Accounting
+
+    @property
+    def settings(self) -> Settings:
+        # In zcdp an epsilon of 2 at the conversion's delta of 0.09 is a rho of about one half.
+        return Settings(epsilon=Fraction(1 if self.accounting == "basic" else 2), delta=DELTA)
+
+    def trials(self, sql: str, table: str, settings: Settings | None = None) -> Trials:
+        """The second column of several fresh answers, one trial for each group; NaN where a group is missing."""
+        found = np.full((ANSWERS, GROUPS), math.nan)
+        text = sql.format(table=table)
+        release = self.engine.compile(text, (), settings or self.settings)
+        for answer in found:
+            for group, value in self.engine.answer(release, user="auditor", sql=text, fresh=True).table.rows:
+                assert isinstance(group, int | str)
+                answer[int(group)] = math.nan if value is None else value
+        return found.reshape(-1)
+
+    def loss(self, sql: str, with_unit: str, without_unit: str) -> float:
+        """What the answers prove, as a share of what was paid."""
+        one, other = self.trials(sql, with_unit), self.trials(sql, without_unit)
+        paid = float(self.engine.compile(sql.format(table=with_unit), (), self.settings).price.loss_value)
+        return audited(one, other, epsilon() if self.accounting == "basic" else rho) / paid
+
+
+@pytest.fixture(scope="module")
+def groups_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("audit") / "groups.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        for name, (others, target) in TABLES.items():
+            connection.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, g INTEGER, word VARCHAR, x DOUBLE)")
+            connection.execute(
+                f"INSERT INTO {name} SELECT i, i % {GROUPS}, CAST(i % {GROUPS} AS VARCHAR), 0"
+                f" FROM range({others * GROUPS}) AS t(i)"
+            )
+            if target:
+                connection.execute(
+                    f"INSERT INTO {name} SELECT {others * GROUPS} + i, i, CAST(i AS VARCHAR), 10"
+                    f" FROM range({GROUPS}) AS t(i)"
+                )
+    return path
+
+
+def opened(directory: Path, database: Path, accounting: Accounting, sampler: Sampler) -> Audit:
+    shutil.copy(database, directory / database.name)
+    policy_path = directory / "dpsql.toml"
+    head = POLICY.format(accounting=accounting, key_delta="key_delta = 0.9" if accounting == "zcdp" else "")
+    policy_path.write_text(head + "".join(TABLE.format(name=name) for name in TABLES))
+    policy = load(policy_path)
+    return Audit(build_engine(policy, open_backend(policy), sampler), accounting)
+
+
+@pytest.fixture(params=["basic", "zcdp"])
+def accounting(request: pytest.FixtureRequest) -> Accounting:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def audit(tmp_path: Path, groups_database: Path, accounting: Accounting) -> Iterator[Audit]:
+    found = opened(tmp_path, groups_database, accounting, SystemSampler())
+    yield found
+    found.engine.close()
+
+
+@pytest.fixture
+def defective(tmp_path: Path, groups_database: Path, accounting: Accounting) -> Iterator[Audit]:
+    found = opened(tmp_path, groups_database, accounting, HalfTheNoise())
+    yield found
+    found.engine.close()
+
+
+QUESTIONS = {
+    "COUNT": ("SELECT g, COUNT(*) FROM {table} GROUP BY g", "with_unit", "without_unit"),
+    "SUM": ("SELECT g, SUM(x) FROM {table} GROUP BY g", "with_unit", "without_unit"),
+    # A mean of one value or of none: its noisy count decides whether there is a mean at all.
+    "AVG": ("SELECT g, AVG(x) FROM {table} GROUP BY g", "alone", "nobody"),
+    # As many units as the threshold asks, and one less: whether a key comes out is the question.
+    "unknown keys": ("SELECT word, COUNT(*) FROM {table} GROUP BY word", "with_unit", "without_unit"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_answers_prove_no_more_than_was_paid(audit: Audit, question: tuple[str, str, str]) -> None:
+    assert BLIND < audit.loss(*question) <= 1
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_half_the_noise_is_noticed(defective: Audit, question: tuple[str, str, str]) -> None:
+    assert defective.loss(*question) > 1
+
+
+# At a low price noise is wide, and one unit more in the threshold changes little: delta is nearly used up.
+CHEAP = Settings(epsilon=Fraction(1, 4), delta=DELTA)
+
+
+def _shown_alone(audit: Audit) -> Seen:
+    """How often the key of a single unit came out. Without that unit it never does: there is no such key."""
+    sql = "SELECT word, COUNT(*) FROM {table} GROUP BY word"
+    assert np.isnan(audit.trials(sql, "nobody", CHEAP)).all()
+    shown = ~np.isnan(audit.trials(sql, "alone", CHEAP))
+    return Seen(int(np.count_nonzero(shown)), len(shown))
+
+
+def test_the_key_of_a_single_unit_comes_out_no_more_often_than_delta(audit: Audit) -> None:
+    assert BLIND * DELTA < _shown_alone(audit).at_least <= DELTA
+
+
+def test_a_lower_threshold_is_noticed(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpsql.release.threshold", lambda *args: threshold(*args) - 5)
+    assert _shown_alone(audit).at_least > DELTA
