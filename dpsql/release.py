@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import assert_never
@@ -17,6 +17,7 @@ from dpsql.errors import BadSetting, MissingDeclaration, NotSupported, PrivateRo
 from dpsql.generate.bounding import Branch, Key, bounded_queries
 from dpsql.generate.dialect import DUCKDB, Dialect
 from dpsql.generate.relations import RelationWriter
+from dpsql.plan.inspect import free_fields, is_empty, source_of, stages_of
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
@@ -55,7 +56,6 @@ from dpsql.plan.scalars import (
     Windowed,
     rebuild,
     refs,
-    walk,
 )
 from dpsql.policy.model import Catalog, Table
 from dpsql.privacy.accounting import DELTA_UNIT, Accountant, Price
@@ -328,7 +328,7 @@ class _Compiler:
                 hint="Aggregate inside the subquery, or write unit IN (SELECT unit …).",
                 position=node.position,
             )
-        if _free_fields(node.plan):
+        if free_fields(node.plan):
             raise NotSupported(
                 "a correlated subquery over a private table is not supported",
                 hint="Write it as unit IN (SELECT unit …) or aggregate it separately.",
@@ -372,10 +372,10 @@ class _Compiler:
                 return result
             case Project(child=child, items=items):
                 return Project(self._private(child), tuple((f, self._private_scalar(v)) for f, v in items))
-            case SetOperation(kind=SetKind.UNION_ALL, left=left, right=right, fields=fields) if _is_empty(
+            case SetOperation(kind=SetKind.UNION_ALL, left=left, right=right, fields=fields) if is_empty(
                 left
-            ) or _is_empty(right):
-                other = right if _is_empty(left) else left
+            ) or is_empty(right):
+                other = right if is_empty(left) else left
                 items = tuple((new, Ref(old)) for new, old in zip(fields, other.fields, strict=True))
                 return Project(self._private(other), items)
             case SetOperation(kind=kind, left=left, right=right, fields=fields):
@@ -408,9 +408,9 @@ class _Compiler:
         inner = predicate.args[0] if negated and isinstance(predicate, Call) else predicate
         if isinstance(inner, Subquery) and inner.kind == "in" and inner.arg is not None and is_unit(inner.arg):
             source = inner.plan
-            if _is_empty(source):
+            if is_empty(source):
                 return child if negated else Filter(child, FALSE)
-            if is_private(source) and source.fields[0].unit and not _free_fields(source):
+            if is_private(source) and source.fields[0].unit and not free_fields(source):
                 return SemiJoin(child, self._private(source), negated)
         return Filter(child, self._private_scalar(predicate))
 
@@ -481,7 +481,7 @@ class _Compiler:
     def _release(self, plan: Aggregate) -> Plan:
         """One measurement for each grouping set; together they share the price, as any parts of a query do."""
         child = self._private(plan.child)
-        if _free_fields(plan):
+        if free_fields(plan):
             raise NotSupported(
                 "a correlated subquery over a private table is not supported",
                 hint="Aggregate it separately and join the results.",
@@ -622,7 +622,7 @@ class _Compiler:
         values = [key.value for key in keys]
         for statistic in statistics:
             values += [part for part in (statistic.value, statistic.where) if part is not None]
-        stages = tuple(sorted(set(_stages_of(child, values))))
+        stages = tuple(sorted(set(stages_of(child, values))))
         draft = _Draft(keys, cells, bound, statistics, selection, branches, stages, derivation)
         for i, other in enumerate(self._drafts):
             if _same(draft, other):
@@ -710,44 +710,11 @@ class _Compiler:
     # --- outputs ---
 
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
-        source = _source_of(field, plan, self._shown.keys() | self._ratios)
+        source = source_of(field, plan, self._shown.keys() | self._ratios)
         # Of several grouping sets, the largest margin is true of all.
         margins = [measurements[index].margin(statistic) for index, statistic in self._shown.get(source, ())]
         found = max(margins, default=None)
         return Output(field.name, field.type, found, source in self._ratios)
-
-
-def _is_empty(plan: Plan) -> bool:
-    """Whether a relation is known to have no rows."""
-    match plan:
-        case Empty():
-            return True
-        case Filter() | Project() | Sort() | Distinct() | Window():
-            return _is_empty(plan.child)
-        case SetOperation(kind=SetKind.UNION_ALL | SetKind.UNION, left=left, right=right):
-            return _is_empty(left) and _is_empty(right)
-        case _:
-            return False
-
-
-def _free_fields(plan: Plan) -> set[int]:
-    """Fields that a plan uses but does not make: it is correlated with what stands around it."""
-    made, used = set(), set()
-    for node in nodes(plan):
-        made |= {field.id for field in node.fields}
-        if isinstance(node, Window):
-            made |= {field.id for field, _ in node.items}
-        for value in scalars(node):
-            used |= {ref.field.id for ref in refs(value)}
-    return used - made
-
-
-def _stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
-    every = [value for node in nodes(plan) for value in scalars(node)] + values
-    for value in every:
-        for part in walk(value):
-            if isinstance(part, StageValue | InStage):
-                yield part.stage
 
 
 def _same(left: _Draft, right: _Draft) -> bool:
@@ -795,22 +762,3 @@ def _constant(bound: Fraction, type_: Type) -> Const:
             return Const(exact_decimal(bound, type_.scale), type_)
         case _:
             return Const(float(bound), DOUBLE)
-
-
-def _source_of(field: Field, plan: Plan, known: Set[int]) -> int:
-    """The field, further down, that an output column shows unchanged; the search stops at a known one."""
-    if field.id in known:
-        return field.id
-    match plan:
-        case Project(child=child, items=items):
-            for mine, value in items:
-                if mine.id == field.id and isinstance(value, Ref):
-                    return _source_of(value.field, child, known)
-            return field.id
-        case Filter(child=child) | Sort(child=child) | Window(child=child) | Distinct(child=child):
-            return _source_of(field, child, known)
-        case Join(left=left, right=right):
-            side = left if any(mine.id == field.id for mine in left.fields) else right
-            return _source_of(field, side, known)
-        case _:
-            return field.id

@@ -10,7 +10,6 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 from sqlglot import exp
@@ -19,7 +18,6 @@ from dpsql.errors import (
     BadSetting,
     CannotCast,
     Error,
-    GroupingError,
     InvalidEscape,
     NotSupported,
     OutOfRange,
@@ -28,7 +26,6 @@ from dpsql.errors import (
     UnknownFunction,
     UnknownOperator,
     UnknownParameter,
-    WindowingError,
 )
 from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
@@ -45,10 +42,12 @@ from dpsql.plan.scalars import (
     Subquery,
     Windowed,
     refs,
-    walk,
 )
+from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates
+from dpsql.sql.frames import frame
 from dpsql.sql.names import Scope, folded, position
 from dpsql.sql.parse import is_storable
+from dpsql.sql.spans import Span, as_span
 from dpsql.sql.typing import arithmetic_type, coerce, constant, decimal_constant, integer_constant, sum_type, unify
 from dpsql.types import (
     BIGINT,
@@ -69,15 +68,6 @@ from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
 
 MAX_LIST = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Interval:
-    """A constant interval: PostgreSQL keeps months, days and seconds apart."""
-
-    months: int
-    days: int
-    seconds: Decimal
 
 
 _ONLY_DATES = "an interval can only be added to a date or timestamp"
@@ -104,12 +94,12 @@ class Expressions:
     def scalar(self, node: exp.Expression, scope: Scope) -> Scalar:
         handler = _HANDLERS.get(type(node))
         if handler is None:
-            if type(node) in _REFUSED:
-                what, hint = _REFUSED[type(node)]
+            if type(node) in REFUSED:
+                what, hint = REFUSED[type(node)]
                 raise NotSupported(f"{what} is not supported", hint=hint, position=position(node))
             if isinstance(node, exp.Func):
                 raise UnknownFunction(self._function_name(node), position=position(node))
-            raise NotSupported(f"{_readable(node)} is not supported", position=position(node))
+            raise NotSupported(f"{readable(node)} is not supported", position=position(node))
         rule, allowed = handler
         check_arguments(node, allowed)
         self._check_name(node)
@@ -129,7 +119,7 @@ class Expressions:
 
     def _check_name(self, node: exp.Expression) -> None:
         """Refuse the names that other databases have for a function."""
-        names = _NAMES.get(type(node))
+        names = NAMES.get(type(node))
         if names is not None and isinstance(node, exp.Func) and isinstance(node.meta.get("start"), int):
             written = self._function_name(node)
             if written not in names:
@@ -445,7 +435,7 @@ class Expressions:
     # --- time ---
 
     def _date_arithmetic(self, op: Op, node: exp.Expression, scope: Scope) -> Scalar | None:
-        left_interval, right_interval = _as_interval(node.this), _as_interval(node.expression)
+        left_interval, right_interval = as_span(node.this), as_span(node.expression)
         if left_interval is not None and right_interval is not None:
             raise NotSupported("intervals stand only beside dates", position=position(node))
         if left_interval is not None:
@@ -478,7 +468,7 @@ class Expressions:
             raise UnknownOperator(otherwise, position=position(node))
         return value
 
-    def _shift(self, moment: Scalar, by: _Interval, sign: int) -> Scalar:
+    def _shift(self, moment: Scalar, by: Span, sign: int) -> Scalar:
         """date or timestamp ± interval is a timestamp."""
         result = coerce(moment, TIMESTAMP)
         if by.months:
@@ -490,7 +480,7 @@ class Expressions:
 
     def _interval(self, node: exp.Interval, _: Scope) -> Scalar:
         """A constant interval, to be compared with one: months count as thirty days, as in PostgreSQL."""
-        found = _as_interval(node)
+        found = as_span(node)
         assert found is not None
         return Const(float((found.months * 30 + found.days) * 86400 + found.seconds), INTERVAL)
 
@@ -612,7 +602,7 @@ class Expressions:
             result,
             tuple(self.typed(part, scope) for part in partition),
             tuple(self.sort_key(part, scope) for part in order),
-            _frame(spec),
+            frame(spec),
             where,
         )
 
@@ -820,185 +810,6 @@ def _aggregate(function: Agg) -> Rule:
         return self._aggregated(function, node, scope)
 
     return rule
-
-
-# --- checks ---
-
-
-def check_arguments(node: exp.Expression, allowed: set[str]) -> None:
-    """Refuse a node that carries more than its handler reads."""
-    for name, value in node.args.items():
-        if name not in allowed and value not in (None, False, [], ""):
-            plain = f"{_readable(node)} with {name.rstrip('_').replace('_', ' ')}"
-            what = _CLAUSES.get((type(node).__name__, name), plain)
-            raise NotSupported(f"{what} is not supported", position=position(node))
-
-
-def refuse_aggregates(value: Scalar, clause: str) -> None:
-    for part in walk(value):
-        if isinstance(part, Aggregated):
-            raise GroupingError(f"aggregate functions are not allowed in {clause}", position=part.position)
-        if isinstance(part, Windowed):
-            raise GroupingError(f"window functions are not allowed in {clause}")
-
-
-def _readable(node: exp.Expression) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
-
-
-# What sqlglot keeps in arguments, as an analyst knows it.
-_CLAUSES = {
-    ("With", "recursive"): "WITH RECURSIVE",
-    ("Table", "sample"): "TABLESAMPLE",
-    ("Table", "only"): "ONLY",
-    ("Table", "catalog"): "a name with a database",
-    ("Table", "ordinality"): "WITH ORDINALITY",
-    ("Select", "locks"): "FOR UPDATE or FOR SHARE",
-    ("Distinct", "on"): "DISTINCT ON",
-    ("Column", "catalog"): "a name with a database",
-}
-
-_CLOCK = "Write a constant, or pass it as a parameter."
-_REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
-    exp.CurrentDate: ("the current date", _CLOCK),
-    exp.CurrentTimestamp: ("the current time", _CLOCK),
-    exp.CurrentTime: ("the current time", _CLOCK),
-    exp.Localtime: ("the current time", _CLOCK),
-    exp.Localtimestamp: ("the current time", _CLOCK),
-    exp.RegexpLike: ("a regular expression", "Use LIKE with a constant pattern."),
-    exp.RegexpILike: ("a regular expression", "Use ILIKE with a constant pattern."),
-    exp.SimilarTo: ("a regular expression", "Use LIKE with a constant pattern."),
-    exp.GroupConcat: ("string_agg", "It would return values of single rows."),
-    exp.ArrayAgg: ("array_agg", "It would return values of single rows."),
-    exp.AnyValue: ("any_value", "It would return values of single rows."),
-    exp.Any: ("ANY", "Use IN with a list or a subquery."),
-    exp.All: ("ALL", "Use NOT IN, or compare with an aggregate."),
-    exp.Collate: ("COLLATE", None),
-    exp.Tuple: ("a row of several values", "Compare the columns one by one."),
-}
-
-# The names PostgreSQL has for functions that sqlglot knows under others as well.
-_NAMES: dict[type, frozenset[str]] = {
-    class_: frozenset(names.split())
-    for class_, names in {
-        exp.Coalesce: "coalesce",
-        exp.Abs: "abs",
-        exp.Sign: "sign",
-        exp.Floor: "floor",
-        exp.Ceil: "ceil ceiling",
-        exp.Round: "round",
-        exp.Trunc: "trunc",
-        exp.Sqrt: "sqrt",
-        exp.Ln: "ln",
-        exp.Log: "log log10",
-        exp.Mod: "mod",
-        exp.Least: "least",
-        exp.Greatest: "greatest",
-        exp.Nullif: "nullif",
-        exp.WidthBucket: "width_bucket",
-        exp.Length: "length char_length character_length",
-        exp.Lower: "lower",
-        exp.Upper: "upper",
-        exp.Trim: "trim btrim",
-        exp.Left: "left",
-        exp.Right: "right",
-        exp.Extract: "extract date_part",
-        exp.TimestampTrunc: "date_trunc",
-        exp.Count: "count",
-        exp.Sum: "sum",
-        exp.Avg: "avg",
-        exp.Min: "min",
-        exp.Max: "max",
-        exp.Stddev: "stddev",
-        exp.StddevSamp: "stddev_samp",
-        exp.StddevPop: "stddev_pop",
-        exp.Variance: "variance var_samp",
-        exp.VariancePop: "var_pop",
-        exp.CovarPop: "covar_pop",
-        exp.CovarSamp: "covar_samp",
-        exp.Corr: "corr",
-        exp.RegrSlope: "regr_slope",
-        exp.RegrIntercept: "regr_intercept",
-        exp.LogicalAnd: "bool_and every",
-        exp.LogicalOr: "bool_or",
-    }.items()
-}
-
-_UNIT_MONTHS = {"MONTH": 1, "MONTHS": 1, "YEAR": 12, "YEARS": 12, "QUARTER": 3}
-_UNIT_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
-
-
-def _as_interval(node: exp.Expression) -> _Interval | None:
-    """A constant interval, or None for anything that is not one."""
-    while isinstance(node, exp.Paren):
-        node = node.this
-    if isinstance(node, exp.Cast) and node.to.this is exp.DType.INTERVAL:
-        node = exp.Interval(this=node.this)
-    if not isinstance(node, exp.Interval):
-        return None
-    check_arguments(node, {"this", "unit"})
-    amount, unit = node.this, node.args.get("unit")
-    if not isinstance(amount, exp.Literal):
-        raise NotSupported("an interval must be a constant", position=position(node))
-    words = f"{amount.this} {unit.this if unit is not None else ''}".split()
-    if len(words) % 2 or not words:
-        raise NotSupported(
-            "this interval cannot be read", hint="Write it as interval '1 day'.", position=position(node)
-        )
-    months, seconds = 0, Decimal(0)
-    for number, name in zip(words[::2], words[1::2], strict=True):
-        name = name.upper()
-        single = name if name in _UNIT_SECONDS or name in _UNIT_MONTHS else name.removesuffix("S")
-        if not re.fullmatch(r"[+-]?\d{1,7}(\.\d{1,6})?", number):
-            raise NotSupported("this interval cannot be read", position=position(node))
-        if single in _UNIT_MONTHS and "." not in number:
-            months += int(number) * _UNIT_MONTHS[single]
-        elif single in _UNIT_SECONDS:
-            seconds += Decimal(number) * _UNIT_SECONDS[single]
-        else:
-            raise NotSupported("this unit of an interval is not supported", position=position(node))
-    if abs(months) > 12 * 1000 or abs(seconds) > 366 * 86400 * 1000:
-        raise NotSupported("intervals longer than a thousand years are not supported", position=position(node))
-    days = int(seconds / 86400)
-    return _Interval(months, days, seconds - days * 86400)
-
-
-def _frame(spec: exp.Expression | None) -> str:
-    if spec is None:
-        return ""
-    check_arguments(spec, {"kind", "start", "start_side", "end", "end_side"})
-    kind = str(spec.args.get("kind") or "ROWS").upper()
-    if kind not in ("ROWS", "RANGE", "GROUPS"):
-        raise NotSupported("this window frame is not supported")
-    start = _frame_end(spec.args.get("start"), spec.args.get("start_side"), kind)
-    end = _frame_end(spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"), kind)
-    if _FRAME_ORDER.index(_frame_kind(start)) > _FRAME_ORDER.index(_frame_kind(end)) or (
-        start == "UNBOUNDED FOLLOWING" or end == "UNBOUNDED PRECEDING"
-    ):
-        raise WindowingError("a window frame must not end before it starts")
-    return f"{kind} BETWEEN {start} AND {end}"
-
-
-_FRAME_ORDER = ("UNBOUNDED PRECEDING", "PRECEDING", "CURRENT ROW", "FOLLOWING", "UNBOUNDED FOLLOWING")
-
-
-def _frame_kind(bound: str) -> str:
-    return bound if bound in _FRAME_ORDER else bound.split()[-1]
-
-
-def _frame_end(bound: object, side: object, kind: str) -> str:
-    if isinstance(bound, exp.Literal) and not bound.is_string and str(bound.this).isdigit() and kind != "RANGE":
-        if len(str(bound.this)) > 9:
-            raise NotSupported("a window frame of a billion rows is not supported")
-        text = str(int(str(bound.this)))
-    elif str(bound).upper() in ("UNBOUNDED", "CURRENT ROW"):
-        text = str(bound).upper()
-    else:
-        raise NotSupported("this window frame is not supported")
-    direction = str(side or "").upper()
-    if direction not in ("", "PRECEDING", "FOLLOWING") or (text == "CURRENT ROW") != (direction == ""):
-        raise NotSupported("this window frame is not supported")
-    return f"{text} {direction}".strip()
 
 
 _TWO_ARGUMENTS = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg.REGR_INTERCEPT})

@@ -60,7 +60,8 @@ from dpsql.plan.scalars import (
 )
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
-from dpsql.sql.expressions import Expressions, check_arguments, refuse_aggregates
+from dpsql.sql.allowed import check_arguments, refuse_aggregates
+from dpsql.sql.expressions import Expressions
 from dpsql.sql.names import Scope, Source, folded, position
 from dpsql.sql.parse import Statement
 from dpsql.sql.typing import coerce, unify

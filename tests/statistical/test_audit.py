@@ -104,7 +104,10 @@ class Audit:
         """What the answers prove, as a share of what was paid."""
         one, other = self.trials(sql, with_unit), self.trials(sql, without_unit)
         paid = float(self.engine.compile(sql.format(table=with_unit), (), self.settings).price.loss_value)
-        return audited(one, other, epsilon() if self.accounting == "basic" else rho) / paid
+        if self.accounting == "basic":
+            return audited(one, other, epsilon()) / paid
+        # Rho goes with the square of the distance between the two laws, epsilon with the distance.
+        return math.sqrt(audited(one, other, rho) / paid)
 
 
 @pytest.fixture(scope="module")

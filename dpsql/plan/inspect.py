@@ -1,0 +1,73 @@
+"""What a plan is made of: is it empty, what does it take from outside, where does a column come from?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from dpsql.plan.nodes import (
+    Distinct,
+    Empty,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    SetKind,
+    SetOperation,
+    Sort,
+    Window,
+    nodes,
+    scalars,
+)
+from dpsql.plan.scalars import Field, InStage, Ref, Scalar, StageValue, refs, walk
+
+
+def is_empty(plan: Plan) -> bool:
+    """Whether a relation is known to have no rows."""
+    match plan:
+        case Empty():
+            return True
+        case Filter() | Project() | Sort() | Distinct() | Window():
+            return is_empty(plan.child)
+        case SetOperation(kind=SetKind.UNION_ALL | SetKind.UNION, left=left, right=right):
+            return is_empty(left) and is_empty(right)
+        case _:
+            return False
+
+
+def free_fields(plan: Plan) -> set[int]:
+    """Fields that a plan uses but does not make: it is correlated with what stands around it."""
+    made, used = set(), set()
+    for node in nodes(plan):
+        made |= {field.id for field in node.fields}
+        if isinstance(node, Window):
+            made |= {field.id for field, _ in node.items}
+        for value in scalars(node):
+            used |= {ref.field.id for ref in refs(value)}
+    return used - made
+
+
+def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
+    every = [value for node in nodes(plan) for value in scalars(node)] + values
+    for value in every:
+        for part in walk(value):
+            if isinstance(part, StageValue | InStage):
+                yield part.stage
+
+
+def source_of(field: Field, plan: Plan, known: Set[int]) -> int:
+    """The field, further down, that an output column shows unchanged; the search stops at a known one."""
+    if field.id in known:
+        return field.id
+    match plan:
+        case Project(child=child, items=items):
+            for mine, value in items:
+                if mine.id == field.id and isinstance(value, Ref):
+                    return source_of(value.field, child, known)
+            return field.id
+        case Filter(child=child) | Sort(child=child) | Window(child=child) | Distinct(child=child):
+            return source_of(field, child, known)
+        case Join(left=left, right=right):
+            side = left if any(mine.id == field.id for mine in left.fields) else right
+            return source_of(field, side, known)
+        case _:
+            return field.id

@@ -1,0 +1,115 @@
+"""What is allowed inside an expression: which arguments a node may carry, and under which names functions are known.
+
+sqlglot keeps parts of a statement in arguments that a handler may not know, and knows functions of many databases.
+Nothing an analyst wrote is ever dropped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sqlglot import exp
+
+from dpsql.errors import GroupingError, NotSupported
+from dpsql.plan.scalars import Aggregated, Scalar, Windowed, walk
+from dpsql.sql.names import position
+
+
+def check_arguments(node: exp.Expression, allowed: set[str]) -> None:
+    """Refuse a node that carries more than its handler reads."""
+    for name, value in node.args.items():
+        if name not in allowed and value not in (None, False, [], ""):
+            plain = f"{readable(node)} with {name.rstrip('_').replace('_', ' ')}"
+            what = _CLAUSES.get((type(node).__name__, name), plain)
+            raise NotSupported(f"{what} is not supported", position=position(node))
+
+
+def refuse_aggregates(value: Scalar, clause: str) -> None:
+    for part in walk(value):
+        if isinstance(part, Aggregated):
+            raise GroupingError(f"aggregate functions are not allowed in {clause}", position=part.position)
+        if isinstance(part, Windowed):
+            raise GroupingError(f"window functions are not allowed in {clause}")
+
+
+def readable(node: exp.Expression) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
+
+
+# What sqlglot keeps in arguments, as an analyst knows it.
+_CLAUSES = {
+    ("With", "recursive"): "WITH RECURSIVE",
+    ("Table", "sample"): "TABLESAMPLE",
+    ("Table", "only"): "ONLY",
+    ("Table", "catalog"): "a name with a database",
+    ("Table", "ordinality"): "WITH ORDINALITY",
+    ("Select", "locks"): "FOR UPDATE or FOR SHARE",
+    ("Distinct", "on"): "DISTINCT ON",
+    ("Column", "catalog"): "a name with a database",
+}
+
+_CLOCK = "Write a constant, or pass it as a parameter."
+REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
+    exp.CurrentDate: ("the current date", _CLOCK),
+    exp.CurrentTimestamp: ("the current time", _CLOCK),
+    exp.CurrentTime: ("the current time", _CLOCK),
+    exp.Localtime: ("the current time", _CLOCK),
+    exp.Localtimestamp: ("the current time", _CLOCK),
+    exp.RegexpLike: ("a regular expression", "Use LIKE with a constant pattern."),
+    exp.RegexpILike: ("a regular expression", "Use ILIKE with a constant pattern."),
+    exp.SimilarTo: ("a regular expression", "Use LIKE with a constant pattern."),
+    exp.GroupConcat: ("string_agg", "It would return values of single rows."),
+    exp.ArrayAgg: ("array_agg", "It would return values of single rows."),
+    exp.AnyValue: ("any_value", "It would return values of single rows."),
+    exp.Any: ("ANY", "Use IN with a list or a subquery."),
+    exp.All: ("ALL", "Use NOT IN, or compare with an aggregate."),
+    exp.Collate: ("COLLATE", None),
+    exp.Tuple: ("a row of several values", "Compare the columns one by one."),
+}
+
+# The names PostgreSQL has for functions that sqlglot knows under others as well.
+NAMES: dict[type, frozenset[str]] = {
+    class_: frozenset(names.split())
+    for class_, names in {
+        exp.Coalesce: "coalesce",
+        exp.Abs: "abs",
+        exp.Sign: "sign",
+        exp.Floor: "floor",
+        exp.Ceil: "ceil ceiling",
+        exp.Round: "round",
+        exp.Trunc: "trunc",
+        exp.Sqrt: "sqrt",
+        exp.Ln: "ln",
+        exp.Log: "log log10",
+        exp.Mod: "mod",
+        exp.Least: "least",
+        exp.Greatest: "greatest",
+        exp.Nullif: "nullif",
+        exp.WidthBucket: "width_bucket",
+        exp.Length: "length char_length character_length",
+        exp.Lower: "lower",
+        exp.Upper: "upper",
+        exp.Trim: "trim btrim",
+        exp.Left: "left",
+        exp.Right: "right",
+        exp.Extract: "extract date_part",
+        exp.TimestampTrunc: "date_trunc",
+        exp.Count: "count",
+        exp.Sum: "sum",
+        exp.Avg: "avg",
+        exp.Min: "min",
+        exp.Max: "max",
+        exp.Stddev: "stddev",
+        exp.StddevSamp: "stddev_samp",
+        exp.StddevPop: "stddev_pop",
+        exp.Variance: "variance var_samp",
+        exp.VariancePop: "var_pop",
+        exp.CovarPop: "covar_pop",
+        exp.CovarSamp: "covar_samp",
+        exp.Corr: "corr",
+        exp.RegrSlope: "regr_slope",
+        exp.RegrIntercept: "regr_intercept",
+        exp.LogicalAnd: "bool_and every",
+        exp.LogicalOr: "bool_or",
+    }.items()
+}
