@@ -65,6 +65,8 @@ def _compared(interval: Interval, ref: Ref, conjunct: Scalar) -> Interval:
     if left != ref or bound is None:
         return interval
     grain = Fraction(1, 10**ref.type.scale) if ref.type.kind is Kind.DECIMAL else None
+    if ref.type.kind is Kind.TIMESTAMP and op in (Op.LT, Op.GT):
+        bound += Fraction(1 if op is Op.GT else -1, 10**6)  # the next microsecond
     whole = ref.type.kind in (Kind.INTEGER, Kind.DATE)
     low, high = interval.low, interval.high
     if op in (Op.GT, Op.GE, Op.EQ):

@@ -187,7 +187,7 @@ class Resolver:
         self._contexts[-1] = replace(context, empty=empty)
         if where is not None:
             plan = Filter(plan, self._expressions.condition(where.this, scope, "WHERE"))
-        if not node.args.get("group") and any(item.find(exp.AggFunc) for item in node.expressions):
+        if _makes_a_row_of_none(node):
             self._contexts[-1] = context
         self._expressions.name_windows({folded(w.this): w for w in node.args.get("windows") or []})
 
@@ -415,13 +415,14 @@ class Resolver:
         right = self._source(node.this, scope, context)
         names = [folded(column) for column in node.args.get("using") or []]
         if method == "NATURAL":
-            names = [field.name for field in right.fields if any(field.name == other.name for _, other in before)]
+            others = {field.name for field in scope.sources[-1].fields}
+            names = list(dict.fromkeys(field.name for _, field in before if field.name in others))
         on = node.args.get("on")
         condition = None if on is None else self._expressions.condition(on, scope, "JOIN")
         join_kind = JoinKind[side] if side else JoinKind.INNER
         merged: list[tuple[str, Field, Field]] = []
         for name in names:
-            mine = [field for _, field in before if field.name == name]
+            mine = [scope.merged[name]] if name in scope.merged else [f for _, f in before if f.name == name]
             theirs = [field for field in scope.sources[-1].fields if field.name == name]
             if len(mine) != 1 or len(theirs) != 1:
                 raise UnknownColumn(name, position=position(node))
@@ -695,6 +696,18 @@ _SELECT_PARTS = {
 def _aggregates(value: Scalar) -> list[Aggregated]:
     """The aggregate calls in a value; those in the arguments of a window function count, as in SQL."""
     return [part for part in walk(value) if isinstance(part, Aggregated)]
+
+
+def _makes_a_row_of_none(node: exp.Select) -> bool:
+    """Whether a block may return a row though its sources have none: an aggregate over everything does."""
+    group = node.args.get("group")
+    if group is not None:
+        sets = (exp.Rollup, exp.Cube, exp.GroupingSets)
+        return any(isinstance(part, sets) or part == exp.Tuple() for part in group.expressions)
+    parts = [*node.expressions, *([node.args["order"]] if node.args.get("order") else [])]
+    # What a subquery aggregates is its own.
+    own = (inner for part in parts for inner in part.walk(prune=lambda inner: isinstance(inner, exp.Query)))
+    return node.args.get("having") is not None or any(isinstance(inner, exp.AggFunc) for inner in own)
 
 
 def _no_windows(value: Scalar, clause: str) -> Scalar:
