@@ -46,13 +46,10 @@ def thorough(examples: int) -> settings:
 class Asking:
     """Draws expressions and queries. `columns` are those that can be named here, `table` those of t itself."""
 
-    def __init__(
-        self, draw: Draw, table: Mapping[str, Kind], columns: Mapping[str, Kind] | None = None, *, unit: bool = True
-    ) -> None:
+    def __init__(self, draw: Draw, table: Mapping[str, Kind], columns: Mapping[str, Kind] | None = None) -> None:
         self._draw = draw
         self._table = table
         self._columns = table if columns is None else columns
-        self._unit = unit  # whether the unit can be named here
 
     def one_of(self, options: Sequence[T]) -> T:
         return options[self._draw(st.integers(0, len(options) - 1))]
@@ -116,7 +113,7 @@ class Asking:
         parts = []
         if self.chance(50):
             parts.append(self.predicate(depth))
-        if self._unit and self.chance(15):
+        if self.chance(15):
             word, inner = self.one_of(("IN", "NOT IN")), Asking(self._draw, self._table)
             chosen = self.one_of((f"WHERE {inner.predicate(1)}", f"GROUP BY {OWNER} HAVING COUNT(*) > 1"))
             parts.append(f"{OWNER} {word} (SELECT {OWNER} FROM {TABLE} {chosen})")
@@ -135,11 +132,10 @@ class Asking:
         return f"{self.number(depth - 1)} {self.one_of(('>', '<=', '='))} (SELECT {aggregate} FROM {TABLE})"
 
     def _aggregate(self, depth: int) -> str:
-        counts = ("COUNT(*)", *((f"COUNT(DISTINCT {OWNER})", f"COUNT({OWNER})") if self._unit else ()))
         function = self.one_of(_AGGREGATES)
         match function.count("{}"):
             case 0:
-                call = self.one_of(counts)
+                call = self.one_of(("COUNT(*)", f"COUNT(DISTINCT {OWNER})", f"COUNT({OWNER})"))
             case 1 if function.startswith("COUNT"):
                 call = function.format(self.any(depth))
             case 1:

@@ -29,7 +29,7 @@ from tests.property.world import Case, Declared, Row, check_neighbours
 def test_no_unit_moves_a_sum_further_than_stated() -> None:
     tally: Counter[str] = Counter()
 
-    @thorough(500)
+    @thorough(400)
     @given(case=cases())
     def holds(case: Case) -> None:
         tally["asked"] += 1

@@ -233,12 +233,12 @@ def parameters_of(release: Release, values: Sequence[Value]) -> dict[str, object
     """The salt, and for each stage an answer of its type from `values`: neighbours see the same released ones."""
     parameters: dict[str, object] = {"salt": SALT}
     for number, stage in enumerate(release.stages):
-        fitting = [value for value in values if _fits(value, stage.type)] or [None]
+        fitting = [value for value in values if _fits(value, stage.type)]
         if stage.kind == "in":
             known = [value for value in fitting if value is not None]
-            parameters |= {f"s{number}": known, f"s{number}_null": None in fitting, f"s{number}_empty": False}
+            parameters |= {f"s{number}": known, f"s{number}_null": None in fitting, f"s{number}_empty": not fitting}
         else:
-            parameters[f"s{number}"] = fitting[number % len(fitting)]
+            parameters[f"s{number}"] = fitting[number % len(fitting)] if fitting else None
     return parameters
 
 

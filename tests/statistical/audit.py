@@ -65,13 +65,9 @@ class Seen:
 Loss = Callable[[Seen, Seen], float]
 
 
-def epsilon(delta: float = 0.0) -> Loss:
-    """(epsilon, delta)-DP: P(event | one) <= exp(epsilon) P(event | other) + delta. Hence a lower bound on epsilon."""
-
-    def loss(one: Seen, other: Seen) -> float:
-        return math.log(max(one.at_least - delta, 1e-300) / other.at_most)
-
-    return loss
+def epsilon(one: Seen, other: Seen) -> float:
+    """Epsilon-DP: P(event | one) <= exp(epsilon) P(event | other). Hence a lower bound on epsilon."""
+    return math.log(one.at_least / other.at_most) if one.at_least > 0 else 0.0
 
 
 def rho(one: Seen, other: Seen) -> float:

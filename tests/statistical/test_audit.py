@@ -105,7 +105,7 @@ class Audit:
         one, other = self.trials(sql, with_unit), self.trials(sql, without_unit)
         paid = float(self.engine.compile(sql.format(table=with_unit), (), self.settings).price.loss_value)
         if self.accounting == "basic":
-            return audited(one, other, epsilon()) / paid
+            return audited(one, other, epsilon) / paid
         # Rho goes with the square of the distance between the two laws, epsilon with the distance.
         return math.sqrt(audited(one, other, rho) / paid)
 
