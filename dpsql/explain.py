@@ -35,8 +35,7 @@ def explain(release: Release, accountant: Accountant, remaining: Price) -> list[
 
 def _measurement(number: int, measurement: Measurement, accountant: Accountant) -> list[str]:
     lines = [f"Release {number}: {price_text(measurement.price, accountant)}"]
-    for statistic, noise in zip(measurement.statistics, measurement.noises, strict=True):
-        index = measurement.statistics.index(statistic)
+    for index, (statistic, noise) in enumerate(zip(measurement.statistics, measurement.noises, strict=True)):
         deviation = standard_deviation(noise) / statistic.factor * float(statistic.step)
         lines.append(
             f"  {statistic_text(statistic)}: {noise.law} noise, deviation {_short(deviation)},"

@@ -34,6 +34,7 @@ from dpsql.errors import (
     PolicyError,
     UnknownUser,
 )
+from dpsql.files import sync_directory
 from dpsql.ledger import Entry, Purchase
 from dpsql.ledger.schema import (
     APPLICATION,
@@ -470,7 +471,7 @@ def _create(path: Path, *, dataset: str, accounting: str) -> None:
             )
         with suppress(FileExistsError):
             os.link(fresh, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except (OSError, sqlite3.Error) as error:
         raise OperationalError(
             f'the ledger "{path}" cannot be created', hint="Check that its directory exists and can be written."
@@ -479,14 +480,6 @@ def _create(path: Path, *, dataset: str, accounting: str) -> None:
         for suffix in ("", "-wal", "-shm"):
             with suppress(OSError):
                 os.unlink(f"{fresh}{suffix}")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def missing(path: Path) -> PolicyError:

@@ -18,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from dpsql.errors import OperationalError, PolicyError, UnknownUser
+from dpsql.files import sync_directory
 from dpsql.passwords import Verifier
 from dpsql.policy.lines import Place, Scanner
 from dpsql.policy.loader import load_text, parse, read_file
@@ -242,7 +243,7 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
         if target.read_bytes() != old:
             raise OperationalError(f'the policy file "{path}" was changed at the same time', hint="Try again.")
         os.replace(fresh, target)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     except OSError as error:
         raise OperationalError(
             f'the policy file "{path}" cannot be written: {(error.strerror or "").lower()}',
@@ -251,11 +252,3 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
     finally:
         with suppress(OSError):
             fresh.unlink()
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
