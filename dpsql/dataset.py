@@ -44,7 +44,7 @@ def open_backend(policy: Policy) -> DuckDBBackend:
 
 
 def build_engine(policy: Policy, backend: Backend, sampler: Sampler, *, new_ledger: bool = False) -> Engine:
-    catalog = bind(policy, backend.schema())
+    catalog = bind(policy, backend.schema(), backend.is_unique)
     accountant = Accountant(policy.privacy)
     ledger = open_ledger(policy, accountant, new_ledger=new_ledger)
     return Engine(catalog, accountant, backend, ledger, sampler, policy.limits)
@@ -69,7 +69,7 @@ def check(path: Path) -> Checked:
     problems = _uncountable_prices(policy)
     backend = open_backend(policy)
     try:
-        catalog = bind(policy, backend.schema())
+        catalog = bind(policy, backend.schema(), backend.is_unique)
     except PolicyProblems as found:
         raise PolicyProblems([*problems, *found.problems]) from None
     finally:

@@ -107,6 +107,9 @@ class RecordingBackend:
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
         return self._backend.read_public(source, columns, limit)
 
+    def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        return self._backend.is_unique(source, columns)
+
     def close(self) -> None:
         self._backend.close()
 
@@ -124,7 +127,8 @@ class Dataset:
         path.write_text("\n".join((POLICIES / name).read_text() for name in (f"{policy}.toml", "tables.toml")))
         declared = load(path)
         self.backend = RecordingBackend(open_database(directory / "toy.duckdb"))
-        catalog, accountant = bind(declared, self.backend.schema()), Accountant(declared.privacy)
+        catalog = bind(declared, self.backend.schema(), self.backend.is_unique)
+        accountant = Accountant(declared.privacy)
         purse = Purse(accountant.total)
         self.engine = Engine(catalog, accountant, self.backend, purse, ZeroNoise(), declared.limits)
 

@@ -19,7 +19,7 @@ from dpsql.privacy.rules.aggregates import Statistic
 from dpsql.release import Measurement
 from dpsql.types import Value
 from grammar_tests.lab import open_database
-from grammar_tests.toy_data import OWNERS, units
+from grammar_tests.toy_data import OWNED_BY_REFERENCE, OWNERS, units
 
 Key = tuple[Value, ...]
 Sums = dict[Key, tuple[int, ...]]
@@ -52,6 +52,8 @@ class Neighbourhood:
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.execute("USE toy")
         self.units = units(self._connection)
+        for table, owned in OWNED_BY_REFERENCE.items():
+            self._connection.execute(f"CREATE TEMP TABLE owned_{table} AS {owned}")
         self._connection.execute("CREATE TEMP TABLE scenarios (name text, unit int, unowned boolean)")
         rows = [(EVERYONE, None, True), (UNOWNED, None, False), *((f"unit {u}", u, True) for u in self.units)]
         self._connection.executemany("INSERT INTO scenarios VALUES (?, ?, ?)", rows)
@@ -92,9 +94,10 @@ class Neighbourhood:
         """The sums without each scenario's rows."""
         sql = query.sql
         for table, owner in OWNERS.items():
-            other = f'"{owner}" IS DISTINCT FROM scenario.unit'
-            kept = f'CASE WHEN "{owner}" IS NULL THEN scenario.unowned ELSE {other} END'
-            sql = sql.replace(f'"main"."{table}"', f'(SELECT * FROM main."{table}" WHERE {kept})')
+            sql = sql.replace(f'"main"."{table}"', f'(SELECT * FROM main."{table}" WHERE {_kept(owner)})')
+        for table in OWNED_BY_REFERENCE:
+            rest = f"(SELECT * EXCLUDE (owner) FROM temp.owned_{table} WHERE {_kept('owner')})"
+            sql = sql.replace(f'"main"."{table}"', rest)
         rows = self._connection.execute(
             f"SELECT scenario.name, answer.* FROM scenarios AS scenario, LATERAL ({sql}) AS answer",
             dict(query.parameters),
@@ -115,6 +118,12 @@ class Neighbourhood:
         if without.pop(EVERYONE) != whole:
             raise AssertionError("the query answers something else beside its neighbours; the check is blind")
         return _Run(whole, without)
+
+
+def _kept(owner: str) -> str:
+    """Which rows of a table stay in the scenario at hand."""
+    other = f'"{owner}" IS DISTINCT FROM scenario.unit'
+    return f'CASE WHEN "{owner}" IS NULL THEN scenario.unowned ELSE {other} END'
 
 
 def _sums(pairs: Iterable[tuple[Key, tuple[int, ...]]]) -> Sums:

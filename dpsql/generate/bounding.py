@@ -112,7 +112,8 @@ class _Bounding:
             if statistic.where is not None:
                 raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
             grid.append(f"{self._on_grid(i, statistic)} AS v{i}")
-        inner = f"SELECT {', '.join([OWNER, *raw])} FROM ({child}) AS t"
+        source = self._writer.nest(child, [*(key.value for key in self._keys), *exprs])
+        inner = f"SELECT {', '.join([OWNER, *raw])} FROM {source}"
         text = f"SELECT {', '.join([OWNER, *self._names, *grid])} FROM ({inner}) AS e"
         conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
         return text + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
@@ -270,7 +271,8 @@ class _Bounding:
         needed = [ref.field for part in (*(key.value for key in self._keys), statistic.value) for ref in refs(part)]
         if statistic.where is not None:
             needed += [ref.field for ref in refs(statistic.where)]
-        inner = f"{raw} FROM ({self._writer.relation(self._plan, needed)}) AS t"
+        used = [*(key.value for key in self._keys), statistic.value, *([statistic.where] if statistic.where else [])]
+        inner = f"{raw} FROM {self._writer.nest(self._writer.relation(self._plan, needed), used)}"
         if statistic.kind is Counted.DISTINCT_SUM:
             grid = self._on_grid(0, statistic)
             inner = f"SELECT {', '.join([OWNER, *self._names, f'{grid} AS d'])} FROM ({inner}) AS e"

@@ -11,6 +11,7 @@ from dpsql.plan.nodes import (
     Join,
     Plan,
     Project,
+    Scan,
     SetKind,
     SetOperation,
     Sort,
@@ -36,14 +37,24 @@ def is_empty(plan: Plan) -> bool:
 
 def free_fields(plan: Plan) -> set[int]:
     """Fields that a plan uses but does not make: it is correlated with what stands around it."""
-    made, used = set(), set()
+    return {ref.field.id for ref in free_refs(plan)}
+
+
+def free_refs(plan: Plan) -> list[Ref]:
+    made: set[int] = set()
+    used: dict[int, Ref] = {}
     for node in nodes(plan):
         made |= {field.id for field in node.fields}
         if isinstance(node, Window):
             made |= {field.id for field, _ in node.items}
         for value in scalars(node):
-            used |= {ref.field.id for ref in refs(value)}
-    return used - made
+            used |= {ref.field.id: ref for ref in refs(value)}
+    return [ref for field, ref in used.items() if field not in made]
+
+
+def reads_private(plan: Plan) -> bool:
+    """Whether a private table stands anywhere in a plan, above or below a release."""
+    return any(isinstance(node, Scan) and node.table.is_private for node in nodes(plan))
 
 
 def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:

@@ -24,6 +24,7 @@ def fingerprint_of(policy: Policy, tables: Mapping[str, Table]) -> str:
         "accounting": policy.privacy.accounting,
         "max_cells": policy.limits.max_cells,
         "tables": [_table_facts(tables[name]) for name in sorted(tables)],
+        "views": [[name, policy.views[name].sql] for name in sorted(policy.views)],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=_exact_text).encode()).hexdigest()
 
@@ -34,6 +35,7 @@ def _table_facts(table: Table) -> dict[str, object]:
         "source": table.source,
         "owner": table.owner,
         "owner_type": None if table.owner_type is None else _type_facts(table.owner_type),
+        "path": [[step.via, step.source, step.key] for step in table.path],
         "max_rows_per_unit": table.max_rows_per_unit,
         "max_groups_per_unit": table.max_groups_per_unit,
         "columns": [_column_facts(column) for column in table.columns.values()],

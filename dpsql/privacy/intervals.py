@@ -17,6 +17,7 @@ from dpsql.plan.scalars import (
     Call,
     Case,
     Const,
+    Correlated,
     InStage,
     Op,
     Ref,
@@ -81,6 +82,8 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
             return _hull([interval(arg, facts) for arg in args if not _is_null(arg)])
         case Call(op=op, args=args):
             return _RULES[op](node, [interval(arg, facts) for arg in args])
+        case Correlated(low=low, high=high):
+            return Interval(low, high)
         case Subquery() | StageValue() | InStage() | Aggregated() | Windowed():
             return UNBOUNDED
 

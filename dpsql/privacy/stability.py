@@ -20,6 +20,9 @@ class Stability:
     single: bool
     facts: Facts = field(repr=False, hash=False, compare=False)
     groups: int | None = None  # declared max_groups_per_unit
+    # Sets of columns in which no two rows of one unit agree, NULL aside: the engine enforces it, or the plan does.
+    unique: frozenset[frozenset[int]] = frozenset()
+    numbered: frozenset[int] = frozenset()  # columns that number the rows of each unit: 1, 2, 3 …
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from dpsql.plan.scalars import (
     Call,
     Const,
     Field,
+    Link,
     Op,
     Ref,
     Scalar,
@@ -366,18 +367,36 @@ class Resolver:
         return Project(plan, tuple(items))
 
     def _scan(self, table: Table, empty: bool) -> Plan:
-        columns: list[str] = []
-        fields: list[Field] = []
-        if table.owner is not None and table.owner not in table.columns:
+        """A declared table. Columns that only say whose a row is can be compared and nothing else."""
+        row = next(self._ids)
+        links: dict[str, list[Link]] = {}
+        hidden: dict[str, Type] = {}
+        if table.owner is not None and not table.path:
             assert table.owner_type is not None
-            columns.append(table.owner)
-            fields.append(Field(next(self._ids), table.owner, table.owner_type, unit=True, readable=False))
-        for name, column in table.columns.items():
-            columns.append(name)
-            fields.append(Field(next(self._ids), name, column.type, unit=name == table.owner))
-        if empty:
-            return Empty(tuple(fields))
-        return Scan(table, tuple(fields), tuple(columns))
+            hidden[table.owner] = table.owner_type
+        named = [(table.name, key, key, types) for key, types in table.keys.items()]
+        if table.path:
+            step = table.path[0]
+            named.append((step.table, step.key, step.via, step.types))
+        for target, key, here, types in named:
+            for part, (name, type_) in enumerate(zip(here, types, strict=True)):
+                exact = name not in table.columns or not table.columns[name].is_clamped
+                links.setdefault(name, []).append(Link(target, key, part, row, exact))
+                hidden.setdefault(name, type_)
+        own = {name: type_ for name, type_ in hidden.items() if name not in table.columns}
+        types_of = own | {name: column.type for name, column in table.columns.items()}
+        fields = tuple(
+            Field(
+                next(self._ids),
+                name,
+                type_,
+                unit=name == table.owner and not table.path,
+                readable=name in table.columns,
+                links=tuple(links.get(name, ())),
+            )
+            for name, type_ in types_of.items()
+        )
+        return Empty(fields) if empty else Scan(table, fields, tuple(types_of))
 
     def _values(self, node: exp.Values, context: Context) -> Plan:
         scope = Scope(parent=context.outer)
@@ -433,7 +452,12 @@ class Resolver:
             join_kind = JoinKind.CROSS
         if condition is None and join_kind is not JoinKind.CROSS:
             raise SqlSyntaxError("JOIN needs ON or USING", position=position(node))
-        return self._merged(Join(join_kind, left, right, condition), merged, scope)
+        plan = self._merged(Join(join_kind, left, right, condition), merged, scope)
+        if join_kind in (JoinKind.RIGHT, JoinKind.FULL):
+            scope.make_optional({field.id for field in left.fields})
+        if join_kind in (JoinKind.LEFT, JoinKind.FULL):
+            scope.make_optional({field.id for field in right.fields})
+        return plan
 
     def _merged(self, join: Join, columns: list[tuple[str, Field, Field]], scope: Scope) -> Plan:
         """The columns of USING: the preserved side's, or whichever is known for FULL."""
@@ -442,7 +466,10 @@ class Resolver:
             if join.kind is JoinKind.FULL:
                 common = unify((Ref(mine), Ref(theirs)), "joined")
                 value = Call(Op.COALESCE, (coerce(Ref(mine), common), coerce(Ref(theirs), common)), common)
-                field = self._output(name, value)
+                # Of two units that are compared, the one that is there is the owner.
+                unit = mine.unit and theirs.unit
+                readable = mine.readable and theirs.readable
+                field = Field(next(self._ids), name, common, unit, readable, mine.optional or theirs.optional)
                 both_sides.append((field, value))
             else:
                 field = theirs if join.kind is JoinKind.RIGHT else mine
@@ -668,14 +695,26 @@ class Resolver:
                 position=position(node),
             )
         fields = []
+        rows: dict[tuple[int, int], int] = {}
         for mine, other in zip(left.fields, right.fields, strict=True):
             common = unify((Ref(mine), Ref(other)), name.replace("_", " "))
             unit = mine.unit and other.unit
             readable = mine.readable and other.readable
-            fields.append(Field(next(self._ids), mine.name, common, unit, readable))
+            optional = mine.optional or other.optional
+            links = self._common_links(mine, other, rows)
+            fields.append(Field(next(self._ids), mine.name, common, unit, readable, optional, links))
         kinds = [field.type for field in fields]
         plan = SetOperation(SetKind[name], self._cast_all(left, kinds), self._cast_all(right, kinds), tuple(fields))
         return self._sorted_output(node, plan, limit, offset)
+
+    def _common_links(self, mine: Field, other: Field, rows: dict[tuple[int, int], int]) -> tuple[Link, ...]:
+        """What a column refers to whichever side its row comes from; parts stay together that were so on both."""
+        return tuple(
+            replace(link, row=rows.setdefault((link.row, twin.row), next(self._ids)), exact=link.exact and twin.exact)
+            for link in mine.links
+            for twin in other.links
+            if (link.table, link.key, link.part) == (twin.table, twin.key, twin.part)
+        )
 
     def _cast_all(self, plan: Plan, types: list[Type]) -> Plan:
         if all(field.type.kind is type_.kind for field, type_ in zip(plan.fields, types, strict=True)):
