@@ -63,6 +63,7 @@ from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin, threshold
 from dpsql.privacy.owners import is_unit, names_owner
 from dpsql.privacy.prepare import Preparation
+from dpsql.privacy.preserved import without_unowned_rows
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.stability import Derivation
@@ -183,9 +184,10 @@ class _Compiler:
         table = next(node.table.name for node in nodes(plan) if isinstance(node, Scan) and node.table.is_private)
         for node in nodes(plan):
             for value in scalars(node) if isinstance(node, Aggregate) else ():
-                if is_unit(value) and isinstance(value, Ref):
+                if isinstance(value, Ref) and (is_unit(value) or names_owner([value])):
+                    unit = "the unit" if is_unit(value) else "a key that belongs to one unit,"
                     raise PrivateRows(
-                        f'grouping by the unit "{value.field.name}" would return rows of private table "{table}"',
+                        f'grouping by {unit} "{value.field.name}" would return rows of private table "{table}"',
                         hint="Aggregate once more over the groups, as in SELECT AVG(n) FROM (… GROUP BY unit).",
                         position=value.position,
                     )
@@ -324,6 +326,12 @@ class _Compiler:
                 hint="Aggregate inside the subquery, or write unit IN (SELECT unit …).",
                 position=node.position,
             )
+        if node.kind not in ("scalar", "exists", "in"):
+            raise NotSupported(
+                "ANY and ALL over released or public values are not supported here",
+                hint="Compare with (SELECT MAX(…) …) or (SELECT MIN(…) …).",
+                position=node.position,
+            )
         rest = self._cut(node.plan)
         field = rest.fields[0]
         measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
@@ -356,11 +364,12 @@ class _Compiler:
 
     def _release(self, plan: Aggregate) -> Plan:
         """One measurement for each grouping set; together they share the price, as any parts of a query do."""
+        plan = without_unowned_rows(plan)
         child = self._preparation.relation(plan.child)
         if free_fields(plan):
             raise NotSupported(
-                "a correlated subquery over a private table is not supported",
-                hint="Aggregate it separately and join the results.",
+                "this subquery would release a value for each row around it",
+                hint="Aggregate it once, with GROUP BY, and join the result.",
             )
         if names_owner(value for _, value in plan.keys):
             self._refuse_rows(plan)

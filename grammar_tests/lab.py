@@ -10,10 +10,10 @@ import duckdb
 import numpy as np
 
 from dpsql.backends.duckdb import DuckDBBackend
+from dpsql.dataset import bind_all
 from dpsql.engine import Answer, Engine
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Entry, Purchase
-from dpsql.policy.catalog import bind
 from dpsql.policy.loader import load
 from dpsql.policy.model import DatabaseSchema
 from dpsql.privacy.accounting import Accountant, Price
@@ -127,7 +127,7 @@ class Dataset:
         path.write_text("\n".join((POLICIES / name).read_text() for name in (f"{policy}.toml", "tables.toml")))
         declared = load(path)
         self.backend = RecordingBackend(open_database(directory / "toy.duckdb"))
-        catalog = bind(declared, self.backend.schema(), self.backend.is_unique)
+        catalog = bind_all(declared, self.backend)
         accountant = Accountant(declared.privacy)
         purse = Purse(accountant.total)
         self.engine = Engine(catalog, accountant, self.backend, purse, ZeroNoise(), declared.limits)

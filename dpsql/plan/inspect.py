@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from dataclasses import replace
 
 from dpsql.plan.nodes import (
     Distinct,
@@ -16,10 +17,11 @@ from dpsql.plan.nodes import (
     SetOperation,
     Sort,
     Window,
+    map_scalars,
     nodes,
     scalars,
 )
-from dpsql.plan.scalars import Field, InStage, Ref, Scalar, StageValue, refs, walk
+from dpsql.plan.scalars import Aggregated, Field, InStage, Ref, Scalar, StageValue, Subquery, rebuild, refs, walk
 
 
 def is_empty(plan: Plan) -> bool:
@@ -55,6 +57,24 @@ def free_refs(plan: Plan) -> list[Ref]:
 def reads_private(plan: Plan) -> bool:
     """Whether a private table stands anywhere in a plan, above or below a release."""
     return any(isinstance(node, Scan) and node.table.is_private for node in nodes(plan))
+
+
+def without_places(plan: Plan) -> Plan:
+    """The same plan without places in a text: what stands in a view is not the analyst's."""
+
+    def change(value: Scalar) -> Scalar:
+        changed = rebuild(value, change)
+        match changed:
+            case Ref():
+                return replace(changed, position=None)
+            case Aggregated():
+                return replace(changed, position=None)
+            case Subquery(plan=inner):
+                return replace(changed, plan=map_scalars(inner, change), position=None)
+            case _:
+                return changed
+
+    return map_scalars(plan, change)
 
 
 def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:

@@ -69,6 +69,7 @@ class Op(Enum):
     CONCAT = "||"
     LEFT = "left"
     RIGHT = "right"
+    SUBSTRING = "substring"
     # time
     EXTRACT = "extract"
     DATE_TRUNC = "date_trunc"

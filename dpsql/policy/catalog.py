@@ -21,6 +21,7 @@ from dpsql.policy.model import (
     UnitReference,
 )
 from dpsql.policy.problems import Report, nearest, quoted
+from dpsql.policy.public import ReadPublic, with_contents
 from dpsql.policy.references import UNIT_KINDS, Bound, IsUnique, bind_step, comparison_class
 from dpsql.policy.section import header
 from dpsql.types import Type
@@ -29,7 +30,12 @@ from dpsql.types import Type
 _POSTGRESQL_DEFAULT_SCHEMA = "public"
 
 
-def bind(policy: Policy, schema: DatabaseSchema, is_unique: IsUnique = lambda *_: False) -> Catalog:
+def bind(
+    policy: Policy,
+    schema: DatabaseSchema,
+    is_unique: IsUnique = lambda *_: False,
+    read_public: ReadPublic | None = None,
+) -> Catalog:
     """Join the policy with the schema, or raise PolicyProblems with every place where the two do not fit.
 
     `Catalog.tables` finds a table under its declared name, as an analyst writes it after folding to lower case.
@@ -39,7 +45,8 @@ def bind(policy: Policy, schema: DatabaseSchema, is_unique: IsUnique = lambda *_
     Names in the policy match the database exactly or, if only one name fits, without regard to case. Tables and columns
     then keep the spelling of the policy, since that is what analysts write.
 
-    `is_unique` is asked for the keys of references that the engine does not enforce.
+    `is_unique` is asked for the keys of references that the engine does not enforce; `read_public` for what small
+    public tables hold, so that their values are known keys.
     """
     report = Report(policy.path)
     found: dict[str, Bound] = {}
@@ -48,6 +55,8 @@ def bind(policy: Policy, schema: DatabaseSchema, is_unique: IsUnique = lambda *_
         if table is not None and not _is_view(declared, table, report):
             found[declared.name] = Bound(table, _bind_columns(declared, table, report))
     tables = _bind_tables(policy, found, is_unique, report)
+    if read_public is not None:
+        tables = {name: with_contents(table, read_public) for name, table in tables.items()}
     _check_declared_once(policy, tables, report)
     _check_one_kind_of_unit(policy, tables, report)
     report.raise_if_any()
@@ -56,7 +65,7 @@ def bind(policy: Policy, schema: DatabaseSchema, is_unique: IsUnique = lambda *_
         max_cells=policy.limits.max_cells,
         fingerprint=fingerprint_of(policy, tables),
         default_schema=schema.default_schema,
-        views=MappingProxyType({name: view.sql for name, view in policy.views.items()}),
+        views=_views(policy, schema),
     )
 
 
@@ -117,6 +126,15 @@ def _aliases(tables: Mapping[str, Table], schema: DatabaseSchema) -> dict[str, T
     return aliases
 
 
+def _views(policy: Policy, schema: DatabaseSchema) -> Mapping[str, str]:
+    """The text of each view, under its name and, if it has no schema, with that of PostgreSQL or of the database."""
+    views: dict[str, str] = {}
+    for name, view in policy.views.items():
+        if "." not in name:
+            views[f"{schema.default_schema}.{name}"] = views[f"{_POSTGRESQL_DEFAULT_SCHEMA}.{name}"] = view.sql
+    return MappingProxyType(views | {name: view.sql for name, view in policy.views.items()})
+
+
 # --- tables ---
 
 
@@ -157,12 +175,19 @@ def _bind_tables(policy: Policy, found: Mapping[str, Bound], is_unique: IsUnique
 
 
 def _with_keys(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """Each table with the keys of it that others refer to."""
+    """Each table with the keys of it that others refer to; they have been found unique."""
     keys: dict[str, dict[tuple[str, ...], tuple[Type, ...]]] = {name: {} for name in tables}
     for table in tables.values():
         if table.path:
             keys[table.path[0].table][table.path[0].key] = table.path[0].types
-    return {name: replace(table, keys=MappingProxyType(keys[name])) for name, table in tables.items()}
+    return {
+        name: replace(
+            table,
+            keys=MappingProxyType(keys[name]),
+            unique=table.unique | frozenset(frozenset(key) for key in keys[name]),
+        )
+        for name, table in tables.items()
+    }
 
 
 def _owning_table(declared: TablePolicy, found: Bound, report: Report) -> Table | None:

@@ -18,7 +18,8 @@ def fingerprint_of(policy: Policy, tables: Mapping[str, Table]) -> str:
     Claim: under catalogs of one fingerprint, a query at a given price draws its answer in the same way.
     Because: the text holds all that the compiler reads, in one order, with the types of values kept apart.
     Needs: what is left out changes no answer. Totals and allowances only admit or refuse. That a unit is unique,
-    or a column never NULL, only lets the compiler leave out steps that would do nothing.
+    or a column never NULL, only lets the compiler leave out steps that would do nothing. What small public tables hold
+    shows in the keys and the SQL of a release, which name it too.
     """
     content = {
         "accounting": policy.privacy.accounting,

@@ -151,6 +151,8 @@ class Table:
     keys: Mapping[tuple[str, ...], tuple[Type, ...]] = field(default_factory=lambda: MappingProxyType({}))
     # `keys` are those that other tables refer to; `unique` all sets of columns the engine holds unique.
     unique: frozenset[frozenset[str]] = frozenset()
+    # The different values in each column of a small public table; None for all others.
+    contents: Mapping[str, tuple[Value, ...]] | None = None
 
     @property
     def is_private(self) -> bool:

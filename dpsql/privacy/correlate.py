@@ -78,7 +78,7 @@ class Correlation:
 
     def _compares_units(self, node: Subquery) -> bool:
         """x IN (SELECT y …) where both name the unit, or a row of it, in the same way: equal values have one owner."""
-        if node.kind not in ("in", "= any", "<> all") or not isinstance(node.arg, Ref) or not is_private(node.plan):
+        if node.kind != "in" or not isinstance(node.arg, Ref) or not is_private(node.plan):
             return False
         shown = node.plan.fields[0]
         same = Call(Op.EQ, (node.arg, Ref(shown)), BOOLEAN)

@@ -152,6 +152,11 @@ def _join(plan: Join, limit: int) -> Derivation:
             "rows of a public table that match nobody belong to no unit",
             hint="Join the private table first, or group by columns of the public table and aggregate private ones.",
         )
+    if not joins.has_equality(conditions, public.fields) and not joins.is_small(public):
+        raise NotSupported(
+            "a public table of many rows is joined without an equality",
+            hint="Compare one of its columns with a column of the private table by =.",
+        )
     premise = derive(private, limit)
     facts, unique = joins.public_facts(public, limit), joins.public_unique(public)
     conclusion, is_cut = joins.join_public(

@@ -38,6 +38,9 @@ def _order(value: Value) -> tuple[bool, object]:
 
 
 def _domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
+    restricted = facts.get(node)
+    if restricted is not None and restricted.domain is not None:
+        return restricted.domain
     match node:
         case Const(value=value):
             return (value,)

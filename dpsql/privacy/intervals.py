@@ -409,7 +409,7 @@ _TRUTH = (
     Op.AND, Op.OR, Op.NOT, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IS_NULL, Op.IS_TRUE, Op.IS_FALSE,
     Op.DISTINCT_FROM, Op.LIKE, Op.ILIKE, Op.IN,
 )  # fmt: skip
-_TEXT = (Op.LOWER, Op.UPPER, Op.TRIM, Op.CONCAT, Op.LEFT, Op.RIGHT)
+_TEXT = (Op.LOWER, Op.UPPER, Op.TRIM, Op.CONCAT, Op.LEFT, Op.RIGHT, Op.SUBSTRING)
 
 _RULES: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
     **dict.fromkeys(_TRUTH, _unknown),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from dpsql.plan.nodes import Aggregate, Filter, Join, JoinKind, Plan, Project, Scan, Sort
+from dpsql.plan.nodes import Aggregate, Filter, Join, JoinKind, Plan, Project, Scan, SetKind, SetOperation, Sort, nodes
 from dpsql.plan.scalars import Call, Field, Op, Ref, Scalar, refs
+from dpsql.policy.model import Table
 from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import NOTHING, Fact, Facts
+from dpsql.privacy.facts import NOTHING, Fact, Facts, Interval, as_number
 from dpsql.privacy.intervals import interval, never_null
 from dpsql.privacy.refine import conjuncts, refine
 from dpsql.privacy.rules.relations import column_fact, unique_columns
@@ -59,7 +60,13 @@ def join_units(
         unique |= left.unique
     if one_left and kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
         unique |= right.unique
-    return Stability(rows, single, facts, min(groups, default=None), unique)
+    # What is the same in all rows of a unit stays so, unless an outer join leaves NULL in some.
+    fixed: frozenset[int] = frozenset()
+    if kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT):
+        fixed |= left.fixed
+    if kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
+        fixed |= right.fixed
+    return Stability(rows, single, facts, min(groups, default=None), unique, fixed)
 
 
 def join_public(
@@ -136,7 +143,7 @@ def _joined_facts(
 
 def _or_null(facts: Facts, fields: Sequence[Field], limit: int) -> Facts:
     """The facts of the side that may be missing: NULL is a key that the query itself makes."""
-    found: dict[int, Fact] = {}
+    found: dict[object, Fact] = {}
     for field in fields:
         keys = domain(Ref(field), facts, limit)
         keys = keys if keys is None or None in keys else (*keys, None)
@@ -151,11 +158,17 @@ def public_facts(plan: Plan, limit: int) -> Facts:
     """What is known of the columns of a public relation; nothing where it is not plain."""
     match plan:
         case Scan(table=table, fields=fields, columns=columns):
-            return {f.id: column_fact(table, table.columns[name]) for f, name in zip(fields, columns, strict=True)}
+            return {f.id: public_fact(table, name) for f, name in zip(fields, columns, strict=True)}
         case Filter(child=child, predicate=predicate):
             return refine(public_facts(child, limit), predicate)
         case Sort(child=child):
             return public_facts(child, limit)
+        case SetOperation(kind=SetKind.UNION_ALL, left=left, right=right, fields=fields):
+            mine, theirs = public_facts(left, limit), public_facts(right, limit)
+            return {
+                field.id: _either(mine.get(a.id, NOTHING), theirs.get(b.id, NOTHING))
+                for field, a, b in zip(fields, left.fields, right.fields, strict=True)
+            }
         case Project(child=child, items=items):
             facts = public_facts(child, limit)
             return {
@@ -176,6 +189,29 @@ def public_facts(plan: Plan, limit: int) -> Facts:
             )
         case _:
             return {}
+
+
+def _either(left: Fact, right: Fact) -> Fact:
+    keys = None if left.domain is None or right.domain is None else (*left.domain, *right.domain)
+    return Fact(left.interval.union(right.interval), keys, nullable=left.nullable or right.nullable)
+
+
+def public_fact(table: Table, name: str) -> Fact:
+    """A column of a public table: as declared, else as a small table shows."""
+    fact = column_fact(table, table.columns[name])
+    values = None if table.contents is None else table.contents[name]
+    if values is None:
+        return fact
+    numbers = [number for number in map(as_number, values) if number is not None]
+    bounds = Interval(min(numbers), max(numbers)) if numbers and not fact.interval.bounded else fact.interval
+    keys = fact.domain if fact.domain is not None or table.columns[name].type.kind is Kind.DOUBLE else values
+    return replace(fact, interval=bounds, domain=keys, nullable=fact.nullable or None in values)
+
+
+def is_small(plan: Plan) -> bool:
+    """Whether a public relation has few rows: made of constants, or of one table that was small when it was read."""
+    scans = [node for node in nodes(plan) if isinstance(node, Scan)]
+    return len(scans) <= 1 and all(scan.table.contents is not None for scan in scans)
 
 
 def public_unique(plan: Plan) -> frozenset[frozenset[int]]:

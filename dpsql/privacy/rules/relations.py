@@ -7,10 +7,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dpsql.plan.nodes import SetKind
-from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar
+from dpsql.plan.scalars import Agg, Aggregated, Correlated, Field, Ref, Scalar, Windowed, refs, walk
 from dpsql.policy.model import Column, Table
 from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Interval, as_number
+from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Facts, Interval, as_number
 from dpsql.privacy.intervals import interval, never_null
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.refine import refine
@@ -25,13 +25,14 @@ def scan(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> S
     Because: rows without an owner are dropped at the scan, and the bounding step clips what exceeds the declared rows.
     Needs: a declared unit. `single` only where the engine enforces uniqueness of the owner column.
     """
-    facts = {
+    facts: Facts = {
         field.id: column_fact(table, table.columns[name])
         for field, name in zip(fields, columns, strict=True)
         if name in table.columns
     }
     unique = unique_columns(table, fields, columns)
-    return Stability(table.max_rows_per_unit, table.owner_unique, facts, table.max_groups_per_unit, unique)
+    fixed = frozenset(field.id for field in fields) if table.owner_unique else frozenset()
+    return Stability(table.max_rows_per_unit, table.owner_unique, facts, table.max_groups_per_unit, unique, fixed)
 
 
 def unique_columns(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> frozenset[frozenset[int]]:
@@ -112,11 +113,19 @@ def project(child: Stability, items: tuple[tuple[Field, Scalar], ...], limit: in
     Because: each output row is a function of one input row.
     Needs: nothing more.
     """
-    facts = {field.id: expression_fact(value, child, limit) for field, value in items}
+    facts: Facts = {field.id: expression_fact(value, child, limit) for field, value in items}
     renamed = {value.field.id: field.id for field, value in items if isinstance(value, Ref)}
     unique = frozenset(frozenset(renamed[i] for i in names) for names in child.unique if names <= renamed.keys())
     numbered = frozenset(renamed[i] for i in child.numbered if i in renamed)
-    return replace(child, facts=facts, unique=unique, numbered=numbered)
+    fixed = frozenset(field.id for field, value in items if is_fixed(value, child))
+    return replace(child, facts=facts, unique=unique, numbered=numbered, fixed=fixed)
+
+
+def is_fixed(value: Scalar, child: Stability) -> bool:
+    """Whether an expression is the same for all rows of a unit: it reads only columns that are."""
+    return all(not isinstance(part, Correlated | Windowed) for part in walk(value)) and all(
+        ref.field.id in child.fixed for ref in refs(value)
+    )
 
 
 def expression_fact(value: Scalar, child: Stability, limit: int) -> Fact:
@@ -135,7 +144,7 @@ def union_all(
     Because: each output row is one input row of one side, with its owner.
     Needs: the same kind of unit on both sides.
     """
-    facts = {}
+    facts: dict[object, Fact] = {}
     for field, mine, other in zip(fields, *sides, strict=True):
         a, b = left.facts.get(mine.id, NOTHING), right.facts.get(other.id, NOTHING)
         keys = None if a.domain is None or b.domain is None else tuple(dict.fromkeys((*a.domain, *b.domain)))
@@ -166,8 +175,8 @@ def set_operation(
             fewer = left if left.rows <= right.rows else right
             return replace(both_sides, rows=fewer.rows, single=left.single or right.single, groups=fewer.groups)
         case SetKind.EXCEPT | SetKind.EXCEPT_ALL:
-            facts = {f.id: left.facts.get(mine.id, NOTHING) for f, mine in zip(fields, sides[0], strict=True)}
-            return replace(both_sides, rows=left.rows, single=left.single, facts=facts, groups=left.groups)
+            kept: Facts = {f.id: left.facts.get(mine.id, NOTHING) for f, mine in zip(fields, sides[0], strict=True)}
+            return replace(both_sides, rows=left.rows, single=left.single, facts=kept, groups=left.groups)
 
 
 def of_unit(child: Stability) -> Stability:
@@ -188,26 +197,29 @@ def aggregate_by_unit(
 ) -> Stability:
     """GROUP BY that contains the unit.
 
-    Claim: one row per unit and further keys; never more rows per unit than went in.
+    Claim: one row per unit and further keys; never more rows per unit than went in. Keys that are the same in all rows
+    of a unit make no further groups.
     Because: groups of different units never share a row, so each output row depends on one unit's rows alone.
     Needs: the unit among the keys. Results are clamped to the bounds that follow from the declared rows.
     """
-    facts: dict[int, Fact] = {}
+    facts: dict[object, Fact] = {}
     further = False
     for field, value in keys:
         if is_unit(value):
             assert isinstance(value, Ref)
             facts[field.id] = child.facts.get(value.field.id, NOTHING)
         else:
-            further = True
+            further = further or not is_fixed(value, child)
             facts[field.id] = expression_fact(value, child, limit)
     for field, call in aggregates:
         facts[field.id] = Fact(per_unit_interval(call, child, bool(keys)), nullable=call.function is not Agg.COUNT)
     # Per unit, the further keys tell the groups apart.
     unique = frozenset({frozenset(field.id for field, value in keys if not is_unit(value))})
     if further:
-        return Stability(child.rows, child.single, facts, child.groups, unique)
-    return Stability(1, True, facts, None, unique)
+        fixed = frozenset(field.id for field, value in keys if is_fixed(value, child))
+        return Stability(child.rows, child.single, facts, child.groups, unique, fixed)
+    everything = frozenset(field.id for field, _ in (*keys, *aggregates))
+    return Stability(1, True, facts, None, unique | {frozenset()}, everything)
 
 
 def per_unit_interval(call: Aggregated, child: Stability, grouped: bool = True) -> Interval:
