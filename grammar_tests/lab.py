@@ -21,9 +21,8 @@ from dpsql.session import Session
 from dpsql.tables import ExactTable, Integers
 from dpsql.types import Value
 from grammar_tests.case import Case
-from grammar_tests.toy_data import fill_clean, fill_dirty
+from grammar_tests.toy_data import POLICIES, fill_clean, fill_dirty
 
-POLICIES = Path(__file__).parent / "policies"
 USER = "alice"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import tomllib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from dpsql.types import Kind, Value
-from grammar_tests.toy_data import clean, schema
+from grammar_tests.toy_data import POLICIES, clean, schema
 
 _VERSION = 16
 
@@ -57,6 +58,7 @@ class Oracle:
         self._connection.execute("SET TimeZone = 'UTC'")
         # Names qualified with DuckDB's schema or with PostgreSQL's mean the same tables.
         self._connection.execute("CREATE SCHEMA main")
+        self._connection.execute("CREATE SCHEMA reports")
         self._connection.execute("SET search_path = main")
         self._connection.execute(schema())
         for table, rows in clean().items():
@@ -64,8 +66,11 @@ class Oracle:
             with self._connection.cursor().copy(copy) as target:
                 for row in rows:
                     target.write_row(row)
+        for name, view in tomllib.loads((POLICIES / "tables.toml").read_text())["views"].items():
+            self._connection.execute(f"CREATE VIEW {name} AS {view['sql']}")
         for (table,) in self._connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = 'main'"
+            " UNION ALL SELECT viewname FROM pg_views WHERE schemaname = 'main'"
         ).fetchall():
             name = sql.Identifier(table)
             self._connection.execute(sql.SQL("CREATE VIEW public.{0} AS SELECT * FROM main.{0}").format(name))

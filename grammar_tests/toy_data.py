@@ -12,6 +12,7 @@ from pathlib import Path
 import duckdb
 
 TOY = Path(__file__).parent / "toy"
+POLICIES = Path(__file__).parent / "policies"
 PEOPLE = 48
 
 # The column that says whose a row is.

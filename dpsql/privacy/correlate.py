@@ -140,6 +140,12 @@ class Correlation:
                     calls.append((field, changed))
                 inner = Aggregate(self._of_unit(child, node), resolved, tuple(calls), sets)
                 return self._preparation.per_unit(inner)
+            case Sort():
+                raise NotSupported(
+                    "LIMIT and OFFSET in a subquery over private rows would choose among rows that are tied",
+                    hint="Use MIN or MAX, or number the rows with row_number() in a total order.",
+                    position=node.position,
+                )
             case _:
                 raise self._refusal(plan, node)
 

@@ -35,6 +35,7 @@ from dpsql.privacy.stability import Derivation
 
 UNIT_HINT = "The unit may stand in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
 
+REFERENCE_HINT = "It may be compared with the key it refers to, be counted and stand in an inner GROUP BY; its value is not declared."
 # What the note of a derivation says where one private row may meet several public ones.
 FAN_OUT = "fan-out clipped"
 
@@ -76,8 +77,9 @@ def derive(plan: Plan, limit: int) -> Derivation:
             return Derivation("semi_join", conclusion, (premise, other), "NOT IN" if negated else "IN")
         case Project(child=child, items=items):
             premise = derive(child, limit)
-            for _, value in items:
-                if not isinstance(value, Ref):  # a unit that passes through stays what it is
+            for field, value in items:
+                # A unit that passes through, or is put together of both sides of a join, stays what it is.
+                if not isinstance(value, Ref) and not field.unit:
                     check_scalar(value)
             within = _inside([value for _, value in items], limit)
             return Derivation("project", relations.project(premise.conclusion, items, limit), (premise, *within))
@@ -179,8 +181,10 @@ def check_window(call: Windowed) -> None:
             "window functions over rows of a private table must stay within one unit",
             hint="Add the unit to PARTITION BY, or aggregate first: window functions over aggregates are free.",
         )
-    for value in (*call.args, *call.partition, *(key.value for key in call.order), call.where):
-        if value is not None and not (isinstance(value, Ref) and value in call.partition):
+    for value in (*call.args, *([] if call.where is None else [call.where])):
+        check_scalar(value)
+    for value in (*call.partition, *(key.value for key in call.order)):
+        if not isinstance(value, Ref):  # to tell a unit's rows apart shows nothing of what they are told apart by
             check_scalar(value)
 
 
@@ -206,9 +210,8 @@ def check_scalar(value: Scalar) -> None:
             position=value.position,
         )
     if isinstance(value, Ref) and _is_hidden(value):
-        raise NotSupported(
-            f'the unit "{value.field.name}" cannot be used here', hint=UNIT_HINT, position=value.position
-        )
+        what, hint = ("unit", UNIT_HINT) if value.field.unit else ("reference", REFERENCE_HINT)
+        raise NotSupported(f'the {what} "{value.field.name}" cannot be used here', hint=hint, position=value.position)
     if isinstance(value, Correlated):
         # What its plan takes from around it is checked where the plan uses it.
         if value.arg is not None and not _is_hidden(value.arg):
