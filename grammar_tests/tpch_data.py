@@ -1,4 +1,4 @@
-"""TPC-H data in a DuckDB file, with the keys that its specification declares, and the policy that protects customers."""
+"""TPC-H data in a DuckDB file, with the keys of its specification, and the policy that protects customers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from dpsql.privacy.stability import Derivation
 
 UNIT_HINT = "The unit may stand in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
 
-REFERENCE_HINT = "It may be compared with the key it refers to, be counted and stand in an inner GROUP BY; its value is not declared."
+REFERENCE_HINT = "It may be compared with the key it refers to, be counted, and stand in an inner GROUP BY."
 # What the note of a derivation says where one private row may meet several public ones.
 FAN_OUT = "fan-out clipped"
 
