@@ -17,6 +17,7 @@ import duckdb
 from dpsql.generate.query import EngineQuery
 from dpsql.privacy.rules.aggregates import Statistic
 from dpsql.release import Measurement
+from dpsql.tables import ExactTable
 from dpsql.types import Value
 from grammar_tests.lab import open_database
 from grammar_tests.toy_data import OWNED_BY_REFERENCE, OWNERS, units
@@ -87,8 +88,7 @@ class Neighbourhood:
 
     def run_as_it_is(self, query: EngineQuery) -> Sums:
         (table,) = self._backend.execute([query], timeout=60)
-        columns = [column.tolist() for column in table.sums]
-        return _sums((key, row) for key, row in zip(table.keys, zip(*columns, strict=True), strict=True))
+        return _of_table(table)
 
     def run_on_neighbours(self, query: EngineQuery) -> dict[str, Sums]:
         """The sums without each scenario's rows."""
@@ -118,6 +118,22 @@ class Neighbourhood:
         if without.pop(EVERYONE) != whole:
             raise AssertionError("the query answers something else beside its neighbours; the check is blind")
         return _Run(whole, without)
+
+
+def sum_faults(measurement: Measurement, before: Sequence[ExactTable], after: Sequence[ExactTable]) -> Iterator[str]:
+    """How far a unit that left moved the sums beyond what is stated, in the norm of Gaussian noise."""
+    for branch, mine, other in zip(measurement.branches, before, after, strict=True):
+        whole, rest = _of_table(mine), _of_table(other)
+        for i, number in enumerate(branch.statistics):
+            moved = _moved(whole, rest, i)
+            claim = measurement.statistics[number].sensitivity
+            if sum(change * change for change in moved) > claim.l2_squared:
+                yield f"sum {number} moved by {moved}, {claim} is stated"
+
+
+def _of_table(table: ExactTable) -> Sums:
+    columns = [column.tolist() for column in table.sums]
+    return _sums((key, row) for key, row in zip(table.keys, zip(*columns, strict=True), strict=True))
 
 
 def _kept(owner: str) -> str:
