@@ -158,6 +158,11 @@ class Table:
     def is_private(self) -> bool:
         return self.owner is not None
 
+    @property
+    def unit_text(self) -> str:
+        """The unit as the owner declared it, for messages: its column, or the way to it."""
+        return " → ".join([*(", ".join(step.via) for step in self.path), self.owner or ""])
+
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
