@@ -163,6 +163,16 @@ class _Bounding:
         elif statistic.value.type.kind is Kind.INTEGER and statistic.step == 1:
             low, high = statistic.low, statistic.high
             text = f"CASE WHEN e{i} < {low} THEN {low} WHEN e{i} > {high} THEN {high} ELSE e{i} END"
+        elif _is_whole_in_steps(statistic):
+            # Decimals on their own grid stay exact, and narrow enough for 64 bits.
+            type_, bounds = statistic.value.type, statistic.bounds
+            assert bounds.low is not None and bounds.high is not None
+            below, above = (number(bound, type_, self._writer.scalars) for bound in (bounds.low, bounds.high))
+            ten = f"CAST({10**type_.scale} AS {self._writer.scalars.type(Type(Kind.DECIMAL, type_.scale + 1))})"
+            text = (
+                f"CASE WHEN e{i} < {below} THEN {statistic.low} WHEN e{i} > {above} THEN {statistic.high}"
+                f" ELSE CAST(e{i} * {ten} AS BIGINT) END"
+            )
         else:
             bounds, double = statistic.bounds, Type(Kind.DOUBLE)
             assert bounds.low is not None and bounds.high is not None
@@ -218,7 +228,7 @@ class _Bounding:
         Because: sign(s) * floor(|s| * C / N) with N >= the norm shrinks every entry by at least C / N, toward zero.
         Needs: |s| * C below 2**96 and the sum of squares below 2**127 (entries are cut to the clip before).
         """
-        norms, columns = [], []
+        norms, columns, beyond = [], [], []
         for i, statistic in enumerate(statistics):
             entry = f"CAST(s{i} AS {self._dialect.wide})"
             if cells.limited and statistic.kind is Counted.UNITS:
@@ -226,20 +236,25 @@ class _Bounding:
                 continue
             if norm == "l1":
                 bound = clip = statistic.clip
-                norms.append(f"SUM(ABS({entry})) OVER (PARTITION BY {OWNER}) AS n{i}")
+                norms.append(f"SUM(ABS({entry})) AS n{i}")
                 length = f"n{i}"
             else:
                 bound = int(statistic.sensitivity.l2_squared)
                 clip = math.isqrt(bound)
-                norms.append(f"SUM({entry} * {entry}) OVER (PARTITION BY {OWNER}) AS n{i}")
+                norms.append(f"SUM({entry} * {entry}) AS n{i}")
                 # Rounded up beyond the error of the square root.
                 length = f"CAST(ceil(sqrt(CAST(n{i} AS DOUBLE)) * 1.000000001) AS {self._dialect.wide})"
             scaled = f"SIGN(s{i}) * ((ABS({entry}) * {clip}) // NULLIF({length}, 0))"
             columns.append(f"CASE WHEN n{i} > {bound} THEN {scaled} ELSE s{i} END AS s{i}")
+            beyond.append(f"{norms[-1].removesuffix(f' AS n{i}')} > {bound}")
         if not norms:
             return inner
-        measured = f"SELECT *, {', '.join(norms)} FROM ({inner}) AS m"
-        return f"SELECT {', '.join([*self._names, *columns])} FROM ({measured}) AS c"
+        # Few owners are beyond their clip; the others meet none of these and stay as they are.
+        found = f"SELECT {OWNER} AS large, {', '.join(norms)} FROM m GROUP BY {OWNER} HAVING {' OR '.join(beyond)}"
+        return (
+            f"WITH m AS MATERIALIZED ({inner}), c AS ({found})"
+            f" SELECT {', '.join([*self._names, *columns])} FROM m LEFT JOIN c ON {OWNER} = large"
+        )
 
     def _of_single_rows(self, i: int, statistic: Statistic) -> str:
         if statistic.value is None and statistic.where is None:
@@ -298,6 +313,17 @@ class _Bounding:
 
     def _where_as(self, statistic: Statistic) -> list[str]:
         return [] if statistic.where is None else [f"{self._writer.scalar(statistic.where)} AS w0"]
+
+
+def _is_whole_in_steps(statistic: Statistic) -> bool:
+    """Whether the step of a sum is the last digit of a decimal, and its bounds are decimals too."""
+    if statistic.value is None or statistic.value.type.kind is not Kind.DECIMAL:
+        return False
+    type_, bounds = statistic.value.type, statistic.bounds
+    if statistic.step != Fraction(1, 10**type_.scale) or type_.precision + type_.scale > 17:
+        return False
+    ends = [bound * 10**type_.scale for bound in (bounds.low, bounds.high) if bound is not None]
+    return all(end.denominator == 1 and abs(end) < 10**type_.precision for end in ends)
 
 
 def _is_range(values: Sequence[Value]) -> bool:

@@ -167,7 +167,7 @@ def _table(
             yield from _private_table(proposal, unit, title, details, suggestions)
             return
         yield f"# TODO: does a row of {quoted(name)} belong to the owner of a row of {other}?"
-        yield f"# If {quoted(key)} is unique there, and that table declared, remove the # below and declare the columns."
+        yield f"# If {quoted(key)} is unique there, and that table declared, remove the # and add its columns."
         yield f"# [{title}]"
         yield f"# unit = {unit}"
     else:
