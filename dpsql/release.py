@@ -64,6 +64,7 @@ from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin, threshold
 from dpsql.privacy.owners import is_unit, names_owner
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.preserved import without_unowned_rows
+from dpsql.privacy.public import check_total
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.stability import Derivation
@@ -358,6 +359,7 @@ class _Compiler:
                 "private rows and released values cannot be joined",
                 hint="Aggregate the private rows first, then join the results.",
             )
+        check_total(plan)
         return plan
 
     # --- releases ---

@@ -404,8 +404,9 @@ class RelationWriter:
 
 
 def _compares_units(condition: Scalar) -> bool:
+    """Whether a condition says no more than that owners are equal. A unit that may be NULL says more."""
     pair = compared_fields(condition)
-    return pair is not None and pair[0].unit and pair[1].unit
+    return pair is not None and all(field.unit and not field.optional for field in pair)
 
 
 def _only_table(plan: Plan) -> Scan | None:

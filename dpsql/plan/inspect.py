@@ -21,7 +21,19 @@ from dpsql.plan.nodes import (
     nodes,
     scalars,
 )
-from dpsql.plan.scalars import Aggregated, Field, InStage, Ref, Scalar, StageValue, Subquery, rebuild, refs, walk
+from dpsql.plan.scalars import (
+    Aggregated,
+    Correlated,
+    Field,
+    InStage,
+    Ref,
+    Scalar,
+    StageValue,
+    Subquery,
+    rebuild,
+    refs,
+    walk,
+)
 
 
 def is_empty(plan: Plan) -> bool:
@@ -83,6 +95,8 @@ def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
         for part in walk(value):
             if isinstance(part, StageValue | InStage):
                 yield part.stage
+            elif isinstance(part, Correlated):
+                yield from stages_of(part.plan, [])
 
 
 def source_of(field: Field, plan: Plan, known: Set[int]) -> int:

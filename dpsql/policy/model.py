@@ -118,7 +118,8 @@ class Column:
     @property
     def is_clamped(self) -> bool:
         """Whether different values of the database may look equal in a query."""
-        return self.lower is not None or self.values is not None or self.type.kind is Kind.DOUBLE
+        inexact = self.type.kind in (Kind.DOUBLE, Kind.TIMESTAMP)  # the finest timestamps are cut to microseconds
+        return self.lower is not None or self.values is not None or inexact
 
 
 @dataclass(frozen=True, slots=True)
