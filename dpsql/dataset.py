@@ -18,6 +18,7 @@ from dpsql.policy.loader import database_path, load
 from dpsql.policy.model import Catalog, Policy
 from dpsql.policy.problems import PolicyProblems, Problem, quoted
 from dpsql.policy.section import header
+from dpsql.policy.server_reader import certificate_problems
 from dpsql.privacy.accounting import Accountant
 from dpsql.release import Release, Settings, compile_release
 from dpsql.sql.parse import parse
@@ -66,7 +67,7 @@ class Checked:
 def check(path: Path) -> Checked:
     """Validate a policy against its database; raises PolicyProblems with every problem at once."""
     policy = load(path)
-    problems = _uncountable_prices(policy)
+    problems = _uncountable_prices(policy) + certificate_problems(policy)
     backend = open_backend(policy)
     try:
         catalog = bind(policy, backend.schema())

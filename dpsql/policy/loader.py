@@ -15,9 +15,10 @@ from dpsql.policy.lines import LineIndex
 from dpsql.policy.model import Accounting, Limits, Policy, PrivacyPolicy, UserPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
 from dpsql.policy.section import NOT_NEGATIVE, POSITIVE, PROBABILITY, Rule, Section
+from dpsql.policy.server_reader import read_server
 from dpsql.policy.table_reader import read_tables
 
-_SECTIONS = ("database", "privacy", "limits", "tables", "users")
+_SECTIONS = ("database", "privacy", "limits", "server", "tables", "users")
 _DATABASE = ("url", "ledger")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
 _LIMITS = ("max_cells", "timeout", "memory", "threads", "replay_days")
@@ -58,13 +59,14 @@ def load_text(path: Path, data: bytes) -> Policy:
     database = _read_database(root, path)
     privacy = _read_privacy(root)
     limits = _read_limits(root)
+    server = read_server(root, path)
     tables = read_tables(root)
     users = _read_users(root, None if privacy is None else privacy.epsilon)
 
     if report.problems or database is None or privacy is None:
         raise PolicyProblems(report.problems)
     url, ledger = database
-    return Policy(path, url, privacy, MappingProxyType(tables), MappingProxyType(users), limits, ledger)
+    return Policy(path, url, privacy, MappingProxyType(tables), MappingProxyType(users), limits, ledger, server)
 
 
 def database_path(policy: Policy) -> Path:

@@ -14,6 +14,7 @@ from dpsql.types import Type, Value
 
 Accounting = Literal["basic", "zcdp"]
 Bound = Fraction | date | datetime
+TlsRule = Literal["remote", "required", "off"]
 
 
 # --- the file, before the database was looked at ---
@@ -81,6 +82,23 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerPolicy:
+    """Where `dpsql serve` listens, and whom it lets in."""
+
+    host: str = "127.0.0.1"
+    port: int = 5437
+    tls: TlsRule = "remote"  # required of clients on other machines; "required": of all; "off": not offered
+    certificate: Path | None = None  # None: one of our own, signed by itself
+    key: Path | None = None
+    max_connections: int = 100
+    login_timeout: float = 30.0  # seconds
+    metrics_port: int | None = None
+    twin: str | None = field(default=None, repr=False)  # address of an empty database; None: a cluster of our own
+    state: Path | None = None  # None: `.dpsql` beside the policy file
+    certificate_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     path: Path
     database: str  # the address
@@ -89,6 +107,7 @@ class Policy:
     users: Mapping[str, UserPolicy]
     limits: Limits
     ledger: Path | None  # None: beside the database
+    server: ServerPolicy = field(default_factory=ServerPolicy)
 
 
 # --- the policy joined with the schema of the database: what the compiler reads ---
