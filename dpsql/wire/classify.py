@@ -1,0 +1,240 @@
+"""What a statement is to the relay: something for the twin alone, or something the engine must answer.
+
+A wrong guess here costs convenience, never privacy: the twin holds no rows, and a client's role may not even read its
+empty tables, so what slips through is refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from dpsql.errors import Error, NotSupported, PrivateRows, ReadOnly
+from dpsql.sql.mentions import mentioned_tables
+from dpsql.wire.lexer import Sort, Token, statements, tokens
+
+
+class Kind(Enum):
+    PASS = auto()  # the twin's own
+    QUERY = auto()  # answered by the engine
+    WRAPPED = auto()  # DECLARE … FOR query, COPY (query) TO, CREATE TEMP TABLE … AS query
+    EXPLAIN = auto()
+    EXECUTE = auto()  # of a statement prepared in SQL, which may be the engine's
+    REFUSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement, at its place in the text that the client sent."""
+
+    kind: Kind
+    text: str  # blanks up to its place, then the statement: positions stay those of the client's text
+    words: tuple[Token, ...] = ()
+    start: int = 0  # of the query inside
+    end: int = 0  # of the query inside
+    refusal: Error | None = None
+    json: bool = False  # EXPLAIN (FORMAT JSON)
+
+    @property
+    def query(self) -> str:
+        """The query inside, at its place."""
+        return " " * self.start + self.text[self.start : self.end]
+
+    @property
+    def before(self) -> str:
+        return self.text[: self.start].lstrip()
+
+    @property
+    def behind(self) -> str:
+        return self.text[self.end :]
+
+    @property
+    def first_word(self) -> str:
+        return self.words[0].text if self.words and self.words[0].sort is Sort.WORD else ""
+
+    @property
+    def controls_transaction(self) -> bool:
+        return self.first_word in _TRANSACTION or (
+            self.first_word == "prepare" and len(self.words) > 1 and self.words[1].is_word("transaction")
+        )
+
+    @property
+    def copies_in(self) -> bool:
+        """COPY … FROM STDIN: the client sends data next."""
+        return self.first_word == "copy" and any(
+            word.is_word("from") and following.is_word("stdin")
+            for word, following in zip(self.words, self.words[1:], strict=False)
+        )
+
+    def names(self, *names: str) -> bool:
+        return any(word.is_name and word.text in names for word in self.words)
+
+
+_TRANSACTION = frozenset("begin start commit end rollback abort savepoint release".split())
+_QUERIES = frozenset("select with values table".split())
+# These may use a declared table's name for something else (a cursor, a channel), and can read no table.
+_HARMLESS = frozenset(
+    "set show reset begin start commit end rollback abort savepoint release fetch move close deallocate discard listen "
+    "unlisten notify prepare checkpoint".split()
+)
+
+
+def classify(text: str, declared: Collection[str], *, standard_strings: bool = True) -> list[Statement]:
+    """The statements of a text. `declared` holds the last parts of all declared tables' names."""
+    found = tokens(text, standard_strings=standard_strings)
+    return [_statement(text, part, declared, standard_strings) for part in statements(found)]
+
+
+def _statement(text: str, words: list[Token], declared: Collection[str], standard_strings: bool) -> Statement:
+    start, end = words[0].start, words[-1].end
+    own = " " * start + text[start:end]
+    first = words[0]
+    if first.is_word("execute"):
+        return Statement(Kind.EXECUTE, own, tuple(words))
+    if not any(word.is_name and word.text in declared for word in words) or first.is_word(*_HARMLESS):
+        return Statement(Kind.PASS, own, tuple(words))
+    try:
+        return _protected(own, words, declared, standard_strings)
+    except Error as refusal:
+        return Statement(Kind.REFUSED, own, tuple(words), start, end, refusal)
+
+
+def _protected(own: str, words: list[Token], declared: Collection[str], standard_strings: bool) -> Statement:
+    if not standard_strings and any(word.sort is Sort.STRING and "\\" in word.text for word in words):
+        raise NotSupported(
+            "a string with a backslash is not supported while standard_conforming_strings is off",
+            hint="SET standard_conforming_strings = on.",
+        )
+    first = words[0]
+    start, end = first.start, words[-1].end
+    if first.is_word(*_QUERIES) or first.text == "(":
+        names = mentioned_tables(own)
+        if names is not None and not any(name in declared for name in names):
+            return Statement(Kind.PASS, own, tuple(words))
+        return Statement(Kind.QUERY, own, tuple(words), start, end)
+    if first.is_word("explain"):
+        return _explain(own, words)
+    if first.is_word("declare"):
+        found = _behind(words, "for")
+        return _wrapped(own, words, found, None)
+    if first.is_word("copy"):
+        return _copy(own, words)
+    if first.is_word("create") and (found := _created_as(words)) is not None:
+        return _wrapped(own, words, found, _data_clause(words))
+    raise ReadOnly(
+        f"cannot execute {first.text.upper()} in a read-only transaction",
+        hint="dpsql answers SELECT; it never changes data.",
+        position=start + 1,
+    )
+
+
+def _behind(words: Sequence[Token], *wanted: str) -> int | None:
+    """The place of the word behind the first such word that stands outside parentheses."""
+    depth = 0
+    for number, word in enumerate(words):
+        if word.sort is Sort.OPERATOR:
+            depth += (word.text == "(") - (word.text == ")")
+        elif depth == 0 and word.is_word(*wanted) and number + 1 < len(words):
+            return number + 1
+    return None
+
+
+def _wrapped(own: str, words: list[Token], first: int | None, last: int | None) -> Statement:
+    if first is None or not (words[first].is_word(*_QUERIES) or words[first].text == "("):
+        raise NotSupported("this statement holds no query that can be answered")
+    end = words[-1].end if last is None else words[last - 1].end
+    return Statement(Kind.WRAPPED, own, tuple(words), words[first].start, end)
+
+
+def _copy(own: str, words: list[Token]) -> Statement:
+    if len(words) > 1 and words[1].text == "(":
+        depth = 0
+        for number, word in enumerate(words[1:], 1):
+            if word.sort is Sort.OPERATOR:
+                depth += (word.text == "(") - (word.text == ")")
+            if depth == 0:
+                return Statement(Kind.WRAPPED, own, tuple(words), words[1].end, word.start) if number > 2 else _no(word)
+    if _behind(words, "from") is not None and _behind(words, "to") is None:
+        raise ReadOnly(
+            "cannot execute COPY FROM in a read-only transaction",
+            hint="dpsql answers SELECT; it never changes data.",
+            position=words[0].start + 1,
+        )
+    raise PrivateRows(
+        "COPY of a declared table would return its rows",
+        hint="Write COPY (SELECT …) TO with a query that aggregates.",
+        position=words[0].start + 1,
+    )
+
+
+def _no(word: Token) -> Statement:
+    raise NotSupported("this COPY holds no query", position=word.start + 1)
+
+
+def _created_as(words: list[Token]) -> int | None:
+    """Where the query of CREATE TEMP TABLE … AS begins; None for any other CREATE."""
+    at = 1
+    while at < len(words) and words[at].is_word("local", "global"):
+        at += 1
+    if not (at + 1 < len(words) and words[at].is_word("temp", "temporary") and words[at + 1].is_word("table")):
+        return None
+    return _behind(words, "as")
+
+
+def _data_clause(words: list[Token]) -> int | None:
+    """Where WITH [NO] DATA begins at the end of CREATE TABLE … AS."""
+    tail = [word.text if word.sort is Sort.WORD else "" for word in words[-3:]]
+    if tail[-2:] == ["with", "data"]:
+        return len(words) - 2
+    return len(words) - 3 if tail == ["with", "no", "data"] else None
+
+
+_EXPLAIN_OPTIONS = frozenset("verbose costs settings generic_plan buffers wal timing summary memory serialize".split())
+
+
+def _explain(own: str, words: list[Token]) -> Statement:
+    at, json = 1, False
+    if len(words) > 2 and words[1].text == "(" and not (words[2].is_word(*_QUERIES) or words[2].text == "("):
+        end = next((n for n, word in enumerate(words) if n > 1 and word.text == ")"), len(words) - 1)
+        json = _options(words[2:end])
+        at = end + 1
+    else:
+        while at < len(words) and words[at].is_word("analyze", "analyse", "verbose"):
+            if not words[at].is_word("verbose"):
+                raise _no_analyze(words[at])
+            at += 1
+    if at >= len(words):
+        raise NotSupported("this EXPLAIN holds no query")
+    return Statement(Kind.EXPLAIN, own, tuple(words), words[at].start, words[-1].end, json=json)
+
+
+def _options(words: Sequence[Token]) -> bool:
+    """Whether the options ask for JSON. What concerns an engine's own plan changes nothing here."""
+    json = False
+    option: list[Token] = []
+    for word in [*words, None]:
+        if word is not None and word.text != ",":
+            option.append(word)
+            continue
+        name = option[0].text if option else ""
+        value = option[1].text.strip("'").lower() if len(option) > 1 else "on"
+        if name in ("analyze", "analyse"):
+            if value not in ("off", "false", "0"):
+                raise _no_analyze(option[0])
+        elif name == "format":
+            if value not in ("text", "json"):
+                raise NotSupported("EXPLAIN writes text or json", position=option[0].start + 1)
+            json = value == "json"
+        elif name not in _EXPLAIN_OPTIONS:
+            raise NotSupported(f'unrecognized EXPLAIN option "{name}"', position=words[0].start + 1 if words else None)
+        option = []
+    return json
+
+
+def _no_analyze(word: Token) -> NotSupported:
+    return NotSupported(
+        "EXPLAIN ANALYZE is not supported",
+        hint="EXPLAIN shows price, noise and derivation without running the query.",
+        position=word.start + 1,
+    )
