@@ -63,6 +63,11 @@ class Twin:
         with self.admin() as connection:
             set_roles(connection, self.database, users, password)
 
+    def rebuild(self, catalog: Catalog) -> None:
+        """Hold another schema from now on; sessions on the old one should have ended."""
+        with self.admin() as connection:
+            ensure_built(connection, catalog)
+
     def stop(self) -> None:
         """Stop the server if it is our own; a database that was given stays as it is."""
         if isinstance(self._server, Cluster):

@@ -24,12 +24,17 @@ def _budget(engine: Engine, user: str) -> BudgetRow:
     spent, left = engine.ledger.spent(user), engine.ledger.remaining(user)
     limit = Price(spent.loss + left.loss, spent.delta + left.delta)
     default = accountant.price_of(accountant.policy.query_epsilon)
-    amounts = [(_epsilon(p, accountant), _rho(p, accountant), float(p.delta_value)) for p in (limit, spent, left)]
     return BudgetRow(
-        accountant.policy.accounting,
-        *(epsilon for epsilon, _, _ in amounts),
-        *(rho for _, rho, _ in amounts),
-        *(delta for _, _, delta in amounts),
+        accounting=accountant.policy.accounting,
+        limit_epsilon=_epsilon(limit, accountant),
+        spent_epsilon=_epsilon(spent, accountant),
+        left_epsilon=_epsilon(left, accountant),
+        limit_rho=_rho(limit, accountant),
+        spent_rho=_rho(spent, accountant),
+        left_rho=_rho(left, accountant),
+        limit_delta=float(limit.delta_value),
+        spent_delta=float(spent.delta_value),
+        left_delta=float(left.delta_value),
         queries_left=left.loss // default,
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dpsql.engine import Engine
-from dpsql.errors import Error, NotSupported, UnknownParameter
+from dpsql.errors import Error, NotSupported, SqlSyntaxError, UnknownParameter
 from dpsql.generate.query import Cancellation
 from dpsql.wire import asking, messages, render
 from dpsql.wire.asking import Question, Reply
@@ -35,15 +35,12 @@ class Host(Protocol):
     """What a connection needs of the server around it."""
 
     @property
-    def engine(self) -> Engine: ...
-
-    @property
     def declared(self) -> frozenset[str]:
         """The last parts of the names of all declared tables."""
         ...
 
-    async def work(self, job: Callable[[], Reply]) -> Reply:
-        """Run a job in a worker thread."""
+    async def work(self, job: Callable[[Engine], Reply]) -> Reply:
+        """Run a job with the engine, in a worker thread."""
         ...
 
     async def refresh_account(self, user: str) -> None:
@@ -395,21 +392,23 @@ class Relay:
             columns,
             names,
         )
-        engine, user = self._host.engine, self._user
         cancellation = Cancellation()
-        if statement.kind is Kind.EXPLAIN:
-            work = lambda: asking.explain(engine, user, question, as_json=statement.json)  # noqa: E731
-        else:
-            work = lambda: asking.answer(engine, user, question, cancellation)  # noqa: E731
+        is_plan, as_json = statement.kind is Kind.EXPLAIN, statement.json
+
+        def job(engine: Engine) -> Reply:
+            if is_plan:
+                return asking.explain(engine, self._user, question, as_json=as_json)
+            return asking.answer(engine, self._user, question, cancellation)
+
         try:
-            reply = await self._worked(work, cancellation)
+            reply = await self._worked(job, cancellation)
         except Error as error:
             raise _moved(error, statement.start) from None
         if statement.kind is Kind.WRAPPED:
             reply = replace(reply, sql=self._encoded(statement.before) + reply.sql + self._encoded(statement.behind))
         return replace(reply, notice=None) if quiet else reply
 
-    async def _worked(self, job: Callable[[], Reply], cancellation: Cancellation) -> Reply:
+    async def _worked(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
         """Wait for a job, and for everything else that may end it."""
         self._working = cancellation
         task = asyncio.ensure_future(self._host.work(job))
@@ -530,7 +529,7 @@ class Relay:
         types, _ = await self._described(b"S", self._encoded(name))
         arguments = _arguments(statement)
         if len(arguments) != len(types):
-            raise NotSupported(
+            raise SqlSyntaxError(
                 f'wrong number of parameters for prepared statement "{name}"',
                 detail=f"Expected {len(types)} parameters but got {len(arguments)}.",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,12 +28,13 @@ from dpsql.wire.twin_session import open_session
 WORKERS = 16  # queries that the engine works on at once
 LOGINS = 50  # connections that may be on their way in at once
 DRAIN_SECONDS = 10.0  # that statements have to end when the server does
+_POLL_SECONDS = 0.02
 
 _log = logging.getLogger("dpsql.wire")
 _MULTIPLE = b"cannot insert multiple commands into a prepared statement"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Connection:
     client: Client
     relay: Relay
@@ -52,6 +54,7 @@ class Server:
         self.type_names: dict[tuple[int, int], str] = {}
         self._connections: set[_Connection] = set()
         self._logins = 0
+        self._jobs: Counter[Engine] = Counter()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="dpsql-answer")
         self._admin_lock = threading.Lock()
         self._admin = twin.admin()
@@ -80,13 +83,28 @@ class Server:
             for connection in list(self._connections):
                 if connection.relay.is_idle:
                     self._dismiss(connection)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_POLL_SECONDS)
         for connection in list(self._connections):
             connection.relay.cancel()
             self._dismiss(connection)
         await asyncio.gather(*(c.task for c in self._connections), return_exceptions=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._admin.close()
+
+    async def reload(self, policy: Policy, engine: Engine, door: Door) -> None:
+        """Serve another policy of the same dataset. Connections stay unless what they see of it has changed."""
+        changed = engine.catalog.fingerprint != self.engine.catalog.fingerprint
+        for connection in list(self._connections):
+            if changed or connection.client.user not in policy.users:
+                self._dismiss(connection)
+        if changed:
+            await asyncio.to_thread(self.twin.rebuild, engine.catalog)
+        await asyncio.to_thread(self.twin.set_users, policy.users)
+        old, self.engine = self.engine, engine
+        self.policy, self.door, self.declared = policy, door, _last_names(engine)
+        while self._jobs[old]:  # a job under way still needs its ledger
+            await asyncio.sleep(_POLL_SECONDS)
+        old.close()
 
     def _dismiss(self, connection: _Connection) -> None:
         connection.link.show(messages.fatal("57P01", "terminating connection due to administrator command"))
@@ -191,8 +209,12 @@ class Server:
             if connection.link.pid == pid and connection.client.user == user:
                 connection.relay.cancel()
 
-    async def work(self, job: Callable[[], Reply]) -> Reply:
-        return await asyncio.get_running_loop().run_in_executor(self._workers, job)
+    async def work(self, job: Callable[[Engine], Reply]) -> Reply:
+        engine = self.engine
+        self._jobs[engine] += 1
+        future = asyncio.get_running_loop().run_in_executor(self._workers, job, engine)
+        future.add_done_callback(lambda _: self._jobs.subtract([engine]))
+        return await future
 
     async def refresh_account(self, user: str) -> None:
         await asyncio.get_running_loop().run_in_executor(
