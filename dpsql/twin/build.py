@@ -17,8 +17,8 @@ from dpsql.twin.roles import ensure_users_role, users_role
 from dpsql.twin.schema import schema_statements, search_path
 from dpsql.twin.system_catalogue import system_catalogue_statements
 
-# What an analyst may set for good with ALTER ROLE, besides PostgreSQL's own settings.
-SETTINGS = ("dpsql.epsilon", "dpsql.delta", "dpsql.margin", "dpsql.fresh")
+# What an analyst may set, also for good with ALTER ROLE, and what SHOW says before.
+SETTINGS = {"dpsql.epsilon": "default", "dpsql.delta": "default", "dpsql.fresh": "off"}
 
 _MARK = "dpsql twin "
 
@@ -77,8 +77,9 @@ def _statements(catalog: Catalog, database: str) -> Iterator[sql.Composed]:
     yield from schema_statements(catalog, users)
     yield from account_statements(users)
     yield sql.SQL(_REFUSE).format()
-    for setting in SETTINGS:
+    for setting, value in SETTINGS.items():
         yield sql.SQL("GRANT SET ON PARAMETER {} TO {}").format(sql.SQL(setting), users)
+        yield sql.SQL("ALTER DATABASE {} SET {} = {}").format(name, sql.SQL(setting), sql.Literal(value))
     path = sql.SQL(", ").join(map(sql.Identifier, ("$user", *search_path(catalog))))
     yield sql.SQL("ALTER DATABASE {} SET search_path = {}").format(name, path)
     yield from system_catalogue_statements()

@@ -90,6 +90,29 @@ END
 $body$
 """
 
+# A session whose query the engine works on is idle in the twin, which would ignore the signal. So the relay is told, by
+# a notice that it recognises; it checks that both sessions are of the same user.
+CANCEL_NOTICE = "DP001"
+_TELL_OF_CANCEL = """
+DO $body$
+BEGIN
+    IF to_regprocedure('pg_catalog.dpsql_real_pg_cancel_backend(integer)') IS NULL THEN
+        ALTER FUNCTION pg_catalog.pg_cancel_backend(integer) RENAME TO dpsql_real_pg_cancel_backend;
+        CREATE FUNCTION pg_catalog.pg_cancel_backend(pid integer) RETURNS boolean LANGUAGE plpgsql STRICT
+            SET client_min_messages = notice AS $function$
+        BEGIN
+            IF NOT pg_catalog.dpsql_real_pg_cancel_backend(pid) THEN
+                RETURN false;
+            END IF;
+            RAISE NOTICE USING ERRCODE = {notice}, MESSAGE = pid::text;
+            RETURN true;
+        END
+        $function$;
+    END IF;
+END
+$body$
+"""
+
 _REVOKE_FUNCTIONS = """
 DO $body$
 DECLARE
@@ -110,6 +133,7 @@ def system_catalogue_statements() -> Iterator[sql.Composed]:
     yield sql.SQL("SET LOCAL search_path = pg_catalog").format()
     yield sql.SQL(_RENAME_INQUIRIES).format(names=sql.Literal(list(_INQUIRIES)))
     yield sql.SQL(_RENAME_SESSIONS).format(names=sql.Literal(list(_SESSIONS)))
+    yield sql.SQL(_TELL_OF_CANCEL).format(notice=sql.Literal(CANCEL_NOTICE))
     yield sql.SQL(_REVOKE_FUNCTIONS).format(pattern=sql.Literal(f"^({'|'.join(_FORBIDDEN)})$"))
     # Neither functions nor DO: a loop would have no end, and a body is text that dpsql does not read.
     yield sql.SQL("REVOKE USAGE ON LANGUAGE sql, plpgsql FROM PUBLIC").format()

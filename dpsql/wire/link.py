@@ -7,14 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from dpsql.twin.system_catalogue import CANCEL_NOTICE
 from dpsql.wire import messages
 from dpsql.wire.messages import BadMessage, Framer, Message
 from dpsql.wire.owed import Owed
 
 MAX_ANSWER = 1 << 26  # bytes of one message of the twin
 CHUNK = 1 << 16
-# The SQLSTATE of the notice with which the twin says that a session asked for another's query to be cancelled.
-CANCEL_NOTICE = b"DP001"
 # Of an error that we raise in the twin, the client shall not see where in the twin it was raised.
 _INSIDES = (b"W", b"F", b"L", b"R")
 
@@ -137,7 +136,7 @@ class Link:
 
     def _notice(self, message: Message) -> None:
         found = messages.read_fields(message.body)
-        if found.get(b"C") == CANCEL_NOTICE:
+        if found.get(b"C") == CANCEL_NOTICE.encode():
             if (pid := found.get(b"M", b"")).isdigit():
                 self._on_cancel(int(pid))
         elif not (self._queue and self._queue[0].hidden):

@@ -410,6 +410,9 @@ class Relay:
 
     async def _worked(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
         """Wait for a job, and for everything else that may end it."""
+        # The twin's clock for statement_timeout stands still after an Execute, and starts with the next Parse.
+        self._hide(messages.close(b"S", HIDDEN))
+        self._hide(Parse(HIDDEN, b"", ()).message())
         self._working = cancellation
         task = asyncio.ensure_future(self._host.work(job))
         try:
