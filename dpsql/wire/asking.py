@@ -65,6 +65,13 @@ def explain(engine: Engine, user: str, question: Question, *, as_json: bool) -> 
     return Reply(render.rendering(question.columns, question.types, rows))
 
 
+def refuse(engine: Engine, user: str, text: str, refusal: Error) -> Reply:
+    """A statement that is refused by its form alone; the owner finds it in the log all the same."""
+    with suppress(Exception):
+        engine.ledger.refuse(user, text, refusal.sqlstate, refusal.message)
+    raise refusal.with_traceback(None)  # it is kept with the statement, and would gather tracebacks
+
+
 def _check_shape(outputs: Sequence[Output], columns: Sequence[Column]) -> None:
     if len(outputs) == len(columns):
         for output, column in zip(outputs, columns, strict=True):
@@ -118,10 +125,8 @@ def _decoded(value: object, oid: int) -> Value:
             return value if isinstance(value, bool | int | str) else str(value)
 
 
-def refusal(error: Exception) -> Error:
-    """The error as the client shall see it: a defect of ours says nothing of its insides."""
-    if isinstance(error, Error):
-        return error
+def defect(error: Exception) -> Error:
+    """A defect of ours, as the client shall see it: nothing of its insides."""
     return InternalError(
         f"the query could not be answered (log id {log_engine_error(error)})",
         hint="The owner finds the cause in the log under this id.",

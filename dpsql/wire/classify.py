@@ -6,9 +6,10 @@ empty tables, so what slips through is refused there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 
 from dpsql.errors import Error, NotSupported, PrivateRows, ReadOnly
 from dpsql.sql.mentions import mentioned_tables
@@ -16,7 +17,7 @@ from dpsql.wire.lexer import Sort, Token, statements, tokens
 
 
 class Kind(Enum):
-    PASS = auto()  # the twin's own
+    PASS = auto()  # the twin's text
     QUERY = auto()  # answered by the engine
     WRAPPED = auto()  # DECLARE … FOR query, COPY (query) TO, CREATE TEMP TABLE … AS query
     EXPLAIN = auto()
@@ -26,28 +27,44 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement, at its place in the text that the client sent."""
+    """One statement in the text that the client sent."""
 
     kind: Kind
-    text: str  # blanks up to its place, then the statement: positions stay those of the client's text
-    words: tuple[Token, ...] = ()
+    source: str  # the whole text
+    words: tuple[Token, ...]
     start: int = 0  # of the query inside
     end: int = 0  # of the query inside
     refusal: Error | None = None
     json: bool = False  # EXPLAIN (FORMAT JSON)
 
     @property
+    def text(self) -> str:
+        """Blanks up to its place, then the statement: positions stay those of the client's text."""
+        start = self.words[0].start
+        return " " * start + self.source[start : self.words[-1].end]
+
+    @property
+    def question(self) -> str:
+        """The query inside."""
+        return self.source[self.start : self.end]
+
+    @property
     def query(self) -> str:
         """The query inside, at its place."""
-        return " " * self.start + self.text[self.start : self.end]
+        return " " * self.start + self.question
 
     @property
     def before(self) -> str:
-        return self.text[: self.start].lstrip()
+        return self.source[self.words[0].start : self.start]
 
     @property
     def behind(self) -> str:
-        return self.text[self.end :]
+        return self.source[self.end : self.words[-1].end]
+
+    @property
+    def wants_no_rows(self) -> bool:
+        """CREATE TABLE … AS … WITH NO DATA."""
+        return self.first_word == "create" and self.behind.lower().split() == ["with", "no", "data"]
 
     @property
     def first_word(self) -> str:
@@ -80,27 +97,42 @@ _HARMLESS = frozenset(
 )
 
 
-def classify(text: str, declared: Collection[str], *, standard_strings: bool = True) -> list[Statement]:
+MAX_READ = 1 << 18  # characters of a text that is looked at word by word
+_CACHED = 500
+
+
+def classify(text: str, declared: frozenset[str], *, standard_strings: bool = True) -> tuple[Statement, ...]:
     """The statements of a text. `declared` holds the last parts of all declared tables' names."""
+    if len(text) <= MAX_READ:
+        return _classified(text, declared, standard_strings)
+    # Reading it would hold up everybody else; no query that is answered is nearly as long.
+    folded = text.lower()
+    word = Token(Sort.STRING, "", 0, len(text))
+    if 'u&"' not in folded and not any(name.lower() in folded for name in declared):
+        return (Statement(Kind.PASS, text, (word,)),)
+    refusal = NotSupported(f"a statement of more than {MAX_READ:,} characters must not name a declared table")
+    return (Statement(Kind.REFUSED, text, (word,), refusal=refusal),)
+
+
+@lru_cache(_CACHED)
+def _classified(text: str, declared: frozenset[str], standard_strings: bool) -> tuple[Statement, ...]:
     found = tokens(text, standard_strings=standard_strings)
-    return [_statement(text, part, declared, standard_strings) for part in statements(found)]
+    return tuple(_statement(text, part, declared, standard_strings) for part in statements(found))
 
 
-def _statement(text: str, words: list[Token], declared: Collection[str], standard_strings: bool) -> Statement:
-    start, end = words[0].start, words[-1].end
-    own = " " * start + text[start:end]
+def _statement(text: str, words: list[Token], declared: frozenset[str], standard_strings: bool) -> Statement:
     first = words[0]
     if first.is_word("execute"):
-        return Statement(Kind.EXECUTE, own, tuple(words))
+        return Statement(Kind.EXECUTE, text, tuple(words))
     if not any(word.is_name and word.text in declared for word in words) or first.is_word(*_HARMLESS):
-        return Statement(Kind.PASS, own, tuple(words))
+        return Statement(Kind.PASS, text, tuple(words))
     try:
-        return _protected(own, words, declared, standard_strings)
+        return _protected(text, words, declared, standard_strings)
     except Error as refusal:
-        return Statement(Kind.REFUSED, own, tuple(words), start, end, refusal)
+        return Statement(Kind.REFUSED, text, tuple(words), first.start, words[-1].end, refusal)
 
 
-def _protected(own: str, words: list[Token], declared: Collection[str], standard_strings: bool) -> Statement:
+def _protected(text: str, words: list[Token], declared: frozenset[str], standard_strings: bool) -> Statement:
     if not standard_strings and any(word.sort is Sort.STRING and "\\" in word.text for word in words):
         raise NotSupported(
             "a string with a backslash is not supported while standard_conforming_strings is off",
@@ -109,19 +141,19 @@ def _protected(own: str, words: list[Token], declared: Collection[str], standard
     first = words[0]
     start, end = first.start, words[-1].end
     if first.is_word(*_QUERIES) or first.text == "(":
-        names = mentioned_tables(own)
+        names = mentioned_tables(text[start:end])
         if names is not None and not any(name in declared for name in names):
-            return Statement(Kind.PASS, own, tuple(words))
-        return Statement(Kind.QUERY, own, tuple(words), start, end)
+            return Statement(Kind.PASS, text, tuple(words))
+        return Statement(Kind.QUERY, text, tuple(words), start, end)
     if first.is_word("explain"):
-        return _explain(own, words)
+        return _explain(text, words)
     if first.is_word("declare"):
         found = _behind(words, "for")
-        return _wrapped(own, words, found, None)
+        return _wrapped(text, words, found, None)
     if first.is_word("copy"):
-        return _copy(own, words)
+        return _copy(text, words)
     if first.is_word("create") and (found := _created_as(words)) is not None:
-        return _wrapped(own, words, found, _data_clause(words))
+        return _wrapped(text, words, found, _data_clause(words))
     raise ReadOnly(
         f"cannot execute {first.text.upper()} in a read-only transaction",
         hint="dpsql answers SELECT; it never changes data.",
@@ -140,21 +172,23 @@ def _behind(words: Sequence[Token], *wanted: str) -> int | None:
     return None
 
 
-def _wrapped(own: str, words: list[Token], first: int | None, last: int | None) -> Statement:
+def _wrapped(text: str, words: list[Token], first: int | None, last: int | None) -> Statement:
     if first is None or not (words[first].is_word(*_QUERIES) or words[first].text == "("):
         raise NotSupported("this statement holds no query that can be answered")
     end = words[-1].end if last is None else words[last - 1].end
-    return Statement(Kind.WRAPPED, own, tuple(words), words[first].start, end)
+    return Statement(Kind.WRAPPED, text, tuple(words), words[first].start, end)
 
 
-def _copy(own: str, words: list[Token]) -> Statement:
+def _copy(text: str, words: list[Token]) -> Statement:
     if len(words) > 1 and words[1].text == "(":
         depth = 0
         for number, word in enumerate(words[1:], 1):
             if word.sort is Sort.OPERATOR:
                 depth += (word.text == "(") - (word.text == ")")
             if depth == 0:
-                return Statement(Kind.WRAPPED, own, tuple(words), words[1].end, word.start) if number > 2 else _no(word)
+                return (
+                    Statement(Kind.WRAPPED, text, tuple(words), words[1].end, word.start) if number > 2 else _no(word)
+                )
     if _behind(words, "from") is not None and _behind(words, "to") is None:
         raise ReadOnly(
             "cannot execute COPY FROM in a read-only transaction",
@@ -166,10 +200,6 @@ def _copy(own: str, words: list[Token]) -> Statement:
         hint="Write COPY (SELECT …) TO with a query that aggregates.",
         position=words[0].start + 1,
     )
-
-
-def _no(word: Token) -> Statement:
-    raise NotSupported("this COPY holds no query", position=word.start + 1)
 
 
 def _created_as(words: list[Token]) -> int | None:
@@ -193,7 +223,7 @@ def _data_clause(words: list[Token]) -> int | None:
 _EXPLAIN_OPTIONS = frozenset("verbose costs settings generic_plan buffers wal timing summary memory serialize".split())
 
 
-def _explain(own: str, words: list[Token]) -> Statement:
+def _explain(text: str, words: list[Token]) -> Statement:
     at, json = 1, False
     if len(words) > 2 and words[1].text == "(" and not (words[2].is_word(*_QUERIES) or words[2].text == "("):
         end = next((n for n, word in enumerate(words) if n > 1 and word.text == ")"), len(words) - 1)
@@ -206,11 +236,11 @@ def _explain(own: str, words: list[Token]) -> Statement:
             at += 1
     if at >= len(words):
         raise NotSupported("this EXPLAIN holds no query")
-    return Statement(Kind.EXPLAIN, own, tuple(words), words[at].start, words[-1].end, json=json)
+    return Statement(Kind.EXPLAIN, text, tuple(words), words[at].start, words[-1].end, json=json)
 
 
 def _options(words: Sequence[Token]) -> bool:
-    """Whether the options ask for JSON. What concerns an engine's own plan changes nothing here."""
+    """Whether the options ask for JSON. What concerns an engine's text plan changes nothing here."""
     json = False
     option: list[Token] = []
     for word in [*words, None]:

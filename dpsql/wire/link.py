@@ -14,8 +14,6 @@ from dpsql.wire.owed import Owed
 
 MAX_ANSWER = 1 << 26  # bytes of one message of the twin
 CHUNK = 1 << 16
-# Of an error that we raise in the twin, the client shall not see where in the twin it was raised.
-_INSIDES = (b"W", b"F", b"L", b"R")
 
 
 class TwinGone(Exception):
@@ -187,12 +185,6 @@ class Link:
             self._queue.popleft()
             if front.on_ok is not None:
                 front.on_ok()
-
-
-def without_insides(message: Message) -> Message:
-    """An error that was raised for us, without where it was raised."""
-    found = messages.read_fields(message.body)
-    return messages.with_fields(message.kind, {k: v for k, v in found.items() if k not in _INSIDES})
 
 
 def _with_hint(message: Message) -> Message:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dpsql.wire.messages import Message
+from dpsql.wire.shown import Shown
 
 # The letters with which the answer to a message ends.
 ENDS = {
@@ -31,10 +32,10 @@ class Owed:
     hidden: bool = False  # the client did not send it and does not see its answer; errors it does see
     statement: bytes | None = None  # the statement that the message prepares
     portal: bytes | None = None  # the portal that the message binds or describes
-    on_ok: Callable[[], None] | None = None
+    on_ok: Callable[[], object] | None = None
     on_complete: list[Callable[[], None]] = field(default_factory=list)  # one for each statement of a Query
     gathered: list[Message] = field(default_factory=list)  # of a hidden answer
-    shown: Callable[[Message], list[Message]] | None = None  # what the client sees of a message of the answer
+    shown: Shown | None = None  # what the client sees of a message of the answer
     hides_ready: bool = False  # of a Query: more statements of the same string follow
     failed: bool = False
 

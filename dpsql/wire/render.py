@@ -85,7 +85,8 @@ def literal(text: str | None) -> str:
 
 
 def _escaped(character: re.Match[str]) -> str:
-    return "\\" + character[0] if character[0] in "\\'" else f"\\U{ord(character[0]):08X}"
+    # A quote is doubled: that a backslash before it escapes it can be forbidden by a setting.
+    return character[0] * 2 if character[0] in "\\'" else f"\\U{ord(character[0]):08X}"
 
 
 def _array(values: Sequence[Value]) -> str:

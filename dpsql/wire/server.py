@@ -156,7 +156,7 @@ class Server:
     ) -> Message | None:
         """Serve a client until either side ends; what is to be said at last."""
         link = Link(reader, writer, client.writer, lambda pid: self.cancel(client.user, pid))
-        relay = Relay(client.reader, client.writer, link, self, client.user)
+        relay = Relay(client.reader, link, self, client.user)
         task = asyncio.current_task()
         assert task is not None
         connection = _Connection(client, relay, link, task)
