@@ -182,13 +182,11 @@ def _wrapped(text: str, words: list[Token], first: int | None, last: int | None)
 def _copy(text: str, words: list[Token]) -> Statement:
     if len(words) > 1 and words[1].text == "(":
         depth = 0
-        for number, word in enumerate(words[1:], 1):
+        for word in words[1:]:
             if word.sort is Sort.OPERATOR:
                 depth += (word.text == "(") - (word.text == ")")
             if depth == 0:
-                return (
-                    Statement(Kind.WRAPPED, text, tuple(words), words[1].end, word.start) if number > 2 else _no(word)
-                )
+                return Statement(Kind.WRAPPED, text, tuple(words), words[1].end, word.start)
     if _behind(words, "from") is not None and _behind(words, "to") is None:
         raise ReadOnly(
             "cannot execute COPY FROM in a read-only transaction",
