@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dpsql.wire.classify import Statement
 from dpsql.wire.lexer import Sort, Token
 
@@ -22,8 +24,14 @@ def inside_prepare(statement: Statement) -> str | None:
     return None
 
 
-def arguments(statement: Statement) -> list[str]:
-    """The texts of the arguments in EXECUTE name (a, b)."""
+@dataclass(frozen=True, slots=True)
+class Argument:
+    start: int  # in the client's text
+    text: str
+
+
+def arguments(statement: Statement) -> list[Argument]:
+    """The arguments in EXECUTE name (a, b)."""
     inside = statement.words[3:-1]
     groups: list[list[Token]] = [[]] if inside else []
     depth = 0
@@ -34,4 +42,4 @@ def arguments(statement: Statement) -> list[str]:
                 groups.append([])
                 continue
         groups[-1].append(word)
-    return [statement.source[group[0].start : group[-1].end] for group in groups if group]
+    return [Argument(group[0].start, statement.source[group[0].start : group[-1].end]) for group in groups if group]

@@ -436,12 +436,13 @@ class Relay:
                 f'wrong number of parameters for prepared statement "{prepared.name_of(statement)}"',
                 detail=f"Expected {len(wanted)} parameters but got {len(arguments)}.",
             )
-        if not wanted:
-            return found, (), messages.NO_PARAMETERS
         names = await self._backstage.type_names([(number, -1) for number in wanted])
-        casts = [f"CAST(({a}) AS {type_})::pg_catalog.text" for a, type_ in zip(arguments, names, strict=True)]
-        sql = self._letters.encoded(f"SELECT {', '.join(casts)}")
-        return found, wanted, messages.text_parameters(await self._backstage.row(sql, types, parameters))
+        values: list[bytes | None] = []
+        for argument, type_name in zip(arguments, names, strict=True):
+            # One by one, each at its place in the client's text, where an error will point.
+            sql = f"{'SELECT':{argument.start - 1}}({argument.text})::{type_name}::pg_catalog.text"
+            values += await self._backstage.row(self._letters.encoded(sql), types, parameters)
+        return found, wanted, messages.text_parameters(values)
 
     def _target(self, statement: Statement) -> tuple[bytes, Statement] | None:
         """The statement that EXECUTE runs, if it is the engine's."""
