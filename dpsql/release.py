@@ -17,6 +17,7 @@ from dpsql.errors import BadSetting, MissingDeclaration, NotSupported, PrivateRo
 from dpsql.generate.bounding import Branch, Key, bounded_queries
 from dpsql.generate.dialect import DUCKDB, Dialect
 from dpsql.generate.relations import RelationWriter
+from dpsql.margins.trace import with_margins
 from dpsql.plan.inspect import free_fields, is_empty, source_of, stages_of
 from dpsql.plan.nodes import (
     Aggregate,
@@ -100,8 +101,11 @@ class Measurement:
 
     def margin(self, statistic: int) -> Fraction:
         """The 95 % margin of a noisy sum, in the units of the column."""
-        found = self.statistics[statistic]
-        return Fraction(math.ceil(Fraction(margin(self.noises[statistic]), found.factor))) * found.step
+        return self.steps(statistic) * self.statistics[statistic].step
+
+    def steps(self, statistic: int) -> int:
+        """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
+        return math.ceil(Fraction(margin(self.noises[statistic]), self.statistics[statistic].factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,7 @@ class Output:
     type: Type
     margin: Fraction | None  # 95 %, for counts and sums shown as they are
     ratio: bool  # made of several noisy sums
+    margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,7 @@ class Release:
 
     measurements: tuple[Measurement, ...]  # in the order in which they can run
     stages: tuple[Stage, ...]
-    sql: str  # the rest of the query, over noisy and public tables
+    sql: str  # the rest of the query, over noisy and public tables; behind the outputs, margins that differ by row
     outputs: tuple[Output, ...]
     public: Mapping[str, Table]  # the name of the loaded copy of each public table
     price: Price
@@ -173,9 +178,16 @@ class _Compiler:
     def compile(self, plan: Plan) -> Release:
         self._refuse_rows(plan)
         rest = self._cut(plan)
-        sql = self._write(rest)
         measurements = self._priced()
         outputs = tuple(self._output(field, rest, measurements) for field in rest.fields)
+        pairs = zip(rest.fields, outputs, strict=True)
+        wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
+        widths = {index: len(draft.keys) for index, draft in enumerate(self._drafts)}
+        wide, places = with_margins(rest, wanted, widths, self._ids)
+        outputs = tuple(
+            replace(output, margin_at=places.get(field.id)) for field, output in zip(rest.fields, outputs, strict=True)
+        )
+        sql = self._write(wide)
         price = sum((m.price for m in measurements), Price())
         return Release(measurements, tuple(self._stages), sql, outputs, self._tables, price, tuple(self._notes))
 
@@ -300,7 +312,9 @@ class _Compiler:
 
     def _write(self, plan: Plan) -> str:
         """SQL for the post-processing engine: noisy tables arrive as lists, in the order of their fields."""
-        used = {node.measurement: node for node in nodes(plan) if isinstance(node, Released)}
+        released = [node for node in nodes(plan) if isinstance(node, Released)]
+        # Some read the margins of the sums as well, in columns behind the others.
+        used = {node.measurement: node for node in sorted(released, key=lambda node: len(node.fields))}
         heads = []
         writer = RelationWriter(DUCKDB, private=False, public=self._public)
         for index, node in sorted(used.items()):
