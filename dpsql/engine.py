@@ -45,7 +45,7 @@ class Answer:
     table: ResultTable
     release: Release
     charged: Price  # what this user paid for it now
-    margins: list[list[int | float | None]]  # 95 %, for each value of the table that is a noisy number
+    margins: list[tuple[int | float | None, ...]]  # 95 %, for each value of the table that is a noisy number
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Engine:
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
         rows = [row[: len(names)] for row in wide]
-        margins = [[_margin(row, i, output) for i, output in enumerate(release.outputs)] for row in wide]
+        margins = [tuple(_margin(row, i, output) for i, output in enumerate(release.outputs)) for row in wide]
         return Answer(ResultTable(names, types, rows), release, charged, margins)
 
     def close(self) -> None:

@@ -156,8 +156,8 @@ def _moved(node: Scalar, atom: Atom, way: Op, known: Known) -> Scalar:
             return Case(taken, moved(last), DOUBLE) if taken else moved(last)
         case Call(op=Op.COALESCE, args=args):
             *others, last = args
-            taken = tuple((_not(_is_null(arg)), moved(arg)) for arg in others)
-            return Case(taken, moved(last), DOUBLE) if taken else moved(last)
+            present = tuple((_not(_is_null(arg)), moved(arg)) for arg in others)
+            return Case(present, moved(last), DOUBLE) if present else moved(last)
         case Call(op=Op.NULLIF, args=(arg, _)):
             return Case(((_is_null(node), Const(None, DOUBLE)),), moved(arg), DOUBLE)
         case Case(branches=branches, default=default):
@@ -250,8 +250,9 @@ def _is_linear(node: Scalar, known: Known) -> bool:
             return all(term.uniform for term in (known.get(field.id) or {}).values())
         case Call(op=Op.ADD | Op.SUB | Op.NEG | Op.CAST | Op.ROUND, args=args):
             return all(_is_linear(arg, known) for arg in args)
-        case Call(op=Op.MUL, args=(left, right)):
-            return (_is_constant(left) and _is_linear(right, known)) or (_is_constant(right) and _is_linear(left, known))
+        case Call(op=Op.MUL, args=args):
+            varying = [arg for arg in args if not _is_constant(arg)]
+            return len(varying) <= 1 and all(_is_linear(arg, known) for arg in varying)
         case Call(op=Op.DIV, args=(left, right)):
             return _is_constant(right) and _is_linear(left, known)
         case _:

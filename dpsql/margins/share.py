@@ -41,16 +41,16 @@ def _repeated(values: list[Scalar]) -> list[Scalar]:
 
 
 def _operations(value: Scalar) -> Iterator[Scalar]:
-    # Plans of subqueries are compared nowhere, so what holds one stays as it is.
-    return (
-        part
-        for part in walk(value)
-        if isinstance(part, Call | Case) and not any(isinstance(inner, Subquery) for inner in walk(part))
-    )
+    return filter(_is_comparable, walk(value))
+
+
+def _is_comparable(value: Scalar) -> bool:
+    """Operations, but for those with subqueries: each subquery is a question of its own."""
+    return isinstance(value, Call | Case) and not any(isinstance(part, Subquery) for part in walk(value))
 
 
 def _replaced(value: Scalar, names: Mapping[Scalar, Field]) -> Scalar:
-    if isinstance(value, Call | Case) and not any(isinstance(part, Subquery) for part in walk(value)) and value in names:
+    if _is_comparable(value) and value in names:
         return Ref(names[value])
     return rebuild(value, lambda part: _replaced(part, names))
 

@@ -7,7 +7,7 @@ squares. Where that would not be exact (products of joins, rows chosen by noise,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from dpsql.margins.errors import Atom, Errors, Known, Term, double, errors_of, is_noisy, margin
@@ -46,6 +46,8 @@ from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Type
 
 Items = list[tuple[Field, Scalar]]
 
+_NOTHING = Const(0.0, DOUBLE)
+
 
 @dataclass(frozen=True, slots=True)
 class Traced:
@@ -82,6 +84,10 @@ def with_margins(
 
 def _widened(plan: Plan, kept: tuple[Field, ...], items: Items) -> Project:
     return Project(plan, (*((field, Ref(field)) for field in kept), *items))
+
+
+def _origins(known: Known) -> set[object]:
+    return {atom.origin for errors in known.values() for atom in errors or ()}
 
 
 def _hidden(known: Known, fields: tuple[Field, ...]) -> tuple[Field, ...]:
@@ -149,9 +155,7 @@ class _Tracer:
         }
         return Traced(Released(plan.measurement, (*plan.fields, *margins)), known, True)
 
-    def _columns(
-        self, plan: Plan, items: tuple[tuple[Field, Scalar], ...], known: Known, separate: bool
-    ) -> Traced:
+    def _columns(self, plan: Plan, items: tuple[tuple[Field, Scalar], ...], known: Known, separate: bool) -> Traced:
         """A projection that holds every term in a column."""
         added: dict[Field, Scalar] = {}
         named: dict[int, Errors | None] = {}
@@ -160,7 +164,9 @@ class _Tracer:
             if errors is None:
                 named[field.id] = None
             elif errors:
-                named[field.id] = {atom: Term(self._column(term.value, added), term.uniform) for atom, term in errors.items()}
+                named[field.id] = {
+                    atom: Term(self._column(term.value, added), term.uniform) for atom, term in errors.items()
+                }
         return Traced(Project(plan, (*items, *added.items())), named, separate)
 
     def _column(self, value: Scalar, added: dict[Field, Scalar]) -> Ref:
@@ -178,34 +184,28 @@ class _Tracer:
         return self._windows.index(window)
 
     def _union(self, plan: SetOperation) -> Traced:
+        """Each error of either side gets a column; rows of the other side do not have it."""
         left, right = self.trace(plan.left), self.trace(plan.right)
+        one: Items = [(field, Ref(field)) for field in plan.left.fields]
+        other: Items = [(field, Ref(field)) for field in plan.right.fields]
         known: dict[int, Errors | None] = {}
-        sides: tuple[Items, Items] = ([], [])
         columns: list[Field] = []
-        origins: tuple[set[object], set[object]] = (set(), set())
-        for field, mine, other in zip(plan.fields, plan.left.fields, plan.right.fields, strict=True):
-            sides[0].append((mine, Ref(mine)))
-            sides[1].append((other, Ref(other)))
-        for field, mine, other in zip(plan.fields, plan.left.fields, plan.right.fields, strict=True):
-            errors = left.known.get(mine.id, {}), right.known.get(other.id, {})
-            if errors[0] is None or errors[1] is None:
+        for field, mine, its in zip(plan.fields, plan.left.fields, plan.right.fields, strict=True):
+            ours, theirs = left.known.get(mine.id, {}), right.known.get(its.id, {})
+            if ours is None or theirs is None:
                 known[field.id] = None
                 continue
             terms: dict[Atom, Term] = {}
-            for atom in dict.fromkeys((*errors[0], *errors[1])):
-                for side, its, origin in zip(sides, errors, origins, strict=True):
-                    value = its[atom].value if atom in its else Const(0.0, DOUBLE)
-                    side.append((self._field(), value))
-                    origin |= {atom.origin} & {each.origin for each in its}
+            for atom in dict.fromkeys((*ours, *theirs)):
+                one.append((self._field(), ours[atom].value if atom in ours else _NOTHING))
+                other.append((self._field(), theirs[atom].value if atom in theirs else _NOTHING))
                 columns.append(self._field())
                 terms[atom] = Term(Ref(columns[-1]), False)
             if terms:
                 known[field.id] = terms
-        if not columns:
-            return Traced(SetOperation(plan.kind, left.plan, right.plan, plan.fields), known, False)
-        separate = left.separate and right.separate and not origins[0] & origins[1]
-        parts = Project(left.plan, tuple(sides[0])), Project(right.plan, tuple(sides[1]))
-        return Traced(SetOperation(plan.kind, *parts, (*plan.fields, *columns)), known, separate)
+        separate = left.separate and right.separate and not _origins(left.known) & _origins(right.known)
+        sides = Project(left.plan, tuple(one)), Project(right.plan, tuple(other))
+        return Traced(SetOperation(plan.kind, *sides, (*plan.fields, *columns)), known, separate)
 
     # --- sums over cells ---
 
@@ -260,7 +260,11 @@ class _Tracer:
         known: dict[int, Errors | None] = dict(inner.known)
         added: list[tuple[Field, Windowed]] = []
         for field, call in plan.items:
-            places = [*call.partition, *(key.value for key in call.order), *(() if call.where is None else (call.where,))]
+            places = [
+                *call.partition,
+                *(key.value for key in call.order),
+                *(() if call.where is None else (call.where,)),
+            ]
             if not inner.separate or any(is_noisy(place, inner.known) for place in places):
                 known[field.id] = None
             elif any(is_noisy(arg, inner.known) for arg in call.args) and call.function != "count":
@@ -281,6 +285,7 @@ class _Tracer:
             return Ref(added[-1][0])
 
         terms: dict[Atom, Term] = {}
+        part: tuple[Hashable, ...]
         for atom, term in errors.items():
             match call.function:
                 case "sum" | "avg":
@@ -290,7 +295,7 @@ class _Tracer:
                     whole = not call.order and not call.frame and call.where is None
                     if whole:
                         less = Call(Op.SUB, (squares, _times(own, own)), DOUBLE)
-                        squares = Call(Op.GREATEST, (less, Const(0.0, DOUBLE)), DOUBLE)
+                        squares = Call(Op.GREATEST, (less, _NOTHING), DOUBLE)
                     others = _times(Call(Op.SIGN, (own,), DOUBLE), Call(Op.SQRT, (squares,), DOUBLE))
                     if call.function == "avg":
                         count = column("count", arg, type_=BIGINT)
@@ -305,7 +310,7 @@ class _Tracer:
                     terms[Atom(atom.origin, atom.relation, part)] = Term(_if_none(untold, others), False)
                 case "lag" | "lead" if isinstance(rest[0], Const) and isinstance(rest[0].value, int) and rest[0].value:
                     steps = rest[0].value if call.function == "lag" else -rest[0].value
-                    value = column(call.function, term.value, rest[0], Const(0.0, DOUBLE))
+                    value = column(call.function, term.value, rest[0], _NOTHING)
                     part = ("shift", self._number((call.partition, call.order)), steps, atom.part)
                     terms[Atom(atom.origin, atom.relation, part)] = Term(value, False)
                 case _:
