@@ -7,9 +7,10 @@ squares. Where that would not be exact (products of joins, rows chosen by noise,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
+from dpsql.errors import NotSupported
 from dpsql.margins.errors import Atom, Errors, Known, Term, double, errors_of, is_noisy, margin
 from dpsql.margins.share import with_subqueries_beside, without_repetition
 from dpsql.plan.nodes import (
@@ -28,6 +29,8 @@ from dpsql.plan.nodes import (
     SetOperation,
     Sort,
     Window,
+    nodes,
+    scalars,
 )
 from dpsql.plan.scalars import (
     Agg,
@@ -36,17 +39,22 @@ from dpsql.plan.scalars import (
     Case,
     Const,
     Field,
+    IntervalEnd,
     Op,
     Ref,
     Scalar,
     Windowed,
     both,
+    rebuild,
+    walk,
 )
+from dpsql.privacy.derive import INTERVAL_HINT
 from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Type
 
 Items = list[tuple[Field, Scalar]]
 
 _NOTHING = Const(0.0, DOUBLE)
+_END_HINT = "It can stand in the select list, in HAVING, WHERE and ORDER BY, around released numbers."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +76,10 @@ def with_margins(
     """
     traced = _Tracer(keys, ids).trace(plan)
     shown = {field.id: errors for field in wanted if (errors := traced.known.get(field.id))}
-    if not shown:
+    if not shown and not any(_ends(plan)):
         return plan, {}
+    for end in _ends(traced.plan):
+        raise NotSupported(f"{end.name} is not supported here", hint=_END_HINT, position=end.position)
     columns = {id_: Field(next(ids), "margin", DOUBLE) for id_ in shown}
     items: Items = [(columns[id_], margin(errors)) for id_, errors in shown.items()]
     fields = (*plan.fields, *columns.values())
@@ -80,6 +90,31 @@ def with_margins(
             return Sort(_widened(child, child.fields, items), sort_keys, limit, offset, fields), places
         case other:
             return _widened(other, plan.fields, items), places
+
+
+def _ends(plan: Plan) -> Iterator[IntervalEnd]:
+    values = (value for node in nodes(plan) for value in scalars(node))
+    return (part for value in values for part in walk(value) if isinstance(part, IntervalEnd))
+
+
+def _has_end(value: Scalar) -> bool:
+    return any(isinstance(part, IntervalEnd) for part in walk(value))
+
+
+def _with_ends(value: Scalar, known: Known) -> Scalar:
+    """The expression with intervals written out: the number less its margin, or more."""
+    if not isinstance(value, IntervalEnd):
+        return rebuild(value, lambda part: _with_ends(part, known))
+    errors = errors_of(value.arg, known)
+    if not is_noisy(value.arg, known):
+        raise NotSupported(f"{value.name} needs a noisy number", hint=INTERVAL_HINT, position=value.position)
+    if not errors:
+        raise NotSupported(
+            f"the margin of the argument of {value.name} cannot be told",
+            hint="Counts, sums, averages and arithmetic on those of one row have margins.",
+            position=value.position,
+        )
+    return Call(Op.ADD if value.high else Op.SUB, (double(value.arg), margin(errors)), DOUBLE)
 
 
 def _widened(plan: Plan, kept: tuple[Field, ...], items: Items) -> Project:
@@ -113,12 +148,17 @@ class _Tracer:
             case Filter(child=child, predicate=predicate):
                 inner = self.trace(child)
                 chosen = is_noisy(predicate, inner.known)
-                return Traced(Filter(inner.plan, predicate), inner.known, inner.separate and not chosen)
+                return Traced(
+                    Filter(inner.plan, _with_ends(predicate, inner.known)), inner.known, inner.separate and not chosen
+                )
             case Project():
                 beside = with_subqueries_beside(plan, self._keys)
                 traced = self.trace(beside.child)
-                for items in without_repetition(beside, self._ids):
-                    known = {field.id: errors_of(value, traced.known) for field, value in items}
+                ends = {field.id for field, value in beside.items if _has_end(value)}
+                written = Project(beside.child, tuple((f, _with_ends(v, traced.known)) for f, v in beside.items))
+                for items in without_repetition(written, self._ids):
+                    # The end of an interval has no interval of its own.
+                    known = {f.id: None if f.id in ends else errors_of(v, traced.known) for f, v in items}
                     traced = self._columns(traced.plan, items, known, traced.separate)
                 return traced
             case Aggregate():
@@ -142,7 +182,8 @@ class _Tracer:
                 cut = limit is not None or offset > 0
                 chosen = cut and any(is_noisy(key.value, inner.known) for key in keys)
                 wide = tuple(dict.fromkeys((*fields, *_hidden(inner.known, fields))))
-                ordered = Sort(inner.plan, keys, limit, offset, wide)
+                written_keys = tuple(replace(key, value=_with_ends(key.value, inner.known)) for key in keys)
+                ordered = Sort(inner.plan, written_keys, limit, offset, wide)
                 return Traced(ordered, inner.known, inner.separate and not chosen)
 
     def _released(self, plan: Released) -> Traced:

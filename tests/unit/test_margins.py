@@ -139,3 +139,49 @@ def test_margins_change_neither_rows_nor_their_order(cursor: dpsql.Cursor) -> No
     rows = cursor.execute(sql.format(mean)).fetchall()
     (_, first), (_, second) = rows
     assert isinstance(first, float) and isinstance(second, float) and first > second
+
+
+# --- the ends of the interval ---
+
+
+def test_the_ends_of_the_interval(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT dp_low(AVG(age)), AVG(age), DP_HIGH(AVG(age)), dp_low(COUNT(*)), COUNT(*) FROM people")
+    ((low, mean, high, fewest, count),) = cursor.fetchall()
+    ((of_low, of_mean, of_high, _, of_count),) = cursor.row_margins
+    assert isinstance(mean, float) and of_mean is not None and isinstance(count, int) and of_count is not None
+    assert (low, high, fewest) == (mean - of_mean, mean + of_mean, count - of_count)
+    assert of_low is of_high is None  # an end has no interval of its own
+
+
+def test_ends_choose_and_order_rows(cursor: dpsql.Cursor) -> None:
+    by_state = "SELECT state, AVG(age) FROM people GROUP BY state"
+    every = cursor.execute(by_state).fetchall()
+    low = {state: low for state, low in cursor.execute(by_state.replace("AVG(age)", "dp_low(AVG(age))")).fetchall()}
+    assert cursor.execute(f"{by_state} HAVING dp_high(AVG(age)) > 1000").fetchall() == []
+    assert cursor.execute(f"{by_state} HAVING dp_low(AVG(age)) < 1000").fetchall() == every
+    ordered = cursor.execute(f"{by_state} ORDER BY dp_low(AVG(age))").fetchall()
+    assert [low[state] for state, _ in ordered] == sorted(low.values())  # type: ignore[type-var]
+
+
+def test_a_stage_may_use_an_end(cursor: dpsql.Cursor) -> None:
+    older = "SELECT COUNT(*) FROM people WHERE age > (SELECT {}(AVG(age)) FROM people)"
+    cursor.execute("SET dpsql.epsilon = 10")
+    fewer, more = (cursor.execute(older.format(end)).fetchone() for end in ("dp_high", "dp_low"))
+    cursor.execute("RESET dpsql.epsilon")
+    assert fewer is not None and more is not None
+    assert isinstance(fewer[0], int) and isinstance(more[0], int) and fewer[0] <= more[0]
+
+
+# --- EXPLAIN ---
+
+
+def test_explain_gives_the_margin_of_an_average_at_a_thousand_rows(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT SUM(age), COUNT(age), AVG(age) FROM people")
+    assert cursor.margins is not None
+    of_sum, of_count, _ = cursor.margins
+    assert of_sum is not None and of_count is not None
+    widest = math.hypot(of_sum, 110 * of_count) / 1000
+    text = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age), STDDEV(age) * 2 AS wide FROM people GROUP BY state")
+    shown = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age) FROM people")
+    assert f'Averages (95 %): "avg" ±{widest:.4g} or less at n = 1,000 rows' in shown
+    assert 'Margins by row: "wide": made of noisy numbers' in text
