@@ -22,7 +22,7 @@ from dpsql.types import BOOLEAN, DOUBLE, Kind
 class Atom:
     """An error of one row that is independent of its other errors, so long as they are `compatible`.
 
-    `origin` names the noisy sum (or the rounding) it comes from, `relation` the table of cells, and `part` which
+    `origin` names the noisy sum (or the operation) it comes from, `relation` the table of cells, and `part` which
     cells: () is the row's own; ("rest", …) all others of a window; ("shift", …) that of another row.
     """
 
@@ -78,7 +78,10 @@ def errors_of(value: Scalar, known: Known) -> Errors | None:
     if not atoms or not compatible(atoms):
         return None
     uniform = _is_linear(value, known)
-    atoms |= dict.fromkeys(_rounding_atom(node) for node in walk(value) if _grain(node) and is_noisy(node, known))
+    own = [node for node in walk(value) if _has_own(node, known)]
+    if any(isinstance(part, Subquery) for node in own for part in walk(node)):
+        return None  # subqueries are compared nowhere
+    atoms |= dict.fromkeys(map(_own_atom, own))
     try:
         return {atom: Term(_half_way(value, atom, known), uniform) for atom in atoms}
     except _Untold:
@@ -108,9 +111,12 @@ def _apart(one: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> bool:
 
 def margin(errors: Errors) -> Scalar:
     """The 95 % margin of a value with these errors; NULL where one of them cannot be told, or nothing is noisy."""
+    return _call(Op.NULLIF, _size(errors), Const(0.0, DOUBLE))
+
+
+def _size(errors: Errors) -> Scalar:
     squares = [_call(Op.MUL, term.value, term.value) for term in errors.values()]
-    total = reduce(lambda left, right: _call(Op.ADD, left, right), squares)
-    return _call(Op.NULLIF, _call(Op.SQRT, total), Const(0.0, DOUBLE))
+    return _call(Op.SQRT, reduce(lambda left, right: _call(Op.ADD, left, right), squares))
 
 
 # --- one error at a time ---
@@ -140,15 +146,15 @@ def _moved(node: Scalar, atom: Atom, way: Op, known: Known) -> Scalar:
                 raise _Untold
             return _call(way, node, errors[atom].value) if atom in errors else double(node)
         case Call(op=Op.ADD | Op.SUB | Op.MUL | Op.NEG | Op.SQRT | Op.LN | Op.LOG10, args=args):
-            return Call(node.op, tuple(map(moved, args)), DOUBLE)
+            return _with_own(node, Call(node.op, tuple(map(moved, args)), DOUBLE), atom, way, known)
         case Call(op=Op.DIV, args=(left, right)):
             quotient = _call(Op.DIV, moved(left), _same_side(right, moved(right)) if is_noisy(right, known) else right)
-            return _rounded(node, quotient, atom, way)
+            return _with_own(node, quotient, atom, way, known)
         case Call(op=Op.ABS, args=(arg,)):
             positive = Call(Op.GE, (double(arg), Const(0.0, DOUBLE)), BOOLEAN)
             return Case(((positive, moved(arg)),), _call(Op.NEG, moved(arg)), DOUBLE)
         case Call(op=Op.ROUND | Op.TRUNC | Op.FLOOR | Op.CEIL | Op.CAST, args=(arg, *_)) if arg.type.is_numeric:
-            return _rounded(node, moved(arg), atom, way)
+            return _with_own(node, moved(arg), atom, way, known)
         case Call(op=Op.LEAST | Op.GREATEST, args=args):
             # An exact bound is left out: what it cuts off may be where the truth is.
             *others, last = [arg for arg in args if is_noisy(arg, known)]
@@ -191,18 +197,40 @@ def _is_clamp(node: Case, known: Known) -> bool:
     )
 
 
-# --- rounding is an error too ---
+# --- operations with errors of their own ---
 
 
-def _rounding_atom(node: Scalar) -> Atom:
-    return Atom(("rounding", id(node)), 0)
+def _own_atom(node: Scalar) -> Atom:
+    """The same for the same operation on the same columns, wherever it stands."""
+    return Atom(("operation", node), 0)
 
 
-def _rounded(node: Call, value: Scalar, atom: Atom, way: Op) -> Scalar:
-    grain = _grain(node)
-    if grain is None or atom != _rounding_atom(node):
+def _with_own(node: Call, value: Scalar, atom: Atom, way: Op, known: Known) -> Scalar:
+    if not _has_own(node, known) or atom != _own_atom(node):
         return value
-    return _call(way, value, Const(grain, DOUBLE))
+    return _call(way, value, _own_error(node, known))
+
+
+def _has_own(node: Scalar, known: Known) -> bool:
+    """Whether an operation adds an error to those of its arguments: it rounds, or multiplies errors with each other."""
+    return is_noisy(node, known) and (_is_product(node, known) or _grain(node) is not None)
+
+
+def _is_product(node: Scalar, known: Known) -> bool:
+    return isinstance(node, Call) and node.op is Op.MUL and all(is_noisy(arg, known) for arg in node.args)
+
+
+def _own_error(node: Call, known: Known) -> Scalar:
+    if not _is_product(node, known):
+        return Const(_grain(node), DOUBLE)
+    # What each error alone does to a product says nothing where both factors are near zero.
+    sizes = []
+    for arg in node.args:
+        errors = errors_of(arg, known)
+        if not errors:
+            raise _Untold
+        sizes.append(_size(errors))
+    return _call(Op.MUL, *sizes)
 
 
 def _grain(node: Scalar) -> float | None:
@@ -220,8 +248,8 @@ def _grain(node: Scalar) -> float | None:
             return 1.0
         case _:
             return None
-    has_grain = args[0].type.kind in (Kind.INTEGER, Kind.DECIMAL) and args[0].type.scale <= places
-    return None if has_grain else share * 10.0**-places
+    is_on_grid = args[0].type.kind in (Kind.INTEGER, Kind.DECIMAL) and args[0].type.scale <= places
+    return None if is_on_grid else share * 10.0**-places
 
 
 # --- pieces ---

@@ -126,6 +126,13 @@ def test_a_divisor_near_zero_has_no_margin(cursor: dpsql.Cursor) -> None:
     assert margin(cursor, "SELECT STDDEV(age) FROM people WHERE age = 3") is None
 
 
+def test_a_product_near_zero_is_not_certain(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT COUNT(*), (COUNT(*) - 600) * (COUNT(*) - 600) FROM people")
+    ((count, square),) = cursor.row_margins
+    assert count is not None and square is not None
+    assert square >= count**2
+
+
 def test_all_sets_of_a_rollup_have_margins(cursor: dpsql.Cursor) -> None:
     cursor.execute("SELECT state, AVG(age) FROM people GROUP BY ROLLUP (state) ORDER BY state")
     *states, every = [margins[1] for margins in cursor.row_margins]
