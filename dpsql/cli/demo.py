@@ -13,9 +13,8 @@ import click
 from dpsql.cli.report import describe, refusals
 from dpsql.cli.rows import bar, table
 from dpsql.cli.running import price_line, run
-from dpsql.display import Column, cell, mean_margin
+from dpsql.display import cell
 from dpsql.errors import Error
-from dpsql.types import DOUBLE
 
 if TYPE_CHECKING:
     from dpsql.dbapi import Connection, Row
@@ -108,7 +107,7 @@ class _Tour:
         run(self._cursor, sql)
         assert self._cursor.columns is not None
         self._rows = self._cursor.fetchall()
-        click.echo("\n".join(table(self._cursor.columns, self._rows, width=self._width)))
+        click.echo("\n".join(table(self._cursor.columns, self._rows, self._cursor.row_margins, width=self._width)))
         click.echo(price_line(self._cursor))
 
     def _refused(self, sql: str) -> None:
@@ -119,12 +118,9 @@ class _Tour:
             click.echo(describe(error, sql))
 
     def _interval(self) -> str:
-        assert self._cursor.margins is not None
-        ((mean, _, count),) = self._rows
-        _, of_sum, of_count = self._cursor.margins
-        assert isinstance(mean, float) and isinstance(count, int)
-        margin = mean_margin(mean, count, of_sum=of_sum, of_count=of_count)
-        shown = cell(mean, Column("mean_age", DOUBLE, margin))
+        assert self._cursor.columns is not None
+        (row,), (margins,) = self._rows, self._cursor.row_margins
+        shown = cell(row[0], self._cursor.columns[0], margins[0])
         return f"A mean is a noisy sum divided by a noisy count. Their margins give its own: {shown} years."
 
     def _keys(self, sql: str) -> str:

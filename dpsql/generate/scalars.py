@@ -21,6 +21,7 @@ from dpsql.plan.scalars import (
     Const,
     Field,
     InStage,
+    IntervalEnd,
     Op,
     Ref,
     Scalar,
@@ -97,7 +98,7 @@ class ScalarWriter:
                 if self._subquery is None:
                     raise InternalError("a subquery was left in a private expression")
                 return self._subquery(node)
-            case Aggregated() | Windowed():
+            case Aggregated() | Windowed() | IntervalEnd():
                 raise InternalError("an aggregate was left in a scalar")
             case _:
                 assert_never(node)

@@ -10,6 +10,7 @@ from dpsql.plan.scalars import (
     Case,
     Const,
     InStage,
+    IntervalEnd,
     Op,
     Ref,
     Scalar,
@@ -41,6 +42,8 @@ def scalar_text(node: Scalar) -> str:
             return "(subquery)"
         case Aggregated(function=function, args=args):
             return f"{function.value}({', '.join(map(scalar_text, args)) or '*'})"
+        case IntervalEnd(arg=arg):
+            return f"{node.name}({scalar_text(arg)})"
         case Windowed(function=function, args=args):
             return f"{function}({', '.join(map(scalar_text, args))}) OVER (…)"
         case Call(op=op, args=args, type=type_, option=option):

@@ -22,10 +22,11 @@ from dpsql.plan.nodes import (
     Sort,
     Window,
 )
-from dpsql.plan.scalars import Ref, Scalar, Subquery, walk
+from dpsql.plan.scalars import IntervalEnd, Ref, Scalar, Subquery, walk
 from dpsql.privacy.rules import relations
 from dpsql.privacy.stability import Derivation
 
+INTERVAL_HINT = "Write it around an aggregate of a private table, as in dp_low(AVG(age))."
 UNIT_HINT = "The unit may stand in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
 
 
@@ -116,7 +117,7 @@ def derive(plan: Plan, limit: int) -> Derivation:
 
 
 def check_scalar(value: Scalar) -> None:
-    """Refuse what has no place in a private expression: the unit's own value, and subqueries left over."""
+    """Refuse what has no place in a private expression: the unit's own value, noise, and subqueries left over."""
     for part in walk(value):
         if isinstance(part, Subquery):
             raise NotSupported(
@@ -124,6 +125,8 @@ def check_scalar(value: Scalar) -> None:
                 hint="Subqueries that return released values, and IN (SELECT unit …), are supported.",
                 position=part.position,
             )
+        if isinstance(part, IntervalEnd):
+            raise NotSupported(f"{part.name} needs a noisy number", hint=INTERVAL_HINT, position=part.position)
         if isinstance(part, Ref) and not part.field.readable:
             raise NotSupported(
                 f'the unit "{part.field.name}" cannot be used here', hint=UNIT_HINT, position=part.position

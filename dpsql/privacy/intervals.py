@@ -18,6 +18,7 @@ from dpsql.plan.scalars import (
     Case,
     Const,
     InStage,
+    IntervalEnd,
     Op,
     Ref,
     Scalar,
@@ -81,7 +82,7 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
             return _hull([interval(arg, facts) for arg in args if not _is_null(arg)])
         case Call(op=op, args=args):
             return _RULES[op](node, [interval(arg, facts) for arg in args])
-        case Subquery() | StageValue() | InStage() | Aggregated() | Windowed():
+        case Subquery() | StageValue() | InStage() | Aggregated() | Windowed() | IntervalEnd():
             return UNBOUNDED
 
 
