@@ -113,6 +113,16 @@ END
 $body$
 """
 
+# For the twin to know the type: the engine answers queries that use them.
+_INTERVAL_END = """
+CREATE OR REPLACE FUNCTION pg_catalog.{name}(double precision) RETURNS double precision LANGUAGE plpgsql STABLE AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '0A000', MESSAGE = {words},
+        HINT = 'Write it around an aggregate of a private table.';
+END
+$body$
+"""
+
 _REVOKE_FUNCTIONS = """
 DO $body$
 DECLARE
@@ -133,6 +143,9 @@ def system_catalogue_statements() -> Iterator[sql.Composed]:
     yield sql.SQL("SET LOCAL search_path = pg_catalog").format()
     yield sql.SQL(_RENAME_INQUIRIES).format(names=sql.Literal(list(_INQUIRIES)))
     yield sql.SQL(_RENAME_SESSIONS).format(names=sql.Literal(list(_SESSIONS)))
+    for name in ("dp_low", "dp_high"):
+        words = sql.Literal(f"{name} needs a noisy number")
+        yield sql.SQL(_INTERVAL_END).format(name=sql.Identifier(name), words=words)
     yield sql.SQL(_TELL_OF_CANCEL).format(notice=sql.Literal(CANCEL_NOTICE))
     yield sql.SQL(_REVOKE_FUNCTIONS).format(pattern=sql.Literal(f"^({'|'.join(_FORBIDDEN)})$"))
     # Neither functions nor DO: a loop would have no end, and a body is text that dpsql does not read.

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from fractions import Fraction
 
 from dpsql.engine import Answer, Engine
 from dpsql.errors import BadSetting, Cancelled, Error, InternalError, NotSupported
@@ -96,8 +97,21 @@ def _notice(session: Session, result: Answer) -> str | None:
     accountant = session.engine.accountant
     paid = price_text(result.charged, accountant)
     left = price_text(session.remaining(), accountant)
-    margins = [f'"{o.name}" ±{number_text(o.margin)}' for o in result.release.outputs if o.margin is not None]
+    margins = [
+        f'"{output.name}" {text}'
+        for number, output in enumerate(result.release.outputs)
+        if (text := _margin([row[number] for row in result.margins]))
+    ]
     return f"paid {paid}, left {left}" + (f"; margins (95 %): {', '.join(margins)}" if margins else "")
+
+
+def _margin(margins: Sequence[float | None]) -> str | None:
+    """The margins of a column, from its smallest to its largest."""
+    known = [margin for margin in margins if margin is not None]
+    if not known:
+        return None
+    least, most = (number_text(Fraction(margin)) for margin in (min(known), max(known)))
+    return f"±{least}" if least == most else f"±{least} to ±{most}"
 
 
 def decoded(values: Sequence[bytes | None], types: Sequence[int]) -> tuple[Value, ...]:
