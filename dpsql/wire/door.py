@@ -15,6 +15,7 @@ from dpsql.errors import (
     Error,
     InternalError,
     LoginRefused,
+    PolicyError,
     ProtocolViolation,
     UnknownDatabase,
     WrongPassword,
@@ -73,10 +74,19 @@ def open_door(policy: Policy, database: str, throttle: Throttle | None = None) -
         for user in policy.users.values()
         if user.password is not None and (verifier := Verifier.parse(user.password)) is not None
     }
+    state = state_folder(policy)
+    try:
+        secret = kept_secret(state / "login.secret", _SECRET_BYTES)
+        tls = open_tls(policy)
+    except OSError as error:
+        raise PolicyError(
+            f'the folder "{state}" cannot be used: {error.strerror}',
+            hint="Say in [server] where a server may keep its state: state = FOLDER.",
+        ) from None
     return Door(
         database=database,
-        verifiers=Verifiers(users, kept_secret(state_folder(policy) / "login.secret", _SECRET_BYTES)),
-        tls=open_tls(policy),
+        verifiers=Verifiers(users, secret),
+        tls=tls,
         tls_rule=policy.server.tls,
         login_timeout=policy.server.login_timeout,
         throttle=throttle or Throttle(),
@@ -139,14 +149,8 @@ class _Visit:
         )
 
     @property
-    def is_local(self) -> bool:
-        try:
-            address = ipaddress.ip_address(self.address)
-        except ValueError:
-            return self.address == _LOCAL
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return address.is_loopback
+    def must_encrypt(self) -> bool:
+        return self.door.tls_rule == "required" or (self.door.tls_rule == "remote" and not is_local(self.address))
 
     # --- the channel ---
 
@@ -202,7 +206,7 @@ class _Visit:
     # --- the end ---
 
     async def dismiss(self, refusal: Error | None) -> None:
-        """Say why, and close. What the client still sends is read: closing over unread bytes would tear up the answer."""
+        """Say why, and close. Unread bytes are read first: closing over them would tear up the answer."""
         if refusal is not None:
             _log.info("refused %s: %s", quoted(self.address), quoted(refusal.message))
         try:
@@ -226,6 +230,15 @@ def _address(writer: asyncio.StreamWriter) -> str:
     # Who has hung up already has no address any more, and is not taken for a local client.
     peer = writer.get_extra_info("peername")
     return str(peer[0]) if peer else "unknown"
+
+
+def is_local(address: str) -> bool:
+    """Whether what is sent to this address stays on this machine."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address == _LOCAL
+    return ((isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped) or parsed).is_loopback
 
 
 async def _something_waits(reader: asyncio.StreamReader) -> bool:
