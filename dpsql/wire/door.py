@@ -128,9 +128,7 @@ class _Visit:
         request = await self.opening()
         if isinstance(request, CancelCall):
             return request
-        if not self.tls and (
-            self.door.tls_rule == "required" or (self.door.tls_rule == "remote" and not self.is_local)
-        ):
+        if self.must_encrypt and not self.tls:
             raise LoginRefused("connection requires TLS", hint="Connect with sslmode=require.")
         self.writer.write(request.negotiation)
         await self.prove(request.user, deadline)
@@ -206,22 +204,28 @@ class _Visit:
     # --- the end ---
 
     async def dismiss(self, refusal: Error | None) -> None:
-        """Say why, and close. Unread bytes are read first: closing over them would tear up the answer."""
+        """Say why, and close."""
         if refusal is not None:
             _log.info("refused %s: %s", quoted(self.address), quoted(refusal.message))
         try:
             with suppress(OSError):
                 async with asyncio.timeout(_FAREWELL):
-                    if refusal is not None and not self.writer.is_closing():
-                        self.writer.write(startup.fatal(refusal))
-                        if self.writer.can_write_eof():
-                            self.writer.write_eof()
-                            while await self.reader.read(startup.LONGEST_STARTUP):
-                                pass
-                    self.writer.close()
-                    await self.writer.wait_closed()
+                    await self.say(refusal)
         finally:
             self.writer.transport.abort()
+
+    async def say(self, refusal: Error | None) -> None:
+        if self.writer.is_closing():
+            return
+        if refusal is not None:
+            self.writer.write(startup.fatal(refusal))
+            if self.writer.can_write_eof():
+                self.writer.write_eof()
+                # Closing over unread bytes would tear up the answer on its way.
+                while await self.reader.read(startup.LONGEST_STARTUP):
+                    pass
+        self.writer.close()
+        await self.writer.wait_closed()
 
 
 def _address(writer: asyncio.StreamWriter) -> str:

@@ -48,7 +48,7 @@ def test_our_own_names_this_machine_and_the_declared_host(tmp_path: Path) -> Non
 
 
 def test_a_lost_key_is_replaced_with_its_certificate(tmp_path: Path) -> None:
-    made, key = own_certificate(tmp_path, "localhost")
+    _, key = own_certificate(tmp_path, "localhost")
     key.unlink()
     load_tls(*own_certificate(tmp_path, "localhost"))
 
