@@ -21,6 +21,8 @@ from tests import toy
 from tests.wire import raw
 from tests.wire.hall import DATABASE, PASSWORD, READY, Hall, make_door, opened, own_tls, running, verifier
 
+WRONG = "wrong"
+
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -72,7 +74,7 @@ def test_the_right_password_opens(hall: Hall) -> None:
 
 @pytest.mark.parametrize("user", ["alice", "mallory", "jürgen", 'x"; DROP TABLE y'])
 def test_a_wrong_password_and_an_unknown_user_hear_the_same(hall: Hall, user: str) -> None:
-    assert f'FATAL:  password authentication failed for user "{user}"' in refused(hall, user=user, password="wrong")
+    assert f'FATAL:  password authentication failed for user "{user}"' in refused(hall, user=user, password=WRONG)
 
 
 def test_an_unknown_user_with_somebody_elses_password_is_refused(hall: Hall) -> None:
@@ -99,7 +101,7 @@ def test_asyncpg_comes_in_and_is_refused(hall: Hall, state: Path) -> None:
             connection = await asyncpg.connect(password=PASSWORD, ssl=channel, **where)
             connection.terminate()
             with pytest.raises(asyncpg.InvalidPasswordError):
-                await asyncpg.connect(password="wrong", ssl=channel, **where)
+                await asyncpg.connect(password=WRONG, ssl=channel, **where)
 
     asyncio.run(scenario())
 
@@ -132,7 +134,7 @@ def test_another_database_does_not_exist_but_only_for_those_who_are_in(hall: Hal
     assert f'FATAL:  database "postgres" does not exist\nHINT:  Connect to database "{DATABASE}".' in refused(
         hall, dbname="postgres"
     )
-    assert "password authentication failed" in refused(hall, dbname="postgres", password="wrong")
+    assert "password authentication failed" in refused(hall, dbname="postgres", password=WRONG)
 
 
 def test_newer_protocols_are_negotiated(hall: Hall) -> None:

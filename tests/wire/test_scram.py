@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -151,18 +153,18 @@ def test_an_extension_is_proven_too() -> None:
 )
 def test_no_bytes_break_the_exchange(message: bytes) -> None:
     for mechanism in (PLAIN, PLUS):
-        try:
-            answer = server(end_point=END_POINT).challenge(mechanism, message)
-        except Error as error:
-            assert error.sqlstate in ("08P01", "28000", "0A000")
-        else:
-            assert answer.startswith(b"r=")
+        answer = outcome(partial(server(end_point=END_POINT).challenge, mechanism, message))
+        assert answer in ("08P01", "28000", "0A000") or (isinstance(answer, bytes) and answer.startswith(b"r="))
+    verdict = outcome(partial(challenged().verdict, message))
+    assert verdict in ("08P01", "28000", None) or (verdict == SERVER_FINAL and message == CLIENT_FINAL)
+
+
+def outcome(step: Callable[[], bytes | None]) -> bytes | str | None:
+    """What a step answers, or the code of its refusal."""
     try:
-        verdict = challenged().verdict(message)
+        return step()
     except Error as error:
-        assert error.sqlstate in ("08P01", "28000")
-    else:
-        assert verdict is None or message == CLIENT_FINAL
+        return error.sqlstate
 
 
 @pytest.mark.parametrize(

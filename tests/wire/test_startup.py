@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -90,12 +91,8 @@ def test_what_is_wrong_is_refused(packet: bytes, refusal: type[Error], text: str
 
 @given(st.binary(min_size=4, max_size=60) | st.binary(max_size=60).map(lambda rest: body(3, 0, rest)))
 def test_no_bytes_break_the_parser(packet: bytes) -> None:
-    try:
-        found = parse_packet(packet)
-    except Error as error:
-        assert startup.fatal(error).startswith(b"E")
-    else:
-        assert isinstance(found, Encryption | CancelCall | Startup)
+    with suppress(Error):
+        assert isinstance(parse_packet(packet), Encryption | CancelCall | Startup)
 
 
 @given(st.binary(max_size=40))
