@@ -15,6 +15,7 @@ from dpsql.errors import (
     Error,
     InternalError,
     LoginRefused,
+    PolicyError,
     ProtocolViolation,
     UnknownDatabase,
     WrongPassword,
@@ -73,10 +74,19 @@ def open_door(policy: Policy, database: str, throttle: Throttle | None = None) -
         for user in policy.users.values()
         if user.password is not None and (verifier := Verifier.parse(user.password)) is not None
     }
+    state = state_folder(policy)
+    try:
+        secret = kept_secret(state / "login.secret", _SECRET_BYTES)
+        tls = open_tls(policy)
+    except OSError as error:
+        raise PolicyError(
+            f'the folder "{state}" cannot be used: {error.strerror}',
+            hint="Say in [server] where a server may keep its state: state = FOLDER.",
+        ) from None
     return Door(
         database=database,
-        verifiers=Verifiers(users, kept_secret(state_folder(policy) / "login.secret", _SECRET_BYTES)),
-        tls=open_tls(policy),
+        verifiers=Verifiers(users, secret),
+        tls=tls,
         tls_rule=policy.server.tls,
         login_timeout=policy.server.login_timeout,
         throttle=throttle or Throttle(),
@@ -118,9 +128,7 @@ class _Visit:
         request = await self.opening()
         if isinstance(request, CancelCall):
             return request
-        if not self.tls and (
-            self.door.tls_rule == "required" or (self.door.tls_rule == "remote" and not self.is_local)
-        ):
+        if self.must_encrypt and not self.tls:
             raise LoginRefused("connection requires TLS", hint="Connect with sslmode=require.")
         self.writer.write(request.negotiation)
         await self.prove(request.user, deadline)
@@ -139,14 +147,8 @@ class _Visit:
         )
 
     @property
-    def is_local(self) -> bool:
-        try:
-            address = ipaddress.ip_address(self.address)
-        except ValueError:
-            return self.address == _LOCAL
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return address.is_loopback
+    def must_encrypt(self) -> bool:
+        return self.door.tls_rule == "required" or (self.door.tls_rule == "remote" and not is_local(self.address))
 
     # --- the channel ---
 
@@ -202,22 +204,28 @@ class _Visit:
     # --- the end ---
 
     async def dismiss(self, refusal: Error | None) -> None:
-        """Say why, and close. What the client still sends is read: closing over unread bytes would tear up the answer."""
+        """Say why, and close."""
         if refusal is not None:
             _log.info("refused %s: %s", quoted(self.address), quoted(refusal.message))
         try:
             with suppress(OSError):
                 async with asyncio.timeout(_FAREWELL):
-                    if refusal is not None and not self.writer.is_closing():
-                        self.writer.write(startup.fatal(refusal))
-                        if self.writer.can_write_eof():
-                            self.writer.write_eof()
-                            while await self.reader.read(startup.LONGEST_STARTUP):
-                                pass
-                    self.writer.close()
-                    await self.writer.wait_closed()
+                    await self.say(refusal)
         finally:
             self.writer.transport.abort()
+
+    async def say(self, refusal: Error | None) -> None:
+        if self.writer.is_closing():
+            return
+        if refusal is not None:
+            self.writer.write(startup.fatal(refusal))
+            if self.writer.can_write_eof():
+                self.writer.write_eof()
+                # Closing over unread bytes would tear up the answer on its way.
+                while await self.reader.read(startup.LONGEST_STARTUP):
+                    pass
+        self.writer.close()
+        await self.writer.wait_closed()
 
 
 def _address(writer: asyncio.StreamWriter) -> str:
@@ -226,6 +234,15 @@ def _address(writer: asyncio.StreamWriter) -> str:
     # Who has hung up already has no address any more, and is not taken for a local client.
     peer = writer.get_extra_info("peername")
     return str(peer[0]) if peer else "unknown"
+
+
+def is_local(address: str) -> bool:
+    """Whether what is sent to this address stays on this machine."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address == _LOCAL
+    return ((isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped) or parsed).is_loopback
 
 
 async def _something_waits(reader: asyncio.StreamReader) -> bool:

@@ -1,5 +1,6 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677): both sides prove that they know, neither says, the password.
+"""SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677): both sides prove that they know the password.
 
+The password itself is never sent, and what the server keeps is not enough to log in with.
 Nothing here reads or writes a socket. What is refused, and with which code, is as in PostgreSQL.
 """
 

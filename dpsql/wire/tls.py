@@ -76,10 +76,8 @@ def _signed_by_itself(key: ec.EllipticCurvePrivateKey, host: str) -> x509.Certif
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dpsql")])
     now = datetime.now(UTC)
     names = dict.fromkeys(["localhost", "127.0.0.1", "::1", host, socket.gethostname()])
-    usage = dict.fromkeys(
-        "content_commitment key_encipherment data_encipherment key_agreement crl_sign encipher_only decipher_only".split(),
-        False,
-    )
+    unused = "content_commitment key_encipherment data_encipherment key_agreement crl_sign encipher_only decipher_only"
+    usage = dict.fromkeys(unused.split(), False)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return (
         x509.CertificateBuilder()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -56,16 +54,16 @@ READY = (
 )
 
 
-@dataclass
 class Hall:
-    port: int
-    outcomes: list[Outcome] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.port = 0
+        self.outcomes: list[Outcome] = []
 
 
 @asynccontextmanager
-async def opened(door: Door) -> AsyncIterator[Hall]:
-    """The server, in the running loop."""
-    hall = Hall(0)
+async def opened(door: Door, *, host: str = "127.0.0.1", path: Path | None = None) -> AsyncIterator[Hall]:
+    """The server, in the running loop, on a port or on a Unix socket."""
+    hall = Hall()
     failures: list[BaseException] = []
     guests: set[asyncio.Task[None]] = set()
 
@@ -86,10 +84,17 @@ async def opened(door: Door) -> AsyncIterator[Hall]:
             failures.append(error)
         finally:
             writer.close()
+            with suppress(OSError):
+                async with asyncio.timeout(1):
+                    await writer.wait_closed()
+            writer.transport.abort()
             guests.discard(task)
 
-    server = await asyncio.start_server(receive, "127.0.0.1", 0)
-    hall.port = server.sockets[0].getsockname()[1]
+    if path is None:
+        server = await asyncio.start_server(receive, host, 0)
+        hall.port = server.sockets[0].getsockname()[1]
+    else:
+        server = await asyncio.start_unix_server(receive, path)
     try:
         yield hall
     finally:
@@ -101,7 +106,7 @@ async def opened(door: Door) -> AsyncIterator[Hall]:
 
 
 @contextmanager
-def running(door: Door) -> Iterator[Hall]:
+def running(door: Door, *, host: str = "127.0.0.1") -> Iterator[Hall]:
     """The server in a thread of its own, for clients that block."""
     started = threading.Event()
     halls: list[Hall] = []
@@ -111,7 +116,7 @@ def running(door: Door) -> Iterator[Hall]:
         end = asyncio.Event()
         loop = asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(end.set))
-        async with opened(door) as hall:
+        async with opened(door, host=host) as hall:
             halls.append(hall)
             started.set()
             await end.wait()
@@ -134,9 +139,3 @@ def running(door: Door) -> Iterator[Hall]:
         stop[0]()
         thread.join()
         assert not errors, errors
-
-
-def connect(hall: Hall) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", hall.port))
-    connection.settimeout(30)  # a server that hangs fails the test instead of stopping it
-    return connection
