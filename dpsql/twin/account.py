@@ -46,7 +46,8 @@ class HistoryRow:
 _VIEWS = {
     "budget": (
         "What you may spend, have spent and have left.",
-        "accounting text, limit_epsilon double precision, spent_epsilon double precision, left_epsilon double precision, "
+        "accounting text, "
+        "limit_epsilon double precision, spent_epsilon double precision, left_epsilon double precision, "
         "limit_rho double precision, spent_rho double precision, left_rho double precision, "
         "limit_delta double precision, spent_delta double precision, left_delta double precision, queries_left bigint",
     ),
@@ -81,6 +82,7 @@ def refresh(
 ) -> None:
     """Replace the user's rows; None leaves those of that view as they are."""
     with connection.transaction():
+        connection.execute("SET LOCAL synchronous_commit = off")
         # Two sessions of one user may refresh at once; the rows must not double.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [user])
         for name, rows in (("budget", budget), ("history", history)):

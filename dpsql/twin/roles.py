@@ -16,7 +16,7 @@ _END_SECONDS = 10
 
 
 def users_role(database: str) -> str:
-    """The role that holds the rights of all users. Roles belong to a whole server, so it has the database in its name."""
+    """The role that holds the rights of all users. Roles belong to a whole server, hence the database in its name."""
     name = f"users_of_{database}"
     check_role(name, frozenset())
     return name

@@ -176,8 +176,8 @@ def _policy_statements(tables: list[TwinTable], users: sql.Identifier) -> Iterat
     """dpsql.policy: a row for each column an analyst may use."""
     yield sql.SQL(
         "CREATE TABLE dpsql_internal.policy ("
-        "table_schema text, table_name text, column_name text, data_type text, protection text, lower text, upper text, "
-        "step text, allowed_values text[], max_rows_per_unit integer, description text)"
+        "table_schema text, table_name text, column_name text, data_type text, protection text, "
+        "lower text, upper text, step text, allowed_values text[], max_rows_per_unit integer, description text)"
     ).format()
     for table in tables:
         for column in table.columns:
@@ -190,10 +190,6 @@ def _policy_statements(tables: list[TwinTable], users: sql.Identifier) -> Iterat
 
 def _policy_row(table: TwinTable, column: TwinColumn) -> list[str | int | list[str] | None]:
     declared = column.declared
-    if not table.table.is_private:
-        protection = "public"
-    else:
-        protection = "unit" if column.name == table.table.owner else "private"
     lower, upper, step, values = (
         (None, None, None, None)
         if declared is None
@@ -204,7 +200,7 @@ def _policy_row(table: TwinTable, column: TwinColumn) -> list[str | int | list[s
         table.name,
         column.name,
         type_name(column.type),
-        protection,
+        _protection(table.table, column.name),
         None if lower is None else bound_text(lower),
         None if upper is None else bound_text(upper),
         None if step is None else bound_text(step),
@@ -212,3 +208,9 @@ def _policy_row(table: TwinTable, column: TwinColumn) -> list[str | int | list[s
         table.table.max_rows_per_unit if table.table.is_private else None,
         column.words,
     ]
+
+
+def _protection(table: Table, column: str) -> str:
+    if not table.is_private:
+        return "public"
+    return "unit" if column == table.owner else "private"
