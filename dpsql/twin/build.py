@@ -13,6 +13,7 @@ from dpsql.errors import OperationalError
 from dpsql.policy.model import Catalog
 from dpsql.policy.problems import quoted
 from dpsql.twin.account import account_statements
+from dpsql.twin.names import KEPT_SCHEMA
 from dpsql.twin.roles import ensure_users_role, users_role
 from dpsql.twin.schema import schema_statements, search_path
 from dpsql.twin.system_catalogue import system_catalogue_statements
@@ -69,6 +70,7 @@ def _statements(catalog: Catalog, database: str) -> Iterator[sql.Composed]:
     users = sql.Identifier(users_role(database))
     name = sql.Identifier(database)
     yield sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(name)
+    yield sql.SQL("ALTER DATABASE {} RESET ALL").format(name)
     yield sql.SQL("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}").format(name, users)
     for schema in ("public", "dpsql", "dpsql_internal"):
         yield sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema))
@@ -102,7 +104,7 @@ def _user_schemas(connection: psycopg.Connection[TupleRow]) -> list[str]:
 
 
 def _drop_schemas(connection: psycopg.Connection[TupleRow]) -> None:
-    for schema in _user_schemas(connection):
+    for schema in set(_user_schemas(connection)) - {KEPT_SCHEMA}:
         connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
 
 

@@ -54,6 +54,11 @@ class Cluster:
 
     def __init__(self, state: Path) -> None:
         self._state = state.resolve() / "twin"
+        try:
+            # Before its permissions are looked at.
+            self._state.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OperationalError(f'the state folder "{state}" cannot be used: {error.strerror}') from None
         self._user = server_user()
         self._place = self._find_place()
         self._binaries: Binaries = find_binaries()
@@ -170,7 +175,6 @@ class Cluster:
         if self._owner_lock is not None:
             raise OperationalError("the twin is running already")
         try:
-            self._state.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._state / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise OperationalError(

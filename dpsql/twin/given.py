@@ -11,6 +11,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from dpsql.errors import OperationalError
+from dpsql.twin.names import KEPT_SCHEMA
 
 _OLDEST = 16
 
@@ -41,14 +42,16 @@ class GivenServer:
         return hmac.digest(self._secret.encode(), user.encode(), hashlib.sha256).hex()
 
     def read_secret(self, connection: psycopg.Connection[TupleRow]) -> None:
-        """The same for all proxies that share the twin; made with the twin."""
+        """The same for all proxies that share the twin, also when it is built again."""
+        schema, table = sql.Identifier(KEPT_SCHEMA), sql.Identifier(KEPT_SCHEMA, "secret")
         with connection.transaction():
-            connection.execute("CREATE TABLE IF NOT EXISTS dpsql_internal.secret (value text NOT NULL)")
-            connection.execute("LOCK TABLE dpsql_internal.secret")
-            row = connection.execute("SELECT value FROM dpsql_internal.secret").fetchone()
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('dpsql twin secret', 0))")
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
+            connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} (value text NOT NULL)").format(table))
+            row = connection.execute(sql.SQL("SELECT value FROM {}").format(table)).fetchone()
             if row is None:
                 row = (secrets.token_hex(32),)
-                connection.execute(sql.SQL("INSERT INTO dpsql_internal.secret VALUES ({})").format(sql.Literal(row[0])))
+                connection.execute(sql.SQL("INSERT INTO {} VALUES ({})").format(table, sql.Literal(row[0])))
         self._secret = row[0]
 
     def _check(self, connection: psycopg.Connection[TupleRow]) -> None:

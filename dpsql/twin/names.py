@@ -7,11 +7,12 @@ from dpsql.policy.problems import quoted
 
 OWN_SCHEMA = "dpsql"  # what analysts see of dpsql itself
 INTERNAL_SCHEMA = "dpsql_internal"  # what they do not
+KEPT_SCHEMA = "dpsql_kept"  # what is not built again with the rest
 
 _LONGEST = 63  # bytes; PostgreSQL cuts off the rest, and two names become one
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 _RESERVED_ROLES = frozenset({"public", "none"})
-_TAKEN_SCHEMAS = frozenset({OWN_SCHEMA, INTERNAL_SCHEMA, "information_schema"})
+_TAKEN_SCHEMAS = frozenset({OWN_SCHEMA, INTERNAL_SCHEMA, KEPT_SCHEMA, "information_schema"})
 
 
 def check_role(name: str, taken: frozenset[str]) -> None:

@@ -91,9 +91,7 @@ def _asked(function: str, *, columns: bool) -> list[str]:
     users = ["", "current_user, ", "'alice'::name, ", "(SELECT oid FROM pg_roles WHERE rolname = 'alice'), "]
     tables = ["""'"public"."people"'""", "'people'::regclass::oid"]
     fields = ["'age', ", "2::smallint, "] if columns else [""]
-    return [
-        f"SELECT {function}({user}{table}, {field}%s)" for user in users for table in tables for field in fields
-    ]
+    return [f"SELECT {function}({user}{table}, {field}%s)" for user in users for table in tables for field in fields]
 
 
 ASKED = [
@@ -169,7 +167,7 @@ def test_a_refusal_carries_all_its_parts(alice: Connection) -> None:
     for detail, hint in itertools.product((None, "A detail."), (None, "A hint, 100 %.")):
         result = alice.pgconn.exec_params(
             b"CALL dpsql.refuse($1, $2, $3, $4)",
-            [b"55000", b"no % such thing", *(part and part.encode() for part in (detail, hint))],
+            [b"55000", b"no % such thing", *(None if part is None else part.encode() for part in (detail, hint))],
         )
         found = [result.error_field(f) for f in (Field.SQLSTATE, Field.MESSAGE_PRIMARY)]
         assert found == [b"55000", b"no % such thing"]

@@ -185,7 +185,9 @@ def test_own_sessions_can_be_cancelled_by_number_and_others_not(twin: Twin) -> N
         outcome: list[str | None] = []
         sleeper = threading.Thread(target=lambda: outcome.append(sqlstate(second, "SELECT pg_sleep(60)")))
         sleeper.start()
-        sleeping = f"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid = {second.info.backend_pid}"
+        sleeping = (
+            f"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid = {second.info.backend_pid}"
+        )
         while value(first, sleeping) == 0:
             pass
         assert value(first, f"SELECT pg_cancel_backend({second.info.backend_pid})") is True
@@ -195,7 +197,9 @@ def test_own_sessions_can_be_cancelled_by_number_and_others_not(twin: Twin) -> N
 
 def test_nobody_but_dpsql_is_the_superuser(alice: Connection, admin: Connection) -> None:
     assert admin.info.user == ADMIN and admin.info.dbname == DATABASE and admin.autocommit
-    rows = alice.execute("SELECT rolname FROM pg_roles WHERE rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication")
+    rows = alice.execute(
+        "SELECT rolname FROM pg_roles WHERE rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication"
+    )
     assert rows.fetchall() == [(ADMIN,)]
     memberships = "SELECT count(*) FROM pg_auth_members WHERE member IN (SELECT oid FROM pg_roles WHERE rolcanlogin)"
     assert value(admin, f"{memberships} AND (set_option OR admin_option)") == 0
