@@ -115,7 +115,8 @@ $body$
 
 # For the twin to know the type: the engine answers queries that use them.
 _INTERVAL_END = """
-CREATE OR REPLACE FUNCTION pg_catalog.{name}(double precision) RETURNS double precision LANGUAGE plpgsql STABLE AS $body$
+CREATE OR REPLACE FUNCTION pg_catalog.{name}(double precision) RETURNS double precision LANGUAGE plpgsql STABLE
+AS $body$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = '0A000', MESSAGE = {words},
         HINT = 'Write it around an aggregate of a private table.';
