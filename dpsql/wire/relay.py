@@ -129,8 +129,12 @@ class Relay:
         return self._reading
 
     async def _handle(self, message: Message) -> None:
-        if self._link.copying_in:
-            self._copy_in(message)
+        if message.kind in b"cf":
+            self._link.end_copy()
+        elif self._link.copying_in:
+            # The twin ignores Flush and Sync while it reads data, so they must not be owed an answer.
+            if message.kind not in b"SH":
+                self._link.send(message)
             return
         if self._link.skipping and message.kind not in b"Sdcf":
             return
@@ -154,13 +158,6 @@ class Relay:
                 self._link.send(message, Owed(b"F"))
             case _:  # Flush and COPY data; the twin ends the session if it knows no such message
                 self._link.send(message)
-
-    def _copy_in(self, message: Message) -> None:
-        """The twin ignores Flush and Sync while it reads data, so they must not be owed an answer."""
-        if message.kind in b"cf":
-            self._link.copying_in = False
-        if message.kind not in b"SH":
-            self._link.send(message)
 
     # --- extended query ---
 
