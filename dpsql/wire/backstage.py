@@ -102,11 +102,16 @@ class Backstage:
 
     async def circumstances(self, types: Sequence[int], parameters: bytes) -> Circumstances:
         """The twin knows all of them: it has decoded the parameters, and it keeps the settings."""
-        items = [f"pg_catalog.to_jsonb(${number})::pg_catalog.text" for number in range(1, len(types) + 1)]
+        # In hexadecimal digits, so that client_encoding does not matter.
+        items = [
+            f"pg_catalog.encode(pg_catalog.convert_to(pg_catalog.to_jsonb(${number})::pg_catalog.text, 'UTF8'), 'hex')"
+            for number in range(1, len(types) + 1)
+        ]
         items += [f"pg_catalog.current_setting('dpsql.{name}', true)" for name in SETTINGS]
         items.append("pg_catalog.current_setting('client_min_messages')")
         row = await self.row(f"SELECT {', '.join(items)}".encode(), types, parameters)
-        values, texts, level = row[: len(types)], row[len(types) : -1], row[-1]
+        digits, texts, level = row[: len(types)], row[len(types) : -1], row[-1]
+        values = tuple(None if each is None else bytes.fromhex(each.decode("ascii")) for each in digits)
         settings = {
             name: text.decode(errors="replace") for name, text in zip(SETTINGS, texts, strict=True) if text is not None
         }

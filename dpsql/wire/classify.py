@@ -84,6 +84,10 @@ class Statement:
             for word, following in zip(self.words, self.words[1:], strict=False)
         )
 
+    @property
+    def reads_portal(self) -> bool:
+        return self.first_word in ("fetch", "move")
+
     def names(self, *names: str) -> bool:
         return any(word.is_name and word.text in names for word in self.words)
 

@@ -39,7 +39,6 @@ class Link:
         self.status = b"I"  # of the transaction, as the last ReadyForQuery said
         self.skipping = False  # the twin ignores everything until Sync
         self.copying_in = False  # the twin reads COPY data, and nothing else
-        self._copied_early = 0  # ends of COPY data that were sent before the twin asked for data
         self.closed = False
         self.pid: int | None = None
         self.secret = b""
@@ -79,12 +78,6 @@ class Link:
             raise TwinGone
         self._changed.clear()
         await self._changed.wait()
-
-    def end_copy(self) -> None:
-        """The client has sent CopyDone or CopyFail. It may do so without waiting for the twin to ask for data."""
-        if not self.copying_in:
-            self._copied_early += 1
-        self.copying_in = False
 
     def owes(self, test: Callable[[Owed], bool]) -> bool:
         return any(test(owed) for owed in self._queue)
@@ -169,8 +162,6 @@ class Link:
             self.show(message)
             return
         front = self._queue.popleft()
-        if not self._queue:
-            self._copied_early = 0  # what no COPY was waiting for, the twin has ignored
         if front.on_ok is not None:
             front.on_ok()
         if not (front.hidden or front.hides_ready):
@@ -181,9 +172,8 @@ class Link:
             self.show(message)
             return
         front = self._queue[0]
-        if message.kind == b"G":
-            self.copying_in = not self._copied_early
-            self._copied_early = max(0, self._copied_early - 1)
+        if message.kind in b"GW":
+            self.copying_in = True
         if message.kind in b"CI" and front.on_complete:
             front.on_complete.pop(0)()
         if front.hidden:

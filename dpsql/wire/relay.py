@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from dpsql.wire.lexer import Sort
 from dpsql.wire.link import CHUNK, Link, TwinGone
 from dpsql.wire.messages import Bind, Execute, Framer, Message, Named, Parse
 from dpsql.wire.owed import Owed
-from dpsql.wire.shown import described_as, refusing, renaming, replying
+from dpsql.wire.shown import Shown, described_as, refusing, renaming, replying
 
 MAX_MESSAGE = 1 << 24  # bytes of one message of a client
 MAX_PARTS = 200  # statements of one string that the engine has a part in
@@ -53,7 +54,7 @@ class Host(Protocol):
         """Let the views of the user's account show what the ledger holds now."""
         ...
 
-    async def is_grammatical(self, text: str) -> bool:
+    async def is_grammatical(self, text: str, *, standard_strings: bool) -> bool:
         """Whether PostgreSQL's grammar accepts a string of several statements."""
         ...
 
@@ -129,12 +130,8 @@ class Relay:
         return self._reading
 
     async def _handle(self, message: Message) -> None:
-        if message.kind in b"cf":
-            self._link.end_copy()
-        elif self._link.copying_in:
-            # The twin ignores Flush and Sync while it reads data, so they must not be owed an answer.
-            if message.kind not in b"SH":
-                self._link.send(message)
+        if self._link.copying_in:
+            await self._copy_in(message)
             return
         if self._link.skipping and message.kind not in b"Sdcf":
             return
@@ -158,6 +155,20 @@ class Relay:
                 self._link.send(message, Owed(b"F"))
             case _:  # Flush and COPY data; the twin ends the session if it knows no such message
                 self._link.send(message)
+
+    async def _copy_in(self, message: Message) -> None:
+        """The twin ignores Flush and Sync while it reads data, so they must not be owed an answer."""
+        if message.kind not in b"SH":
+            self._link.send(message)
+        if message.kind in b"cf":
+            self._link.copying_in = False
+            await self._copying_or_done()
+
+    async def _copying_or_done(self) -> None:
+        """Wait until the twin reads data or has answered: what the client sends next means another thing in each."""
+        self._link.send(messages.FLUSH)
+        while self._link.is_busy and not self._link.copying_in:
+            await self._link.change()
 
     # --- extended query ---
 
@@ -224,25 +235,32 @@ class Relay:
         if portal is None or portal.answered or not self._is_ours(portal.statement):
             await self._execute_on_twin(message, portal)
             return
+        try:
+            reply = await self._fill(name, portal)
+        except Error as error:
+            self._raise_in_portal(error)
+            return
+        shown = replying(None, self._notice(reply), is_plan=portal.statement.kind is Kind.EXPLAIN)
+        self._link.send(message, Owed(b"E", shown=shown, on_complete=[self._effect(portal.statement)]))
+
+    async def _fill(self, name: bytes, portal: _Portal) -> Reply:
+        """Ask the engine, and bind the portal to what it answers."""
         # The twin says whether the portal still is there.
         self._backstage.hide(messages.describe(b"P", name))
         await self._backstage.drained()
-        try:
-            reply = await self._reply(portal.statement, portal.described, portal.bind.parameters)
-        except Error as error:
-            self._backstage.prepare(self._raising(error))
-            self._backstage.bind()
-            self._link.send(Execute(backstage.NAME, 0).message(), Owed(b"E", shown=refusing(error)))
-            return
+        reply = await self._reply(portal.statement, portal.described, portal.bind.parameters)
         portal.answered = True
         if name:
             self._backstage.hide(messages.close(b"P", name))
         self._backstage.prepare(reply.sql)
-        rendered = Bind(name, backstage.NAME, messages.NO_PARAMETERS, portal.bind.results)
-        self._backstage.hide(rendered.message())
+        self._backstage.hide(Bind(name, backstage.NAME, messages.NO_PARAMETERS, portal.bind.results).message())
         self._backstage.forget()
-        is_plan = portal.statement.kind is Kind.EXPLAIN
-        self._link.send(message, Owed(b"E", shown=replying(None, self._notice(reply), is_plan=is_plan)))
+        return reply
+
+    def _raise_in_portal(self, error: Error) -> None:
+        self._backstage.prepare(self._raising(error))
+        self._backstage.bind()
+        self._link.send(Execute(backstage.NAME, 0).message(), Owed(b"E", shown=refusing(error)))
 
     async def _execute_on_twin(self, message: Message, portal: _Portal | None) -> None:
         owed = Owed(b"E")
@@ -250,27 +268,56 @@ class Relay:
             owed.on_complete = [self._effect(portal.statement)]
             if portal.statement.names(*_ACCOUNT):
                 await self._host.refresh_account(self._user)
+            try:
+                owed.shown = await self._fill_named(portal.statement)
+            except Error as error:
+                self._raise_in_portal(error)
+                return
         self._link.send(message, owed)
         if portal is not None and portal.statement.copies_in:
-            # What the client sends next is data, or Sync which the twin swallows: know first which.
-            self._link.send(messages.FLUSH)
-            while self._link.is_busy and not self._link.copying_in:
-                await self._link.change()
+            await self._copying_or_done()
+
+    def _unfilled(self, statement: Statement) -> list[tuple[bytes, _Portal]]:
+        """The portals that FETCH or MOVE would be the first to read."""
+        if not statement.reads_portal:
+            return []
+        names = {self._letters.encoded(word.text) for word in statement.words if word.is_name}
+        return [
+            (name, portal)
+            for name, portal in self._portals.items()
+            if name in names and not portal.answered and portal.statement.kind in (Kind.QUERY, Kind.REFUSED)
+        ]
+
+    async def _fill_named(self, statement: Statement) -> Shown | None:
+        """Fill what the statement reads; how its answer is then shown."""
+        shown = None
+        for name, portal in self._unfilled(statement):
+            try:
+                reply = await self._fill(name, portal)
+            except Error as error:
+                refusal = copy(error)
+                refusal.position = None  # it is one in another text
+                raise refusal from None
+            shown = replying(None, self._notice(reply), is_plan=False)
+        return shown
 
     # --- simple query ---
 
     async def _query(self, sql: bytes) -> None:
+        if self._link.is_busy:
+            # What is under way may change the settings under which this text is to be read.
+            await self._backstage.drained()
         text = self._letters.decoded(sql)
         parts = () if text is None else self._classify(text)
-        if any(part.kind is not Kind.PASS for part in parts):
-            await self._backstage.drained()
-        if not any(self._is_ours(part) for part in parts):
+        if not any(self._is_ours(part) or self._unfilled(part) for part in parts):
             if any(part.names(*_ACCOUNT) for part in parts):
                 await self._host.refresh_account(self._user)
             self._link.send(messages.query(sql), Owed(b"Q", on_complete=[self._effect(part) for part in parts]))
+            if any(part.copies_in for part in parts):
+                await self._copying_or_done()
         elif len(parts) == 1:
             await self._part(parts[0], last=True)
-        elif text is None or not await self._host.is_grammatical(text):
+        elif text is None or not await self._is_grammatical(text):
             self._link.send(messages.query(sql), Owed(b"Q"))  # the twin says what is wrong
         elif (refusal := _as_one_string(parts)) is not None:
             self._link.send(messages.query(self._raising(refusal)), Owed(b"Q", shown=refusing(refusal)))
@@ -297,23 +344,22 @@ class Relay:
         """One statement of a simple query; whether it succeeded is known only if it is not the last."""
         if part.names(*_ACCOUNT):
             await self._host.refresh_account(self._user)
-        owed = Owed(b"Q", hides_ready=not last)
-        if not self._is_ours(part):
-            owed.on_complete = [self._effect(part)]
-            sql = self._letters.encoded(part.text)
-        else:
-            try:
+        owed = Owed(b"Q", hides_ready=not last, on_complete=[self._effect(part)])
+        try:
+            if self._is_ours(part):
                 described, reply = await self._simple_reply(part)
                 is_plan = part.kind is Kind.EXPLAIN
                 sql, owed.shown = reply.sql, replying(described.columns, self._notice(reply), is_plan=is_plan)
-            except Error as error:
-                sql, owed.shown = self._raising(error), refusing(error)
-            except Skip:
-                # The error was shown; Sync ends what was begun.
-                self._link.skipping = False
-                self._link.send(messages.SYNC, Owed(b"S", hidden=not last))
-                await self._link.drain()
-                return False
+            else:
+                sql, owed.shown = self._letters.encoded(part.text), await self._fill_named(part)
+        except Error as error:
+            sql, owed.shown = self._raising(error), refusing(error)
+        except Skip:
+            # The error was shown; Sync ends what was begun.
+            self._link.skipping = False
+            self._link.send(messages.SYNC, Owed(b"S", hidden=not last))
+            await self._link.drain()
+            return False
         self._link.send(messages.query(sql), owed)
         if not last:
             await self._link.drain()
@@ -460,6 +506,11 @@ class Relay:
                 self._statements.pop(self._letters.encoded(last.text), None)
             elif statement.first_word in ("deallocate", "discard") and last.is_word("all"):
                 self._statements.clear()
+            elif statement.first_word == "close" and last.is_word("all"):
+                self._portals.clear()
+            elif statement.first_word in ("close", "declare"):
+                # The name is free, or a cursor's, whatever portal had it before.
+                self._portals.pop(self._letters.encoded(statement.words[1].text), None)
 
         return apply
 
@@ -472,6 +523,9 @@ class Relay:
 
     def _classify(self, text: str) -> tuple[Statement, ...]:
         return classify(text, self._host.declared, standard_strings=self._letters.standard_strings)
+
+    async def _is_grammatical(self, text: str) -> bool:
+        return await self._host.is_grammatical(text, standard_strings=self._letters.standard_strings)
 
     def _is_ours(self, statement: Statement) -> bool:
         if statement.kind is Kind.EXECUTE:
@@ -495,6 +549,7 @@ def _needs_care(statement: Statement) -> bool:
     """Whether a statement of the twin's own changes or uses something that is kept here."""
     return (
         statement.copies_in
+        or statement.reads_portal
         or statement.first_word in ("prepare", "deallocate", "discard")
         or statement.names(*_ACCOUNT)
     )

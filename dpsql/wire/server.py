@@ -6,12 +6,14 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import psycopg
 from psycopg.pq import ExecStatus
+from psycopg.rows import TupleRow
 
 from dpsql.engine import Engine
 from dpsql.policy.model import Policy, Table
@@ -217,17 +219,32 @@ class Server:
         return await future
 
     async def refresh_account(self, user: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(
-            self._workers, lambda: refresh_account(self._admin, self.engine, user)
-        )
-
-    async def is_grammatical(self, text: str) -> bool:
-        def ask() -> bool:
+        def refresh() -> None:
             with self._admin_lock:
+                refresh_account(self._admin, self.engine, user)
+
+        await asyncio.get_running_loop().run_in_executor(self._workers, refresh)
+
+    async def is_grammatical(self, text: str, *, standard_strings: bool) -> bool:
+        def ask() -> bool:
+            with self._admin_lock, _strings(self._admin, standard=standard_strings):
                 result = self._admin.pgconn.prepare(b"", text.encode())
                 return result.status != ExecStatus.FATAL_ERROR or _MULTIPLE in result.error_message
 
         return await asyncio.get_running_loop().run_in_executor(self._workers, ask)
+
+
+@contextmanager
+def _strings(connection: psycopg.Connection[TupleRow], *, standard: bool) -> Iterator[None]:
+    """Let a session read strings as the client's does."""
+    if standard:
+        yield
+        return
+    connection.execute("SET standard_conforming_strings = off")
+    try:
+        yield
+    finally:
+        connection.execute("RESET standard_conforming_strings")
 
 
 def _last_names(engine: Engine) -> frozenset[str]:
