@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--host", metavar="HOST", help="Where to listen; the policy's [server] or 127.0.0.1 otherwise.")
-@click.option("--port", metavar="PORT", type=click.IntRange(1, 65_535), help="The port to listen on.")
+@click.option(
+    "--port", metavar="PORT", type=click.IntRange(0, 65_535), help="The port to listen on; 0 takes one that is free."
+)
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def serve(host: str | None, port: int | None, policy: str) -> None:
     """Answer PostgreSQL clients: psql, JDBC, ODBC, pandas, Superset and the like.
@@ -30,9 +32,10 @@ def serve(host: str | None, port: int | None, policy: str) -> None:
       dpsql user add alice --epsilon 1
       dpsql serve
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    from dpsql.wire.logs import write_logs
     from dpsql.wire.serving import serve as run
 
+    write_logs(sys.stderr)
     with refusals():
         run(Path(policy), host=host, port=port, ready=_announce)
 
