@@ -31,7 +31,11 @@ def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
     The ledger lies beside the database, so that another policy on the same database spends from the same budget.
     A ledger elsewhere is only created on the owner's explicit word (`new_ledger`): a new one forgets what was spent.
     """
-    policy = load(path)
+    return open_engine(load(path), new_ledger=new_ledger)
+
+
+def open_engine(policy: Policy, *, new_ledger: bool = False) -> Engine:
+    """The same, of a policy that was read already."""
     backend = open_backend(policy)
     try:
         return build_engine(policy, backend, SystemSampler(), new_ledger=new_ledger)

@@ -74,6 +74,10 @@ class Verifier:
             return None
         return cls(int(found[1]), salt, stored_key, server_key)
 
+    def fits(self, password: str) -> bool:
+        """Whether it is the verifier of this password. As slow as a guess."""
+        return hmac.compare_digest(self.derived(password, self.salt, self.iterations).stored_key, self.stored_key)
+
     def __str__(self) -> str:
         """As PostgreSQL writes it."""
         salt, stored, server = (

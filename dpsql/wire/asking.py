@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
+from typing import Literal
 
 from dpsql.engine import Answer, Engine
 from dpsql.errors import BadSetting, Cancelled, Error, InternalError, NotSupported
 from dpsql.explain import number_text, price_text
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.query import Cancellation
+from dpsql.privacy.accounting import Price
 from dpsql.release import Output
 from dpsql.session import Session, SessionSettings
 from dpsql.types import Value
@@ -39,6 +41,8 @@ class Question:
 class Reply:
     sql: bytes  # a query whose answer are the rows
     notice: str | None = None
+    outcome: Literal["answered", "replayed", "explained"] = "answered"
+    price: Price = field(default_factory=Price)  # what was paid for it now
 
 
 def answer(engine: Engine, user: str, question: Question, cancellation: Cancellation) -> Reply:
@@ -54,7 +58,8 @@ def answer(engine: Engine, user: str, question: Question, cancellation: Cancella
     result = session.execute(question.text, question.parameters, cancellation)
     assert isinstance(result, Answer)
     sql = render.rendering(question.columns, question.types, result.table.rows)
-    return Reply(sql, _notice(session, result))
+    is_replay = bool(result.release.measurements) and result.charged == Price()
+    return Reply(sql, _notice(session, result), "replayed" if is_replay else "answered", result.charged)
 
 
 def explain(engine: Engine, user: str, question: Question, *, as_json: bool) -> Reply:
@@ -63,7 +68,7 @@ def explain(engine: Engine, user: str, question: Question, *, as_json: bool) -> 
     rows: list[tuple[Value, ...]] = [(line,) for line in lines]
     if as_json:
         rows = [(json.dumps([{"Plan": {"Node Type": "Private answer", "Output": lines}}], ensure_ascii=False),)]
-    return Reply(render.rendering(question.columns, question.types, rows))
+    return Reply(render.rendering(question.columns, question.types, rows), outcome="explained")
 
 
 def refuse(engine: Engine, user: str, text: str, refusal: Error) -> Reply:

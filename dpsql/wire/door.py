@@ -23,9 +23,9 @@ from dpsql.errors import (
 from dpsql.files import kept_secret
 from dpsql.passwords import Verifier
 from dpsql.policy.model import Policy, TlsRule
-from dpsql.policy.problems import quoted
 from dpsql.policy.server_reader import state_folder
 from dpsql.wire import startup
+from dpsql.wire.logs import note
 from dpsql.wire.scram import ScramServer
 from dpsql.wire.startup import CancelCall, Encryption, Startup
 from dpsql.wire.throttle import Throttle
@@ -121,6 +121,7 @@ class _Visit:
         self.reader = reader
         self.writer = writer
         self.door = door
+        self.user: str | None = None  # as claimed
         self.tls = False
         self.address = _address(writer)
 
@@ -128,6 +129,7 @@ class _Visit:
         request = await self.opening()
         if isinstance(request, CancelCall):
             return request
+        self.user = request.user
         if self.must_encrypt and not self.tls:
             raise LoginRefused("connection requires TLS", hint="Connect with sslmode=require.")
         self.writer.write(request.negotiation)
@@ -206,7 +208,7 @@ class _Visit:
     async def dismiss(self, refusal: Error | None) -> None:
         """Say why, and close."""
         if refusal is not None:
-            _log.info("refused %s: %s", quoted(self.address), quoted(refusal.message))
+            note("login_refused", user=self.user, address=self.address, tls=self.tls, sqlstate=refusal.sqlstate)
         try:
             with suppress(OSError):
                 async with asyncio.timeout(_FAREWELL):

@@ -40,6 +40,7 @@ class Link:
         self.skipping = False  # the twin ignores everything until Sync
         self.copying_in = False  # the twin reads COPY data, and nothing else
         self.closed = False
+        self.dismissed = False  # the twin has told the client why it ends the session
         self.pid: int | None = None
         self.secret = b""
         self.parameters: dict[str, str] = {}
@@ -145,6 +146,7 @@ class Link:
         front = self._queue[0] if self._queue else None
         if front is not None:
             front.failed = True
+        self.dismissed = messages.read_fields(message.body).get(b"V") in (b"FATAL", b"PANIC")
         message = _with_hint(message)
         for part in [message] if front is None or front.shown is None else front.shown(message):
             self.show(part)

@@ -46,8 +46,8 @@ class Host(Protocol):
         """Names of types by number and modifier, as far as they are known."""
         ...
 
-    async def work(self, job: Callable[[Engine], Reply]) -> Reply:
-        """Run a job with the engine, in a worker thread."""
+    async def work(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
+        """Run a job with the engine, in a worker thread; raises Cancelled if it was cancelled before it began."""
         ...
 
     async def refresh_account(self, user: str) -> None:
@@ -98,10 +98,15 @@ class Relay:
 
     async def run(self) -> None:
         """Serve the client until it leaves; raises BadMessage, ClientGone or TwinGone otherwise."""
-        while (message := await self._next()) is not None and message.kind != b"X":
-            with suppress(Skip):
-                await self._handle(message)
-            await self._link.sent()
+        try:
+            while (message := await self._next()) is not None and message.kind != b"X":
+                with suppress(Skip):
+                    await self._handle(message)
+                await self._link.sent()
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+                await asyncio.wait([self._reading])
 
     def cancel(self) -> bool:
         """Stop what the engine does for this client; False if it does nothing."""
@@ -413,13 +418,14 @@ class Relay:
         return reply if around.wants_notices else replace(reply, notice=None)
 
     async def _refused(self, statement: Statement, refusal: Error) -> None:
-        await self._host.work(lambda engine: asking.refuse(engine, self._user, statement.text.strip(), refusal))
+        text = statement.text.strip()
+        await self._host.work(lambda engine: asking.refuse(engine, self._user, text, refusal), Cancellation())
 
     async def _worked(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
         """Wait for a job, and for everything else that may end it."""
         self._backstage.start_clock()
         self._working = cancellation
-        task = asyncio.ensure_future(self._host.work(job))
+        task = asyncio.ensure_future(self._host.work(job, cancellation))
         try:
             while not task.done():
                 watched: set[asyncio.Future[bytes] | asyncio.Future[Reply]] = {task}

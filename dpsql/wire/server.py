@@ -1,39 +1,50 @@
-"""`dpsql serve`: listens, lets clients in, gives each a session on the twin, and ends in order."""
+"""The server: listens, lets clients in, gives each a session on the twin, and ends in order."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-
-import psycopg
-from psycopg.pq import ExecStatus
-from psycopg.rows import TupleRow
+from functools import partial
 
 from dpsql.engine import Engine
+from dpsql.errors import Error
+from dpsql.generate.query import Cancellation
 from dpsql.policy.model import Policy, Table
 from dpsql.twin import Twin
 from dpsql.wire import messages
 from dpsql.wire.account import refresh_account
 from dpsql.wire.asking import Reply
 from dpsql.wire.door import CancelCall, Client, Door, welcome
-from dpsql.wire.link import Link, TwinGone
+from dpsql.wire.link import CHUNK, Link, TwinGone
+from dpsql.wire.logs import note, warn
 from dpsql.wire.messages import BadMessage, Message
+from dpsql.wire.metrics import Gauge
+from dpsql.wire.own_session import OwnSession, answers, is_grammatical
 from dpsql.wire.relay import ClientGone, Relay
 from dpsql.wire.twin_session import open_session
+from dpsql.wire.workers import Workers
 
-WORKERS = 16  # queries that the engine works on at once
-LOGINS = 50  # connections that may be on their way in at once
 DRAIN_SECONDS = 10.0  # that statements have to end when the server does
-_POLL_SECONDS = 0.02
+_LOGINS = 50  # connections that may be on their way in, beyond those that could be let in
+_BACKLOG = 512  # connections that the system accepts ahead of us
+_END_SECONDS = 5.0  # that connections and jobs have to end once they are told to
+_FAREWELL_SECONDS = 1.0  # that a client has to read the last words
+_CHECK_SECONDS = 5.0  # that the twin and the ledger have to say that they are well
+_PAUSE = 0.02
 
 _log = logging.getLogger("dpsql.wire")
-_MULTIPLE = b"cannot insert multiple commands into a prepared statement"
+
+_TOO_MANY = messages.fatal("53300", "sorry, too many clients already")
+_SHUTTING_DOWN = messages.fatal("57P03", "the database system is shutting down")
+_DISMISSED = messages.fatal("57P01", "terminating connection due to administrator command")
+_NO_TWIN = messages.fatal("57P03", "the server cannot serve at the moment", hint="Try again soon.")
+_TWIN_LOST = messages.fatal("57P02", "the session was lost within the server", hint="Connect again.")
+_FAILED = messages.fatal("58000", "the server failed", hint="The owner finds the cause in the log.")
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +55,40 @@ class _Connection:
     task: asyncio.Task[None]
 
 
+class _Desk:
+    """What the relay of one connection needs of the server."""
+
+    def __init__(self, server: Server, user: str) -> None:
+        self._server = server
+        self._user = user
+        self.statements = 0
+
+    @property
+    def declared(self) -> frozenset[str]:
+        return self._server.declared
+
+    @property
+    def type_names(self) -> dict[tuple[int, int], str]:
+        return self._server.type_names
+
+    async def work(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
+        self.statements += 1
+        return await self._server.workers.run(self._server.engine, self._user, job, cancellation)
+
+    async def refresh_account(self, user: str) -> None:
+        engine = self._server.engine
+        await asyncio.to_thread(self._server.own.use, lambda twin: refresh_account(twin, engine, user))
+
+    async def is_grammatical(self, text: str, *, standard_strings: bool) -> bool:
+        ask = partial(is_grammatical, text=text, standard_strings=standard_strings)
+        return await asyncio.to_thread(self._server.own.use, ask)
+
+    def cancel(self, user: str, pid: int) -> None:
+        self._server.cancel(user, pid)
+
+
 class Server:
-    """One dataset behind one port. Everything here runs in the event loop unless it says otherwise."""
+    """One dataset behind one port. Everything here runs in the event loop."""
 
     def __init__(self, policy: Policy, engine: Engine, twin: Twin, door: Door) -> None:
         self.policy = policy
@@ -54,69 +97,102 @@ class Server:
         self.door = door
         self.declared = _last_names(engine)
         self.type_names: dict[tuple[int, int], str] = {}
+        self.workers = Workers()
+        self.own = OwnSession(twin)
+        self._began = time.time()
         self._connections: set[_Connection] = set()
+        self._visits: set[asyncio.Task[None]] = set()
         self._logins = 0
-        self._jobs: Counter[Engine] = Counter()
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="dpsql-answer")
-        self._admin_lock = threading.Lock()
-        self._admin = twin.admin()
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        self.port = policy.server.port
         self._stopping = False
+        self._open = asyncio.Event()  # new sessions may begin
+        self._open.set()
 
     # --- life ---
 
-    async def start(self) -> None:
-        server = self.policy.server
-        self._listener = await asyncio.start_server(self._accept, server.host, server.port)
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Listen. The sockets are the server's own from here on."""
+        self.port = sockets[0].getsockname()[1]
+        for each in sockets:
+            self._listeners.append(await asyncio.start_server(self._accept, sock=each, backlog=_BACKLOG))
 
-    @property
-    def port(self) -> int:
-        assert self._listener is not None
-        port: int = self._listener.sockets[0].getsockname()[1]
-        return port
-
-    async def stop(self) -> None:
-        """Let statements end, say goodbye, close everything."""
+    async def stop(self, at_once: asyncio.Event) -> None:
+        """Let statements end, say goodbye, close everything. `at_once` leaves out the first."""
         self._stopping = True
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
-        while self._connections and asyncio.get_running_loop().time() < deadline:
-            for connection in list(self._connections):
-                if connection.relay.is_idle:
-                    self._dismiss(connection)
-            await asyncio.sleep(_POLL_SECONDS)
-        for connection in list(self._connections):
-            connection.relay.cancel()
-            self._dismiss(connection)
-        await asyncio.gather(*(c.task for c in self._connections), return_exceptions=True)
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        self._admin.close()
+        ending: set[asyncio.Task[None]] = set()
+        while self._connections and not at_once.is_set() and asyncio.get_running_loop().time() < deadline:
+            ending |= self._dismiss([each for each in self._connections if each.relay.is_idle])
+            await asyncio.sleep(_PAUSE)
+        ending |= self._dismiss(self._connections)
+        await _ended(ending)
+        for visit in self._visits:
+            visit.cancel()
+        await _ended(self._visits)
+        await self.workers.finished(within=_END_SECONDS)
+        self.workers.stop()
+        await asyncio.to_thread(self.own.close)
 
-    async def reload(self, policy: Policy, engine: Engine, door: Door) -> None:
-        """Serve another policy of the same dataset. Connections stay unless what they see of it has changed."""
+    async def reload(self, policy: Policy, engine: Engine, door: Door) -> int:
+        """Serve another policy of the same dataset; how many connections ended.
+
+        They end if what they see of the dataset has changed, or if the user is gone. If this fails, the old policy
+        goes on.
+        """
         changed = engine.catalog.fingerprint != self.engine.catalog.fingerprint
-        for connection in list(self._connections):
-            if changed or connection.client.user not in policy.users:
-                self._dismiss(connection)
-        if changed:
-            await asyncio.to_thread(self.twin.rebuild, engine.catalog)
-        await asyncio.to_thread(self.twin.set_users, policy.users)
-        old, self.engine = self.engine, engine
-        self.policy, self.door, self.declared = policy, door, _last_names(engine)
-        while self._jobs[old]:  # a job under way still needs its ledger
-            await asyncio.sleep(_POLL_SECONDS)
-        old.close()
+        leaving = [each for each in self._connections if changed or each.client.user not in policy.users]
+        self._open.clear()
+        try:
+            await _ended(self._dismiss(leaving))
+            await self._rebuild(engine if changed else None, policy.users)
+            old, self.engine = self.engine, engine
+            self.policy, self.door, self.declared = policy, door, _last_names(engine)
+            self.type_names = {}
+        finally:
+            self._open.set()
+        await self.workers.finished(old)  # a job under way still needs its ledger
+        await asyncio.to_thread(old.close)
+        return len(leaving)
 
-    def _dismiss(self, connection: _Connection) -> None:
-        connection.link.show(messages.fatal("57P01", "terminating connection due to administrator command"))
-        connection.task.cancel()
+    async def _rebuild(self, engine: Engine | None, users: Collection[str]) -> None:
+        try:
+            await asyncio.to_thread(self.twin.set_users, users)
+            if engine is not None:
+                await asyncio.to_thread(self.twin.rebuild, engine.catalog)
+        except Exception:
+            await asyncio.to_thread(self.twin.rebuild, self.engine.catalog)
+            await asyncio.to_thread(self.twin.set_users, self.policy.users)
+            raise
+
+    def _dismiss(self, connections: Iterable[_Connection]) -> set[asyncio.Task[None]]:
+        """End connections, whatever they do; their tasks, which have still to say goodbye."""
+        tasks = set()
+        for connection in list(connections):
+            self._connections.discard(connection)
+            connection.link.show(_DISMISSED)
+            connection.task.cancel()
+            tasks.add(connection.task)
+        return tasks
 
     # --- connections ---
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._stopping or self._logins >= LOGINS:
-            writer.close()
+        task = asyncio.current_task()
+        assert task is not None
+        self._visits.add(task)
+        try:
+            await self._visit(reader, writer)
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        finally:
+            self._visits.discard(task)
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopping or self._logins >= self.policy.server.max_connections + _LOGINS:
+            await _say_goodbye(reader, writer, _SHUTTING_DOWN if self._stopping else _TOO_MANY)
             return
         self._logins += 1
         try:
@@ -128,37 +204,46 @@ class Server:
                 await self._cancel_call(visitor)
                 writer.close()
             case Client():
-                await self._serve(visitor)
+                note("login", user=visitor.user, address=visitor.address, tls=visitor.tls)
+                began, desk = time.monotonic(), _Desk(self, visitor.user)
+                try:
+                    farewell = await self._serve(visitor, desk)
+                    await _say_goodbye(visitor.reader, visitor.writer, farewell)
+                finally:
+                    note(
+                        "connection_ended",
+                        user=visitor.user,
+                        address=visitor.address,
+                        seconds=round(time.monotonic() - began, 3),
+                        statements=desk.statements,
+                    )
             case None:
                 pass
 
-    async def _serve(self, client: Client) -> None:
-        farewell: Message | None = None
-        if self._stopping:
-            farewell = messages.fatal("57P03", "the database system is shutting down")
-        elif len(self._connections) >= self.policy.server.max_connections:
-            farewell = messages.fatal("53300", "sorry, too many clients already")
-        else:
-            try:
-                reader, writer = await open_session(self.twin.address(client.user), client.parameters)
-            except Exception:
-                _log.exception("no session on the twin")
-                farewell = messages.fatal("57P03", "the server cannot serve at the moment", hint="Try again soon.")
-            else:
-                farewell = await self._relay(client, reader, writer)
-        if farewell is not None:
-            client.writer.write(farewell.encode())
-        with suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(1):
-                await client.writer.drain()
-        client.writer.close()
-
-    async def _relay(
-        self, client: Client, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Message | None:
+    async def _serve(self, client: Client, desk: _Desk) -> Message | None:
         """Serve a client until either side ends; what is to be said at last."""
+        await self._open.wait()
+        if self._stopping:
+            return _SHUTTING_DOWN
+        if client.user not in self.policy.users:  # any more
+            return _DISMISSED
+        if len(self._connections) >= self.policy.server.max_connections:
+            warn("connection_refused", user=client.user, sqlstate="53300")
+            return _TOO_MANY
+        try:
+            # In a thread: a twin that has died is started again.
+            address = await asyncio.to_thread(self.twin.address, client.user)
+            reader, writer = await open_session(address, client.parameters)
+        except (Error, OSError) as error:
+            warn("twin_lost", user=client.user, reason=_reason(error))
+            return _NO_TWIN
+        except Exception:
+            _log.exception("no session on the twin")
+            return _NO_TWIN
         link = Link(reader, writer, client.writer, lambda pid: self.cancel(client.user, pid))
-        relay = Relay(client.reader, link, self, client.user)
+        return await self._relay(client, link, Relay(client.reader, link, desk, client.user))
+
+    async def _relay(self, client: Client, link: Link, relay: Relay) -> Message | None:
         task = asyncio.current_task()
         assert task is not None
         connection = _Connection(client, relay, link, task)
@@ -169,82 +254,121 @@ class Server:
             await asyncio.wait({listening, running}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 running.result()
-            return None
+                return None
+            raise TwinGone
         except BadMessage as error:
             return messages.fatal("08P01", str(error))
-        except (ClientGone, TwinGone, ConnectionError, asyncio.CancelledError):
+        except TwinGone:
+            if link.dismissed or client.writer.is_closing():  # the twin has said why, or nobody listens
+                return None
+            warn("twin_lost", user=client.user)
+            return _TWIN_LOST
+        except (ClientGone, ConnectionError, asyncio.CancelledError):
             return None
         except Exception:
             _log.exception("a connection failed")
-            return messages.fatal("58000", "the server failed", hint="The owner finds the cause in the log.")
+            return _FAILED
         finally:
             self._connections.discard(connection)
+            is_busy = link.is_busy
             link.close()
             for side in (running, listening):
                 side.cancel()
             await asyncio.gather(running, listening, return_exceptions=True)
+            if is_busy:  # the twin would notice only when it has something to say
+                await self._cancel_on_twin(client.user, link)
 
-    async def _cancel_call(self, call: CancelCall) -> None:
-        """A cancel request goes to the engine if it works for that session, else to the twin; never to both."""
-        for connection in self._connections:
-            link = connection.link
-            if link.pid == call.pid and link.secret == call.secret:
-                if not connection.relay.cancel():
-                    await self._cancel_on_twin(connection.client.user, call)
-                return
-
-    async def _cancel_on_twin(self, user: str, call: CancelCall) -> None:
-        address = self.twin.address(user)
-        with suppress(OSError):
-            if address.path is not None:
-                _, writer = await asyncio.open_unix_connection(address.path)
-            else:
-                _, writer = await asyncio.open_connection(address.host, address.port)
-            writer.write(messages.cancel_request(call.pid, call.secret))
-            await writer.drain()
-            writer.close()
-
-    # --- what a relay needs ---
+    # --- cancelling ---
 
     def cancel(self, user: str, pid: int) -> None:
+        """Cancel what the engine does for a session of a user."""
         for connection in self._connections:
             if connection.link.pid == pid and connection.client.user == user:
                 connection.relay.cancel()
 
-    async def work(self, job: Callable[[Engine], Reply]) -> Reply:
-        engine = self.engine
-        self._jobs[engine] += 1
-        future = asyncio.get_running_loop().run_in_executor(self._workers, job, engine)
-        future.add_done_callback(lambda _: self._jobs.subtract([engine]))
-        return await future
+    async def _cancel_call(self, call: CancelCall) -> None:
+        """A cancel request goes to the engine if it works for that session, else to the twin; never to both."""
+        for connection in list(self._connections):
+            link = connection.link
+            if link.pid == call.pid and link.secret == call.secret:
+                if not connection.relay.cancel():
+                    await self._cancel_on_twin(connection.client.user, link)
+                return
 
-    async def refresh_account(self, user: str) -> None:
-        def refresh() -> None:
-            with self._admin_lock:
-                refresh_account(self._admin, self.engine, user)
+    async def _cancel_on_twin(self, user: str, link: Link) -> None:
+        if link.pid is None:
+            return
+        with suppress(OSError, Error):
+            address = await asyncio.to_thread(self.twin.address, user)
+            if address.path is not None:
+                _, writer = await asyncio.open_unix_connection(address.path)
+            else:
+                _, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(messages.cancel_request(link.pid, link.secret))
+            await writer.drain()
+            writer.close()
 
-        await asyncio.get_running_loop().run_in_executor(self._workers, refresh)
+    # --- how it is ---
 
-    async def is_grammatical(self, text: str, *, standard_strings: bool) -> bool:
-        def ask() -> bool:
-            with self._admin_lock, _strings(self._admin, standard=standard_strings):
-                result = self._admin.pgconn.prepare(b"", text.encode())
-                return result.status != ExecStatus.FATAL_ERROR or _MULTIPLE in result.error_message
+    async def problems(self) -> list[str]:
+        """What keeps the server from answering."""
+        if self._stopping:
+            return ["the server is shutting down"]
+        checks: dict[str, Callable[[], object]] = {
+            "the twin does not answer": lambda: self.own.use(answers),
+            "the ledger cannot be read": self.engine.ledger.spent,
+        }
+        found = []
+        for problem, check in checks.items():
+            try:
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await asyncio.to_thread(check)
+            except Exception:
+                found.append(problem)
+        return found
 
-        return await asyncio.get_running_loop().run_in_executor(self._workers, ask)
+    async def gauges(self) -> list[Gauge]:
+        accountant = self.engine.accountant
+        spent = await asyncio.to_thread(self.engine.ledger.spent)
+        return [
+            Gauge("dpsql_connections", "Clients that have a session.", len(self._connections)),
+            Gauge("dpsql_logins_under_way", "Clients on their way in.", self._logins),
+            Gauge("dpsql_statements_under_way", "Statements that the engine works on.", self.workers.busy),
+            Gauge(
+                "dpsql_epsilon_spent",
+                "What all answers ever given have cost.",
+                float(accountant.epsilon_of(spent.loss)),
+            ),
+            Gauge("dpsql_epsilon_limit", "What they may cost together.", float(accountant.policy.epsilon)),
+            Gauge("dpsql_start_time_seconds", "When the server was started, in Unix time.", self._began),
+        ]
 
 
-@contextmanager
-def _strings(connection: psycopg.Connection[TupleRow], *, standard: bool) -> Iterator[None]:
-    """Let a session read strings as the client's does."""
-    if standard:
-        yield
-        return
-    connection.execute("SET standard_conforming_strings = off")
+async def _say_goodbye(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, farewell: Message | None) -> None:
+    """Close a connection when the client has read what it was sent, if it does so soon."""
     try:
-        yield
-    finally:
-        connection.execute("RESET standard_conforming_strings")
+        async with asyncio.timeout(_FAREWELL_SECONDS):
+            if farewell is not None:
+                writer.write(farewell.encode())
+            # Closing over bytes that were not read would tear up what the client has still to read.
+            if writer.can_write_eof():
+                writer.write_eof()
+                while await reader.read(CHUNK):
+                    pass
+            writer.close()
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
+        writer.transport.abort()
+
+
+async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Wait for tasks that were told to end."""
+    if waiting := list(tasks):
+        await asyncio.wait(waiting, timeout=_END_SECONDS)
+
+
+def _reason(error: Error | OSError) -> str:
+    return error.message if isinstance(error, Error) else error.strerror or type(error).__name__
 
 
 def _last_names(engine: Engine) -> frozenset[str]:
