@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.wire.plain import Plain
 from tests.wire.connection import Address, Connection
+from tests.wire.plain import Plain
 from tests.wire.script import SCRIPTS, SETTINGS, Script, converse, read_file, written
 
 

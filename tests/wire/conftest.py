@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.plain import Plain
 from tests.wire.connection import Address
+from tests.wire.plain import Plain
 from tests.wire.served import Served
 
 

@@ -16,8 +16,8 @@ import duckdb
 from dpsql.passwords import Verifier
 from grammar_tests.lab import POLICIES
 from grammar_tests.toy_data import fill_clean
-from tests.wire.plain import DATABASE, USERS
 from tests.wire.connection import Address
+from tests.wire.plain import DATABASE, USERS
 
 PASSWORD = "correct horse"  # noqa: S105  (of made-up data)
 _ITERATIONS = 4_096  # the fewest that are allowed: a test connects often

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.plain import Plain
 from tests.wire.connection import Address, Connection
+from tests.wire.plain import Plain
 from tests.wire.script import SETTINGS, Event, Script, ScriptFile, converse, encode, read_all, written
 
 ALL = read_all()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.wire.clients.questions import COUNT, ENDLESS, REFUSED, STATES, TABLES, UNKNOWN_COLUMN
-from tests.wire.plain import program
 from tests.wire.connection import PATIENCE, Address
+from tests.wire.plain import program
 
 CSV = "state,n\nCA,9\nNY,9\nTX,8\n"
 
