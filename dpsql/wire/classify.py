@@ -6,12 +6,13 @@ empty tables, so what slips through is refused there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 
-from dpsql.errors import Error, NotSupported, PrivateRows, ReadOnly
+from dpsql.errors import Error, NotSupported, ReadOnly
 from dpsql.sql.mentions import mentioned_tables
 from dpsql.wire.lexer import Sort, Token, statements, tokens
 
@@ -103,19 +104,33 @@ _HARMLESS = frozenset(
 
 MAX_READ = 1 << 18  # characters of a text that is looked at word by word
 _CACHED = 500
+_KEPT = r"execute|prepare|deallocate|discard|declare|close|fetch|move|copy|alter|budget|history"
 
 
 def classify(text: str, declared: frozenset[str], *, standard_strings: bool = True) -> tuple[Statement, ...]:
-    """The statements of a text. `declared` holds the last parts of all declared tables' names."""
+    """The statements of a text; none if all of it is the twin's alone and changes nothing that the relay keeps.
+
+    `declared` holds the last parts of all declared tables' names.
+    """
+    names, words = _worth_reading(declared)
+    is_named = names.search(text) is not None
+    if not is_named and words.search(text) is None:
+        return ()  # most are of this sort: questions to a catalogue
     if len(text) <= MAX_READ:
         return _classified(text, declared, standard_strings)
+    if not is_named:
+        return ()
     # Reading it would hold up everybody else; no query that is answered is nearly as long.
-    folded = text.lower()
-    word = Token(Sort.STRING, "", 0, len(text))
-    if 'u&"' not in folded and not any(name.lower() in folded for name in declared):
-        return (Statement(Kind.PASS, text, (word,)),)
     refusal = NotSupported(f"a statement of more than {MAX_READ:,} characters must not name a declared table")
-    return (Statement(Kind.REFUSED, text, (word,), refusal=refusal),)
+    return (Statement(Kind.REFUSED, text, (Token(Sort.STRING, "", 0, len(text)),), refusal=refusal),)
+
+
+@lru_cache(8)
+def _worth_reading(declared: frozenset[str]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What a text must hold for its words to matter: a name, however it is written, or a word of the relay's own."""
+    spellings = {name for each in declared for name in (each, each.replace('"', '""'))}
+    names = "|".join([*map(re.escape, sorted(spellings)), 'u&"'])
+    return re.compile(names, re.IGNORECASE), re.compile(_KEPT, re.IGNORECASE)
 
 
 @lru_cache(_CACHED)
@@ -128,7 +143,7 @@ def _statement(text: str, words: list[Token], declared: frozenset[str], standard
     first = words[0]
     if first.is_word("execute"):
         return Statement(Kind.EXECUTE, text, tuple(words))
-    if not any(word.is_name and word.text in declared for word in words) or first.is_word(*_HARMLESS):
+    if not _changes_a_role(words) and (not _named(words, declared) or first.is_word(*_HARMLESS)):
         return Statement(Kind.PASS, text, tuple(words))
     try:
         return _protected(text, words, declared, standard_strings)
@@ -156,12 +171,26 @@ def _protected(text: str, words: list[Token], declared: frozenset[str], standard
         return _wrapped(text, words, found, None)
     if first.is_word("copy"):
         return _copy(text, words)
-    if first.is_word("create") and (found := _created_as(words)) is not None:
+    if first.is_word("create") and (found := _created_as(words)) is not None and not _named(words[:found], declared):
         return _wrapped(text, words, found, _data_clause(words))
     raise ReadOnly(
         f"cannot execute {first.text.upper()} in a read-only transaction",
         hint="dpsql answers SELECT; it never changes data.",
         position=start + 1,
+    )
+
+
+def _named(words: Sequence[Token], declared: frozenset[str]) -> bool:
+    return any(word.is_name and word.text in declared for word in words)
+
+
+def _changes_a_role(words: Sequence[Token]) -> bool:
+    """ALTER ROLE of anything but a setting: names and passwords of users are the policy's."""
+    return (
+        len(words) > 1
+        and words[0].is_word("alter")
+        and words[1].is_word("role", "user")
+        and not any(word.is_word("set", "reset") for word in words)
     )
 
 
@@ -197,11 +226,23 @@ def _copy(text: str, words: list[Token]) -> Statement:
             hint="dpsql answers SELECT; it never changes data.",
             position=words[0].start + 1,
         )
-    raise PrivateRows(
-        "COPY of a declared table would return its rows",
-        hint="Write COPY (SELECT …) TO with a query that aggregates.",
-        position=words[0].start + 1,
-    )
+    return _copy_of_table(text, words)
+
+
+def _copy_of_table(text: str, words: list[Token]) -> Statement:
+    """COPY table (columns) TO … is COPY (SELECT columns FROM table) TO …: the engine says whether rows may be shown."""
+    to = _behind(words, "to")
+    if to is None:
+        raise NotSupported("this COPY cannot be read")
+    named = words[1 : to - 1]
+    opening = next((number for number, word in enumerate(named) if word.text == "("), len(named))
+    columns = text[named[opening].end : named[-1].start] if opening < len(named) else "*"
+    if opening == 0:
+        raise NotSupported("this COPY names no table")
+    table = text[named[0].start : named[opening - 1].end]
+    query = f"SELECT {columns} FROM {table}"
+    source = f"COPY ({query}) {text[words[to - 1].start : words[-1].end]}"
+    return Statement(Kind.WRAPPED, source, tuple(tokens(source)), 6, 6 + len(query))
 
 
 def _created_as(words: list[Token]) -> int | None:

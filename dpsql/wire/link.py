@@ -10,6 +10,7 @@ from contextlib import suppress
 from dpsql.twin.system_catalogue import CANCEL_NOTICE
 from dpsql.wire import messages
 from dpsql.wire.messages import BadMessage, Framer, Message
+from dpsql.wire.outbox import Outbox
 from dpsql.wire.owed import Owed
 
 MAX_ANSWER = 1 << 26  # bytes of one message of the twin
@@ -32,7 +33,8 @@ class Link:
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._client = client
+        self._to_twin = Outbox(writer)
+        self._to_client = Outbox(client)
         self._on_cancel = on_cancel
         self._queue: deque[Owed] = deque()
         self._changed = asyncio.Event()
@@ -53,13 +55,13 @@ class Link:
             raise TwinGone
         if owed is not None:
             self._queue.append(owed)
-        self._writer.write(message.encode())
+        self._to_twin.put(message.encode())
         return owed
 
     async def sent(self) -> None:
         """Wait until the twin has room for more."""
         with suppress(ConnectionError):
-            await self._writer.drain()
+            await self._to_twin.drain()
 
     async def drain(self) -> bool:
         """Wait until the twin owes nothing; False if it will answer nothing more before Sync."""
@@ -90,6 +92,7 @@ class Link:
     def close(self) -> None:
         self.closed = True
         self._changed.set()
+        self._to_client.flush()
         self._writer.close()
 
     # --- from the twin ---
@@ -103,7 +106,7 @@ class Link:
                 while (message := framer.next()) is not None:
                     self._take(message)
                 self._changed.set()
-                await self._client.drain()
+                await self._to_client.drain()
         except (ConnectionError, BadMessage):
             pass
         finally:
@@ -111,7 +114,7 @@ class Link:
             self._changed.set()
 
     def show(self, message: Message) -> None:
-        self._client.write(message.encode())
+        self._to_client.put(message.encode())
 
     def _take(self, message: Message) -> None:
         match message.kind:

@@ -26,7 +26,8 @@ def _bound(addresses: dict[tuple[int, str | int], None], port: int) -> list[sock
     missing: OSError | None = None
     with ExitStack() as on_failure:
         for family, address in addresses:
-            made = on_failure.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            # The protocol is named because asyncio switches Nagle's delay off only where it is.
+            made = on_failure.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

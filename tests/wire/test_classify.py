@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpsql.wire.classify import Kind, Statement, classify
+from dpsql.wire.classify import MAX_READ, Kind, Statement, classify
 
 DECLARED = frozenset(("people", "visits"))
 
@@ -36,10 +36,11 @@ def _only(sql: str) -> Statement:
         "totally not SQL",
         "CREATE TEMP TABLE mine (a int)",
         "COPY mine FROM STDIN",
+        "ALTER ROLE alice SET dpsql.epsilon = 0.5",
     ],
 )
 def test_for_the_twin(sql: str) -> None:
-    assert _only(sql).kind is Kind.PASS
+    assert all(statement.kind is Kind.PASS for statement in classify(sql, DECLARED))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,32 @@ def test_a_query_inside_another_statement(sql: str, inner: str, before: str, beh
     assert statement.behind == behind
 
 
+@pytest.mark.parametrize(
+    ("sql", "read_as"),
+    [
+        ("COPY people TO STDOUT", "COPY (SELECT * FROM people) TO STDOUT"),
+        (
+            'COPY public."people" (age, "sex") TO STDOUT (FORMAT csv)',
+            'COPY (SELECT age, "sex" FROM public."people") TO STDOUT (FORMAT csv)',
+        ),
+    ],
+)
+def test_a_table_is_copied_as_a_query(sql: str, read_as: str) -> None:
+    statement = _only(sql)
+    assert statement.kind is Kind.WRAPPED
+    assert statement.before + statement.question + statement.behind == read_as
+
+
+def test_long_texts_are_not_read_word_by_word() -> None:
+    assert classify("SELECT 1" + " " * MAX_READ, DECLARED) == ()
+    assert _only("SELECT 'PEOPLE'" + " " * MAX_READ).kind is Kind.REFUSED
+
+
+def test_names_with_quotes_are_found() -> None:
+    (statement,) = classify('SELECT count(*) FROM "pe""ople"', frozenset(['pe"ople']))
+    assert statement.kind is Kind.QUERY
+
+
 def test_explain() -> None:
     for prefix in ("EXPLAIN ", "explain verbose ", "EXPLAIN (COSTS off, VERBOSE) ", "EXPLAIN (ANALYZE false) "):
         statement = _only(f"{prefix}SELECT count(*) FROM people")
@@ -119,8 +146,9 @@ def test_explain() -> None:
         ("CREATE TEMP TABLE people (a int)", "25006"),
         ("CREATE TABLE t AS SELECT count(*) FROM people", "25006"),
         ("COPY people FROM STDIN", "25006"),
-        ("COPY people TO STDOUT", "42501"),
-        ("COPY people (age) TO STDOUT", "42501"),
+        ("CREATE TEMP TABLE people AS TABLE people WITH NO DATA", "25006"),
+        ("ALTER ROLE alice PASSWORD 'x'", "25006"),
+        ("ALTER USER alice RENAME TO bob", "25006"),
         ("EXPLAIN ANALYZE SELECT count(*) FROM people", "0A000"),
         ("EXPLAIN (ANALYZE) SELECT count(*) FROM people", "0A000"),
         ("EXPLAIN (FORMAT xml) SELECT count(*) FROM people", "0A000"),
@@ -148,7 +176,7 @@ def test_statements_keep_their_places() -> None:
 def test_what_reads_data_from_the_client() -> None:
     assert _only("COPY mine (a, b) FROM STDIN (FORMAT csv)").copies_in
     assert not _only("COPY mine TO STDOUT").copies_in
-    assert not _only("SELECT 1 FROM stdin").copies_in
+    assert not _only("SELECT copy FROM stdin").copies_in
 
 
 def test_backslashes_where_strings_are_not_standard() -> None:
