@@ -33,25 +33,25 @@ def verify(policy: str) -> None:
       dpsql ledger verify --policy clinic/dpsql.toml
     """
     from dpsql.errors import PolicyError
-    from dpsql.ledger.opening import ledger_path, read_books
+    from dpsql.ledger.opening import ledger_place, read_books
     from dpsql.policy.loader import load
 
     with refusals():
         declared = load(Path(policy))
-        path = ledger_path(declared)
+        place = ledger_place(declared)
         with read_books(declared) as books:
             if books is None:
-                raise PolicyError(f'there is no ledger at "{path}" yet', hint="The first query makes it.")
+                raise PolicyError(f'there is no ledger at "{place}" yet', hint="The first query makes it.")
             found = books.verify()
             counts = None if found else books.counts()
     if counts is None:
         for contradiction in found:
-            click.echo(f"{path}: {contradiction}")
+            click.echo(f"{place}: {contradiction}")
         click.echo(f"error: {_plural(len(found), 'contradiction')}: the ledger is not sound", err=True)
-        click.echo("hint: Stop serving, keep the file, and compare it with a copy.", err=True)
+        click.echo("hint: Stop serving, keep the ledger, and compare it with a copy.", err=True)
         raise SystemExit(1)
     click.echo(
-        f"{path}: sound, {_plural(counts.charges, 'charge')}, {_plural(counts.refusals, 'refusal')}, "
+        f"{place}: sound, {_plural(counts.charges, 'charge')}, {_plural(counts.refusals, 'refusal')}, "
         f"{_plural(counts.limit_changes, 'change')} of limits"
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from dpsql.policy.address import PostgresAddress
 from dpsql.types import Type, Value
 
 Accounting = Literal["basic", "zcdp"]
@@ -80,6 +81,9 @@ class Limits:
     replay_days: float | None = None  # None: stored answers do not expire
 
 
+Place = Path | PostgresAddress  # of a ledger: a file, or a database on a server
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     path: Path
@@ -88,7 +92,7 @@ class Policy:
     tables: Mapping[str, TablePolicy]
     users: Mapping[str, UserPolicy]
     limits: Limits
-    ledger: Path | None  # None: beside the database
+    ledger: Place | None  # None: beside the database
 
 
 # --- the policy joined with the schema of the database: what the compiler reads ---

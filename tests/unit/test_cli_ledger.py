@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 import dpsql
 from dpsql.cli import commands
 from tests import toy
-from tests.unit.ledger.test_sqlite import tamper
+from tests.ledger_places import tamper
 
 
 def verify(policy: Path) -> Result:
