@@ -1,4 +1,4 @@
-"""`dpsql ledger verify`: are the books sound?"""
+"""`dpsql ledger`: are the books sound, and where are they kept?"""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def ledger() -> None:
     \b
     Example:
       dpsql ledger verify
+      dpsql ledger migrate postgresql://dpsql@books.example/clinic
     """
 
 
@@ -53,6 +54,46 @@ def verify(policy: str) -> None:
     click.echo(
         f"{place}: sound, {_plural(counts.charges, 'charge')}, {_plural(counts.refusals, 'refusal')}, "
         f"{_plural(counts.limit_changes, 'change')} of limits"
+    )
+
+
+@ledger.command()
+@click.argument("target")
+@click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
+def migrate(target: str, policy: str) -> None:
+    """Move the ledger to TARGET: a new file, or a database on a PostgreSQL server.
+
+    Several proxies, on several machines, can share a ledger on a server. Everything is copied and compared: charges,
+    refusals, changes of limits and stored answers. The old ledger is closed for good, and says where the new one is.
+    Queries wait meanwhile, and are refused until the policy names the new place. When interrupted, run it again.
+
+    A password need not be in the address: PostgreSQL's own PGPASSWORD and password file are read.
+
+    \b
+    Example:
+      dpsql ledger migrate postgresql://dpsql@books.example/clinic
+      dpsql ledger migrate clinic.duckdb.ledger
+    """
+    from dpsql.errors import BadSetting
+    from dpsql.ledger.moving import move_ledger
+    from dpsql.ledger.opening import dataset_name, ledger_place
+    from dpsql.policy.address import PostgresAddress
+    from dpsql.policy.loader import load
+
+    with refusals():
+        declared = load(Path(policy))
+        source = ledger_place(declared)
+        try:
+            place = PostgresAddress(target) if "://" in target else Path(target).resolve()
+        except ValueError:
+            raise BadSetting(
+                "TARGET is neither a path nor the address of a PostgreSQL database",
+                hint="Write: postgresql://user@host/database",
+            ) from None
+        moved = move_ledger(source, place, dataset=dataset_name(declared), accounting=declared.privacy.accounting)
+    click.echo(f"{source}: moved to {place} with {_plural(moved.charges, 'charge')}, and closed for good")
+    click.echo(
+        f"Name its new place in {policy}, as `ledger` in [database], and keep the old one: it says where to look."
     )
 
 

@@ -346,6 +346,10 @@ _UNREACHABLE = (
     "the server of the ledger cannot be reached",
     "Try again later. If it does not pass, check the address, the role and its password.",
 )
+_UNSTORABLE = (
+    "a text of the ledger holds a NUL character, which PostgreSQL cannot store",
+    "Keep this ledger in a file.",
+)
 _FAILED = ("the ledger failed", "The owner finds the cause in the log.")
 _REASONS = {
     "55P03": _LOCKED,
@@ -381,4 +385,6 @@ def plain(error: psycopg.Error) -> OperationalError:
     """A sentence of ours; PostgreSQL's own text stays in the cause."""
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate or _LOST).startswith(_CONNECTION):
         return _failure(_UNREACHABLE)
+    if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+        return _failure(_UNSTORABLE)
     return _failure(_REASONS.get(error.sqlstate or "", _FAILED))

@@ -232,6 +232,22 @@ def connect(path: Path) -> SqliteDatabase:
 
 
 @contextmanager
+def hold_file(path: Path) -> Iterator[SqliteDatabase]:
+    """The ledger for one alone, for as long as it takes; what was done is committed at the end."""
+    path = path.resolve()
+    if not path.exists():
+        raise missing(path)
+    try:
+        with closing(connect(path)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            upgrade(db)
+            yield db
+            db.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise plain(error) from error
+
+
+@contextmanager
 def read_file(path: Path) -> Iterator[SqliteDatabase]:
     """One consistent view of what the file holds. Reading leaves no trace, not even a file beside it."""
     path = path.resolve()
