@@ -55,6 +55,12 @@ def pay(db: Database, user: str, purchases: Sequence[Purchase], sql: str) -> Rec
     return Receipt(bill.user, append(db, user, sql, bill))
 
 
+def is_free(db: Database, user: str, purchases: Sequence[Purchase]) -> bool:
+    """Whether `pay` would record nothing: the user has paid for all of it before, and that cannot be undone."""
+    allowance(db, user)
+    return all(purchase.replay and has_paid(db, user, purchase.key) for purchase in purchases)
+
+
 def remaining(db: Database, user: str) -> Price:
     """The smaller of the dataset's rest and the user's own, per component."""
     dataset = _left(spent(db, DATASET), _limit(db, DATASET))

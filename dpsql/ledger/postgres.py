@@ -197,6 +197,7 @@ class _Cut(Exception):
         self.in_doubt = in_doubt
 
 
+# A schema that a role may not use is passed over in the path: its full name, said once, tells that from a missing one.
 _WORLD = f"SET LOCAL search_path = pg_catalog, {SCHEMA_NAME}, pg_temp"
 
 
@@ -212,7 +213,7 @@ def _begin_writing(connection: Connection, stalled_seconds: int) -> None:
         "SET LOCAL statement_timeout = 0;"
         f"SET LOCAL lock_timeout = {int(connections.BUSY_SECONDS * 1000)};"
         f"SET LOCAL idle_in_transaction_session_timeout = {stalled_seconds * 1000};"
-        f"SELECT 1 FROM accounts WHERE subject = '{DATASET}' FOR UPDATE".encode()
+        f"SELECT 1 FROM {SCHEMA_NAME}.accounts WHERE subject = '{DATASET}' FOR UPDATE".encode()
     )
     while cursor.nextset():
         pass
@@ -221,7 +222,9 @@ def _begin_writing(connection: Connection, stalled_seconds: int) -> None:
 
 
 def _begin_viewing(connection: Connection) -> None:
-    connection.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_WORLD}".encode())
+    connection.execute(
+        f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_WORLD}; SELECT FROM {SCHEMA_NAME}.formats".encode()
+    )
 
 
 def _commit(connection: Connection) -> None:
@@ -359,6 +362,7 @@ _REASONS = {
     "0A000": _UNWRITABLE,  # BEGIN READ WRITE on a replica
     "42501": _RIGHTS,
     "42P01": _GONE,
+    "3F000": _GONE,
     "XX001": _DAMAGED,
     "XX002": _DAMAGED,
 }

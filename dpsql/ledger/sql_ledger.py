@@ -76,6 +76,14 @@ class SqlLedger(ABC):
         """
         accounts.require_payable(purchases)
 
+        def free(db: Database) -> bool:
+            self._require_standing(db)
+            return accounts.is_free(db, user, purchases)
+
+        # A dashboard that shows what was bought before keeps nobody waiting who buys.
+        if all(purchase.replay for purchase in purchases) and self._read(free):
+            return accounts.FREE
+
         def charged(db: Database) -> Receipt:
             self._require_standing(db)
             return accounts.pay(db, user, purchases, sql)

@@ -159,9 +159,7 @@ def test_a_ledger_moves_to_a_server_and_back(clinic: Path, ledger_server: Server
     assert "sound, 1 charge," in run(clinic, "ledger", "verify").stdout  # answered again from the stored answer
 
 
-@pytest.mark.parametrize(
-    "target", ["mysql://root:secret@host/db", "postgresql://dpsql:secret@[host/db", "postgres://"]
-)
+@pytest.mark.parametrize("target", ["mysql://root:secret@host/db", "postgresql://dpsql:secret@[host/db", "postgres://"])
 def test_a_target_that_is_no_place(clinic: Path, target: str) -> None:
     ask(clinic)
     result = run(clinic, "ledger", "migrate", target)

@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from dpsql.errors import BadSetting, BudgetExhausted, InterfaceError, InternalError, PolicyError, UnknownUser
+from dpsql.errors import (
+    BadSetting,
+    BudgetExhausted,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    PolicyError,
+    UnknownUser,
+)
 from dpsql.ledger import Ledger, Purchase, accounts, clock, sql_ledger
 from dpsql.ledger.schema import MAX_GRAINS
 from dpsql.ledger.sql_ledger import SqlLedger
@@ -75,6 +83,12 @@ def test_a_free_question_leaves_no_row(ledger: SqlLedger) -> None:
     ledger.charge("alice", [replay(1, 10)], sql="q")
     ledger.charge("alice", [], sql="q")
     assert len(ledger.history()) == 1
+
+
+def test_a_free_question_waits_for_nobody(place: Place, ledger: SqlLedger) -> None:
+    ledger.charge("alice", [buy(1, 10)], sql="q")
+    with closing(reopen(place)) as other:
+        assert ledger._write(lambda _: other.charge("alice", [replay(1, 10)], sql="q")) == Price()
 
 
 # --- who is refused ---
@@ -273,6 +287,17 @@ def test_refusals_cannot_fill_the_disk(ledger: SqlLedger, place: Place, monkeypa
     assert ledger.verify() == []
 
 
+def test_a_clock_set_back_changes_no_order_and_no_sum(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(reopen(place, create=True)) as ledger:
+        for year in (2030, 2001, 2029):
+            monkeypatch.setattr(clock, "now", lambda year=year: datetime(year, 1, 1, tzinfo=UTC))
+            ledger.charge("bob", [buy(year, 1)], sql=str(year))
+            ledger.refuse("bob", str(year), "42501", "no")
+        assert [entry.sql for entry in ledger.history()] == ["2029", "2001", "2030"]
+        assert ledger.spent() == Price(3)
+        assert ledger.verify() == []
+
+
 # --- stored answers ---
 
 
@@ -333,6 +358,31 @@ def test_another_dataset_or_accounting_is_refused(ledger: SqlLedger, place: Plac
     with pytest.raises(PolicyError, match='accounting "zcdp", not "basic"'):
         reopen(place, accounting="basic", total=Price(9, 9))
     assert ledger.remaining("bob") == TOTAL
+
+
+def test_an_older_copy_in_its_place_is_noticed(ledger: SqlLedger, place: Place) -> None:
+    """By those who have charged it: a restored backup, or a replica that lagged behind and took over."""
+    ledger.charge("bob", [buy(1, 1)], sql="q")
+    ledger.charge("bob", [buy(2, 1)], sql="q")
+    tamper(
+        place,
+        "DELETE FROM paid WHERE charge = 2",
+        *(["DELETE FROM attempts WHERE charge = 2"] if not isinstance(place, Path) else []),
+        "DELETE FROM charges WHERE number = 2",
+        "UPDATE accounts SET loss = 1",
+    )
+    assert ledger.verify() == []
+    for purchase in (buy(3, 1), replay(1, 1)):
+        with pytest.raises(OperationalError, match="has lost charges"):
+            ledger.charge("bob", [purchase], sql="q")
+    with pytest.raises(OperationalError, match="has lost charges"):
+        ledger.store(key(1), b"answer")
+
+
+def test_another_ledger_in_its_place_is_noticed(ledger: SqlLedger, place: Place) -> None:
+    tamper(place, "UPDATE ledger SET id = 'other'")
+    with pytest.raises(OperationalError, match="replaced by another"):
+        ledger.charge("bob", [buy(1, 1)], sql="q")
 
 
 # --- tampering ---

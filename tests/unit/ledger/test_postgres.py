@@ -6,17 +6,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from dpsql.errors import OperationalError, PolicyError
 from dpsql.ledger import connections, postgres
+from dpsql.ledger.books import Books
 from dpsql.ledger.postgres import PostgresLedger
 from dpsql.policy.address import PostgresAddress
 from dpsql.privacy.accounting import Price
 from tests.cut_wire import Fault, Wire
 from tests.ledger_places import Server, buy, key, reopen, rows, shell
+from tests.unit.ledger.test_ledger import in_child
 
 
 @pytest.fixture
@@ -172,6 +175,23 @@ def test_threads_that_wait_too_long_are_told(ledger: PostgresLedger, monkeypatch
         pass
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_shares_the_ledger_but_no_connection(ledger: PostgresLedger) -> None:
+    ledger.charge("bob", [buy(1, 1)], sql="parent")
+
+    def child() -> None:
+        assert ledger._connections._idle == []
+        ledger.charge("bob", [buy(2, 1)], sql="child")
+        ledger.close()
+
+    (connection,) = ledger._connections._idle
+    assert in_child(child)
+    ledger.charge("bob", [buy(3, 1)], sql="parent")
+    assert ledger._connections._idle == [connection]
+    assert [entry.sql for entry in ledger.history()] == ["parent", "child", "parent"]
+    assert ledger.verify() == []
+
+
 # --- durability ---
 
 
@@ -274,3 +294,92 @@ def test_nobody_empties_a_table(ledger: PostgresLedger, address: PostgresAddress
             with pytest.raises(psycopg.errors.RaiseException):
                 server.execute(f"TRUNCATE {table} CASCADE".encode())
     assert rows(address, "SELECT COUNT(*) FROM charges") == [(1,)]
+
+
+# --- rights ---
+
+README = Path(postgres.__file__).with_name("README.md")
+
+
+def granted(statements: str) -> Iterator[str]:
+    return (statement for statement in statements.split(";") if statement.strip())
+
+
+@pytest.fixture
+def proxy(ledger_server: Server, ledger: PostgresLedger, address: PostgresAddress) -> Iterator[PostgresAddress]:
+    """A role that may do what the README says, and no more."""
+    _, _, rest = README.read_text().partition("```sql\n")
+    statements, _, _ = rest.partition("```")
+    with closing(shell(address)) as owner:
+        owner.execute("CREATE ROLE dpsql LOGIN")
+        for statement in granted(statements):
+            owner.execute(statement.encode())
+    yield PostgresAddress(address.url.replace("postgres:secret@", "dpsql:secret@"))
+    with closing(shell(address)) as owner:
+        owner.execute("DROP OWNED BY dpsql")
+        owner.execute("DROP ROLE dpsql")
+
+
+def test_a_proxy_needs_only_the_documented_rights(proxy: PostgresAddress) -> None:
+    with closing(reopen(proxy, total=Price(99, 9), replay_days=0)) as ledger:
+        ledger.charge("bob", [buy(1, 1)], sql="q")
+        ledger.store(key(1), b"old")
+        ledger.store(key(1), b"new")
+        ledger.refuse("bob", "q", "42501", "no")
+        assert ledger.lookup(key(1)) is None  # expired, and deleted
+        assert ledger.verify() == []
+    with Books.read(proxy, dataset="people", accounting="zcdp") as books:
+        assert books.counts().charges == 1
+    with closing(shell(proxy)) as server:
+        for statement in (
+            "UPDATE charges SET user_loss = 0",
+            "DELETE FROM charges",
+            "DELETE FROM accounts",
+            "DELETE FROM limits",
+            "TRUNCATE refusals",
+            "ALTER TABLE charges DISABLE TRIGGER ALL",
+            "DROP SCHEMA dpsql_ledger CASCADE",
+            "CREATE TABLE dpsql_ledger.mine (x int)",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                server.execute(statement.encode())
+
+
+@pytest.mark.parametrize("missing", ["USAGE ON SCHEMA dpsql_ledger", "INSERT ON dpsql_ledger.charges"])
+def test_a_missing_right_is_named(proxy: PostgresAddress, address: PostgresAddress, missing: str) -> None:
+    with closing(reopen(proxy)) as ledger:
+        with closing(shell(address)) as owner:
+            owner.execute(f"REVOKE {missing} FROM dpsql".encode())
+        with pytest.raises(OperationalError, match="lacks a right") as refusal:
+            ledger.charge("bob", [buy(1, 1)], sql="q")
+        assert refusal.value.hint
+        assert "README" in refusal.value.hint
+
+
+def test_a_role_may_make_the_ledger_in_a_schema_made_for_it(ledger_server: Server, address: PostgresAddress) -> None:
+    own = PostgresAddress(address.url.replace("postgres:secret@", "maker:secret@"))
+    with closing(shell(address)) as owner:
+        owner.execute("CREATE ROLE maker LOGIN")
+        try:
+            with pytest.raises(OperationalError, match="lacks a right"):
+                reopen(own, create=True)
+            owner.execute("CREATE SCHEMA dpsql_ledger AUTHORIZATION maker")
+            with closing(reopen(own, create=True)) as ledger:
+                ledger.charge("bob", [buy(1, 1)], sql="q")
+        finally:
+            owner.execute("DROP OWNED BY maker")
+            owner.execute("DROP ROLE maker")
+
+
+def test_nobody_else_may_read(ledger: PostgresLedger, address: PostgresAddress) -> None:
+    """It holds queries and answers, as a file does that only its owner may read."""
+    with closing(shell(address)) as owner:
+        owner.execute("CREATE ROLE stranger LOGIN")
+        try:
+            stranger = PostgresAddress(address.url.replace("postgres:secret@", "stranger:secret@"))
+            with closing(shell(stranger)) as other, pytest.raises(psycopg.errors.InsufficientPrivilege):
+                other.execute("SELECT * FROM dpsql_ledger.answers")
+            with pytest.raises(OperationalError, match="lacks a right"):
+                reopen(stranger)
+        finally:
+            owner.execute("DROP ROLE stranger")
