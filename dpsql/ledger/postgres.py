@@ -35,6 +35,7 @@ MAX_TRIES = 3  # where it is known that nothing was recorded
 DOUBT_SECONDS = 10.0  # how long to look for a charge that may have been recorded
 PAUSE_SECONDS = 0.1
 STALLED_SECONDS = 15  # when the server drops a writer that holds the row and does nothing
+HOLDING_SECONDS = 600  # the same for one who moves the ledger, and reads another place meanwhile
 CREATION_LOCK = 0x64707371  # "dpsq"
 
 T = TypeVar("T")
@@ -299,7 +300,7 @@ def hold_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
     with _connected(address) as connection:
         if not _has_ledger(connection, address):
             raise missing(address)
-        _begin_writing(connection, stalled_seconds=0)
+        _begin_writing(connection, HOLDING_SECONDS)
         db = PostgresDatabase(connection)
         require_format(db, address)
         yield db
