@@ -52,7 +52,7 @@ def pay(db: Database, user: str, purchases: Sequence[Purchase], sql: str) -> Rec
         if price != FREE:
             _admit(user if subject != DATASET else None, price, sum_, limit)
         _set_spent(db, subject, _sum((sum_, price)))
-    return Receipt(bill.user, append(db, user, sql, bill))
+    return Receipt(bill.user, _append(db, user, sql, bill))
 
 
 def is_free(db: Database, user: str, purchases: Sequence[Purchase]) -> bool:
@@ -127,7 +127,7 @@ def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
         )
 
 
-def append(db: Database, user: str, sql: str, bill: _Bill) -> int:
+def _append(db: Database, user: str, sql: str, bill: _Bill) -> int:
     last = db.execute("SELECT number, hash FROM charges ORDER BY number DESC LIMIT 1").fetchone()
     number, previous = (1, first_hash(db)) if last is None else (last[0] + 1, last[1])
     row = (number, clock.timestamp(), user, storable(sql), *_grains(bill.dataset), *_grains(bill.user))

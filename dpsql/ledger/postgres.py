@@ -159,14 +159,13 @@ class PostgresLedger(SqlLedger):
 
         return self._write(once)
 
-    def _read(self, work: Callable[[Database], T]) -> T:
+    def _read(self, work: Callable[[Database], T], tries: int = MAX_TRIES) -> T:
         try:
-            try:
-                return self._try_to_read(work)
-            except _Cut:
-                # An idle connection does not know that the server has restarted since.
-                return self._try_to_read(work)
+            return self._try_to_read(work)
         except _Cut as cut:
+            # An idle connection does not know that the server has restarted since.
+            if tries > 1:
+                return self._read(work, tries - 1)
             raise plain(cut.error) from cut.error
         except psycopg.Error as error:
             raise plain(error) from error

@@ -76,19 +76,12 @@ class SqlLedger(ABC):
         """
         accounts.require_payable(purchases)
 
-        def free(db: Database) -> bool:
-            self._require_standing(db)
-            return accounts.is_free(db, user, purchases)
-
         # A dashboard that shows what was bought before keeps nobody waiting who buys.
-        if all(purchase.replay for purchase in purchases) and self._read(free):
+        if all(purchase.replay for purchase in purchases) and self._read(
+            self._standing(lambda db: accounts.is_free(db, user, purchases))
+        ):
             return accounts.FREE
-
-        def charged(db: Database) -> Receipt:
-            self._require_standing(db)
-            return accounts.pay(db, user, purchases, sql)
-
-        receipt = self._write_once(charged)
+        receipt = self._write_once(self._standing(lambda db: accounts.pay(db, user, purchases, sql)))
         self._seen = max(self._seen, receipt.number or 0)
         return receipt.paid
 
@@ -103,7 +96,6 @@ class SqlLedger(ABC):
         """
 
         def refused(db: Database) -> None:
-            self._require_standing(db)
             accounts.allowance(db, user)  # a user whom the policy does not name leaves no trace
             now = clock.timestamp()
             today = now[: len("2000-01-01")]
@@ -117,7 +109,7 @@ class SqlLedger(ABC):
                     (now, user, *texts),
                 )
 
-        self._write(refused)
+        self._write(self._standing(refused))
 
     def spent(self, user: str | None = None) -> Price:
         """What the dataset has paid, or one user; also a user whom the policy no longer names."""
@@ -147,14 +139,13 @@ class SqlLedger(ABC):
         """Keep a released answer, in place of an older one. It holds noisy values only."""
 
         def stored(db: Database) -> None:
-            self._require_standing(db)
             db.execute(
                 "INSERT INTO answers (key, created, payload) VALUES (?, ?, ?) "
                 "ON CONFLICT (key) DO UPDATE SET created = excluded.created, payload = excluded.payload",
                 (key, clock.timestamp(), answer),
             )
 
-        self._write(stored)
+        self._write(self._standing(stored))
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
         """The last charges, newest first."""
@@ -187,19 +178,25 @@ class SqlLedger(ABC):
 
         self._id = self._write(adopted)
 
-    def _require_standing(self, db: Database) -> None:
-        """Refuse a ledger that is no longer the one that was opened, or that has forgotten charges since."""
-        found = standing(db)
-        found.require_chargeable(self._place)
-        if found.id != self._id:
-            raise OperationalError(
-                "the ledger was replaced by another while in use", hint="Put the ledger back and start again."
-            )
-        if found.charges < self._seen:
-            raise OperationalError(
-                "the ledger has lost charges while in use",
-                hint="An older copy was put in its place. Stop serving, and restore one that holds all charges.",
-            )
+    def _standing(self, work: Callable[[Database], T]) -> Callable[[Database], T]:
+        """The work, refused by a ledger that is no longer the one that was opened, or has forgotten charges since."""
+        seen = self._seen  # before the transaction, whose view may be older than charges made meanwhile
+
+        def checked(db: Database) -> T:
+            found = standing(db)
+            found.require_chargeable(self._place)
+            if found.id != self._id:
+                raise OperationalError(
+                    "the ledger was replaced by another while in use", hint="Put the ledger back and start again."
+                )
+            if found.charges < seen:
+                raise OperationalError(
+                    "the ledger has lost charges while in use",
+                    hint="An older copy was put in its place. Stop serving, and restore one that holds all charges.",
+                )
+            return work(db)
+
+        return checked
 
     def _has_expired(self, created: str) -> bool:
         """An answer from further in the future than the limit was stored under a wrong clock: expired too."""

@@ -451,7 +451,7 @@ def test_a_failure_in_the_middle_changes_nothing(ledger: SqlLedger, monkeypatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(accounts, "append", interrupt)
+        patch.setattr(accounts, "_append", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ledger.charge("bob", [buy(1, 1)], sql="q")
     assert ledger.spent() == Price()

@@ -12,13 +12,15 @@ import psycopg
 import pytest
 
 from dpsql.errors import OperationalError, PolicyError
-from dpsql.ledger import connections, postgres
+from dpsql.ledger import connections, postgres, sql_ledger
 from dpsql.ledger.books import Books
+from dpsql.ledger.database import Database
+from dpsql.ledger.identity import Standing, standing
 from dpsql.ledger.postgres import PostgresLedger
 from dpsql.policy.address import PostgresAddress
 from dpsql.privacy.accounting import Price
 from tests.cut_wire import Fault, Wire
-from tests.ledger_places import Server, buy, key, reopen, rows, shell
+from tests.ledger_places import Server, buy, key, reopen, replay, rows, shell
 from tests.unit.ledger.test_ledger import in_child
 
 
@@ -190,6 +192,22 @@ def test_a_fork_shares_the_ledger_but_no_connection(ledger: PostgresLedger) -> N
     assert ledger._connections._idle == [connection]
     assert [entry.sql for entry in ledger.history()] == ["parent", "child", "parent"]
     assert ledger.verify() == []
+
+
+def test_a_view_from_before_the_last_charge_has_lost_nothing(
+    ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread buys between the begin of a free question and its look at the books."""
+    ledger.charge("bob", [buy(1, 1)], sql="q")
+
+    def after_another_charge(db: Database) -> Standing:
+        monkeypatch.undo()
+        ledger.charge("bob", [buy(2, 1)], sql="q")
+        return standing(db)
+
+    monkeypatch.setattr(sql_ledger, "standing", after_another_charge)
+    assert ledger.charge("bob", [replay(1, 1)], sql="q") == Price()
+    assert ledger.spent() == Price(2)
 
 
 # --- durability ---
