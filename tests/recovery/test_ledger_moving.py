@@ -71,7 +71,7 @@ def killed_after(seconds: float, source: Place, target: Place) -> None:
 @pytest.mark.parametrize("to_server", [True, False])
 def test_a_killed_move_is_finished_by_the_next(ledger_server: Server, tmp_path: Path, to_server: bool) -> None:
     rng = random.Random(0)
-    for round_ in range(3):
+    for round_ in range(2):
         places: list[Place] = [tmp_path / f"ledger {round_}", ledger_server.empty_database()]
         source, target = places if to_server else reversed(places)
         with closing(reopen(source, create=True, total=Price(10**6), allowances={"bob": None})) as ledger:
