@@ -218,9 +218,9 @@ def test_connections_that_are_cut_lose_and_double_nothing(ledger_server: Server)
         while any(process.poll() is None for process in processes):
             executioner.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'dpsql ledger' AND datname = current_database() AND random() < 0.5"
+                " WHERE application_name = 'dpsql ledger' AND datname = current_database() AND random() < 0.2"
             )
-            time.sleep(0.02)
+            time.sleep(0.05)
     seen = [line for process in processes for line in acknowledged(process)]
     with closing(open_ledger(place, Price(1_000, 1_000))) as ledger:
         recorded = recorded_since(ledger, set(seen))
