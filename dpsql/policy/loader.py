@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dpsql.passwords import Verifier
+from dpsql.policy.address import PostgresAddress
 from dpsql.policy.lines import LineIndex
-from dpsql.policy.model import Accounting, Limits, Policy, PrivacyPolicy, UserPolicy
+from dpsql.policy.model import Accounting, Limits, Place, Policy, PrivacyPolicy, UserPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
 from dpsql.policy.section import NOT_NEGATIVE, POSITIVE, PROBABILITY, Rule, Section
 from dpsql.policy.server_reader import read_server
@@ -109,7 +110,7 @@ def _split_position(message: str, last_line: int) -> tuple[str, int]:
 # --- [database] ---
 
 
-def _read_database(root: Section, path: Path) -> tuple[str, Path | None] | None:
+def _read_database(root: Section, path: Path) -> tuple[str, Place | None] | None:
     section = _required(root, "database", _DATABASE)
     if section is None:
         return None
@@ -124,7 +125,23 @@ def _read_database(root: Section, path: Path) -> tuple[str, Path | None] | None:
         else:
             section.problem("url", '"url" in [database] is not the address of a DuckDB file', _EXAMPLE_URL)
     ledger = section.text("ledger")
-    return None if url is None else (url, None if ledger is None else path.parent / ledger)
+    return None if url is None else (url, None if ledger is None else _read_place(section, ledger, path))
+
+
+def _read_place(section: Section, ledger: str, path: Path) -> Place | None:
+    """A path, from the folder of the policy file, or the address of a database on a PostgreSQL server."""
+    if "://" not in ledger:
+        return path.parent / ledger
+    try:
+        return PostgresAddress(ledger)
+    except ValueError:
+        # The address itself is not repeated: it may hold a password.
+        section.problem(
+            "ledger",
+            '"ledger" in [database] is neither a path nor the address of a PostgreSQL database',
+            'write: ledger = "postgresql://user@host/database"',
+        )
+        return None
 
 
 # --- [privacy] ---

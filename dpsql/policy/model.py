@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from dpsql.policy.address import PostgresAddress
 from dpsql.types import Type, Value
 
 Accounting = Literal["basic", "zcdp"]
@@ -81,6 +82,9 @@ class Limits:
     replay_days: float | None = None  # None: stored answers do not expire
 
 
+Place = Path | PostgresAddress  # of a ledger: a file, or a database on a server
+
+
 @dataclass(frozen=True, slots=True)
 class ServerPolicy:
     """Where `dpsql serve` listens, and whom it lets in."""
@@ -106,7 +110,7 @@ class Policy:
     tables: Mapping[str, TablePolicy]
     users: Mapping[str, UserPolicy]
     limits: Limits
-    ledger: Path | None  # None: beside the database
+    ledger: Place | None  # None: beside the database
     server: ServerPolicy = field(default_factory=ServerPolicy)
 
 

@@ -13,13 +13,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpsql import __version__
 from dpsql.dataset import open_engine
 from dpsql.errors import Error, OperationalError
 from dpsql.policy.loader import load
 from dpsql.policy.model import Policy, ServerPolicy
 from dpsql.policy.server_reader import state_folder
 from dpsql.twin import start_twin
+from dpsql.version import __version__
 from dpsql.wire.door import Door, open_door
 from dpsql.wire.listening import bind
 from dpsql.wire.logs import keep_engine_log, note, warn

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsql.errors import PolicyError
+from dpsql.policy.address import PostgresAddress
 from dpsql.policy.loader import database_path, load
 from dpsql.policy.model import Limits, Policy, UnitReference, UserPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, describe_problems
@@ -261,6 +262,23 @@ def test_wrong_settings(tmp_path: Path, lines: str, line: int, message: str, fix
 def test_wrong_addresses(tmp_path: Path, url: str, message: str) -> None:
     problem = the_problem(tmp_path, HEAD.replace("duckdb:///clinic.duckdb", url) + TABLE)
     assert (problem.line, problem.message) == (2, message)
+    assert "secret" not in str(problem)
+
+
+def test_a_ledger_may_be_on_a_server(tmp_path: Path) -> None:
+    ledger = "postgresql://dpsql:secret@books.example/clinic"
+    policy = loaded(tmp_path, HEAD.replace("[privacy]", f'ledger = "{ledger}"\n[privacy]') + TABLE)
+    assert policy.ledger == PostgresAddress(ledger)
+    assert "secret" not in repr(policy)
+
+
+@pytest.mark.parametrize(
+    "ledger", ["sqlite:///books", "postgresql://dpsql:secret@host", "mysql://dpsql:secret@host/db"]
+)
+def test_a_ledger_that_is_nowhere(tmp_path: Path, ledger: str) -> None:
+    problem = the_problem(tmp_path, HEAD.replace("[privacy]", f'ledger = "{ledger}"\n[privacy]') + TABLE)
+    assert problem.message == '"ledger" in [database] is neither a path nor the address of a PostgreSQL database'
+    assert problem.line == 3
     assert "secret" not in str(problem)
 
 
