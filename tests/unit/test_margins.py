@@ -121,7 +121,9 @@ def test_released_values_from_subqueries_have_margins(cursor: dpsql.Cursor) -> N
 
 
 def test_a_divisor_near_zero_has_no_margin(cursor: dpsql.Cursor) -> None:
-    assert margin(cursor, "SELECT AVG(age) FROM people WHERE age > 200") is None
+    # In 1 of 20 cases noise alone makes a count of nobody look like somebody; hardly ever six times.
+    queries = [f"SELECT AVG(age) FROM people WHERE age > {age}" for age in range(200, 206)]
+    assert None in [margin(cursor, query) for query in queries]
     assert margin(cursor, "SELECT COUNT(*)::double precision / (COUNT(*) - 600) FROM people") is None
     assert margin(cursor, "SELECT STDDEV(age) FROM people WHERE age = 3") is None
 
