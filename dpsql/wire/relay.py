@@ -426,7 +426,8 @@ class Relay:
         except Error as error:
             # At its place in the client's own text, if that is where the query stands.
             if error.position is not None:
-                error.position = error.position + asked.start if asked is statement else None
+                is_own_text = asked is statement and not asked.rewritten
+                error.position = error.position + asked.start if is_own_text else None
             raise
         if asked.kind is Kind.WRAPPED:
             reply = replace(reply, sql=self._wrapped(asked, reply.sql))
