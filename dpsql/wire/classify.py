@@ -37,6 +37,7 @@ class Statement:
     end: int = 0  # of the query inside
     refusal: Error | None = None
     json: bool = False  # EXPLAIN (FORMAT JSON)
+    rewritten: bool = False  # the source is ours, so places in it mean nothing to the client
 
     @property
     def text(self) -> str:
@@ -242,7 +243,7 @@ def _copy_of_table(text: str, words: list[Token]) -> Statement:
     table = text[named[0].start : named[opening - 1].end]
     query = f"SELECT {columns} FROM {table}"
     source = f"COPY ({query}) {text[words[to - 1].start : words[-1].end]}"
-    return Statement(Kind.WRAPPED, source, tuple(tokens(source)), 6, 6 + len(query))
+    return Statement(Kind.WRAPPED, source, tuple(tokens(source)), 6, 6 + len(query), rewritten=True)
 
 
 def _created_as(words: list[Token]) -> int | None:

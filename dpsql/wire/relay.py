@@ -30,6 +30,7 @@ from dpsql.wire.shown import Shown, described_as, refusing, renaming, replying
 MAX_MESSAGE = 1 << 24  # bytes of one message of a client
 MAX_PARTS = 200  # statements of one string that the engine has a part in
 HEARTBEAT = 0.1  # seconds: the twin notices statement_timeout only when a message comes
+_NOWHERE = b"_dpsql_nowhere"  # a portal that is never bound
 _ACCOUNT = ("budget", "history")  # views that show what the ledger holds
 
 
@@ -90,6 +91,7 @@ class Relay:
         self._letters = Letters(link.parameters)
         self._statements: dict[bytes, Statement] = {}  # those that are not the twin's alone
         self._portals: dict[bytes, _Portal] = {}
+        self._has_unnamed = False  # the client has bound the unnamed portal since its last Query
         self._reading: asyncio.Task[bytes] | None = None
         self._working: Cancellation | None = None
         link.on_idle = self._portals.clear
@@ -191,17 +193,16 @@ class Relay:
     async def _bind(self, message: Message) -> None:
         bind = Bind.read(message.body)
         name = bind.statement
-        if name in self._statements or self._link.owes(lambda owed: owed.statement == name):
+        if name in self._statements or self._link.owes(lambda owed: owed.statement == name or bool(owed.on_complete)):
             await self._backstage.drained()
         statement = self._statements.get(name)
         if statement is None:
-            forget: Callable[[], object] = lambda: self._portals.pop(bind.portal, None)  # noqa: E731
-            self._link.send(message, Owed(b"B", portal=bind.portal, on_ok=forget))
+            self._link.send(message, Owed(b"B", portal=bind.portal, on_ok=lambda: self._bound(bind.portal, None)))
             return
         # The twin says whether the statement still is there, and what it takes and gives.
         described = await self._backstage.described(name)
         portal = _Portal(statement, bind, described)
-        owed = Owed(b"B", portal=bind.portal, on_ok=lambda: self._portals.__setitem__(bind.portal, portal))
+        owed = Owed(b"B", portal=bind.portal, on_ok=lambda: self._bound(bind.portal, portal))
         if statement.kind not in (Kind.QUERY, Kind.REFUSED) or described.columns is None:
             self._link.send(message, owed)
             return
@@ -211,6 +212,13 @@ class Relay:
         self._backstage.prepare(render.stub(described.columns, names), described.types)
         self._link.send(replace(bind, statement=backstage.NAME).message(), owed)
         self._backstage.forget()
+
+    def _bound(self, name: bytes, portal: _Portal | None) -> None:
+        self._has_unnamed = self._has_unnamed or not name
+        if portal is None:
+            self._portals.pop(name, None)
+        else:
+            self._portals[name] = portal
 
     def _describe(self, message: Message) -> None:
         named = Named.read(message.body)
@@ -234,6 +242,10 @@ class Relay:
 
     async def _execute(self, message: Message) -> None:
         name = Execute.read(message.body).portal
+        if not name and not self._has_unnamed and not self._link.owes(lambda owed: owed.portal == name):
+            # A Query that failed in a transaction leaves an unnamed portal behind; PostgreSQL 16 may crash on it.
+            self._link.send(Execute(_NOWHERE, 0).message(), Owed(b"E", shown=renaming(_NOWHERE, name)))
+            return
         if name in self._portals or self._link.owes(lambda owed: owed.portal == name):
             await self._backstage.drained()
         portal = self._portals.get(name)
@@ -312,15 +324,18 @@ class Relay:
         if self._link.is_busy:
             # What is under way may change the settings under which this text is to be read.
             await self._backstage.drained()
+        self._has_unnamed = False
         text = self._letters.decoded(sql)
         parts = () if text is None else self._classify(text)
-        if not any(self._is_ours(part) or self._unfilled(part) for part in parts):
+        if not any(self._is_ours(part) or self._unfilled(part) or _is_prepared_in(parts, part) for part in parts):
             if any(part.names(*_ACCOUNT) for part in parts):
                 await self._host.refresh_account(self._user)
             self._link.send(messages.query(sql), Owed(b"Q", on_complete=[self._effect(part) for part in parts]))
             if any(part.copies_in for part in parts):
                 await self._copying_or_done()
-        elif len(parts) == 1:
+            return
+        self._backstage.hide(messages.close(b"S", b""))  # a Query ends the unnamed statement
+        if len(parts) == 1:
             await self._part(parts[0], last=True)
         elif text is None or not await self._is_grammatical(text):
             self._link.send(messages.query(sql), Owed(b"Q"))  # the twin says what is wrong
@@ -411,7 +426,8 @@ class Relay:
         except Error as error:
             # At its place in the client's own text, if that is where the query stands.
             if error.position is not None:
-                error.position = error.position + asked.start if asked is statement else None
+                is_own_text = asked is statement and not asked.rewritten
+                error.position = error.position + asked.start if is_own_text else None
             raise
         if asked.kind is Kind.WRAPPED:
             reply = replace(reply, sql=self._wrapped(asked, reply.sql))
@@ -558,6 +574,13 @@ def _needs_care(statement: Statement) -> bool:
         or statement.reads_portal
         or statement.first_word in ("prepare", "deallocate", "discard")
         or statement.names(*_ACCOUNT)
+    )
+
+
+def _is_prepared_in(parts: Sequence[Statement], statement: Statement) -> bool:
+    """Whether EXECUTE runs what the same string prepares."""
+    return statement.kind is Kind.EXECUTE and any(
+        part.first_word == "prepare" and prepared.name_of(part) == prepared.name_of(statement) for part in parts
     )
 
 

@@ -174,32 +174,48 @@ def converse(connection: Connection, names: dict[str, str], exchange: Exchange) 
     return _without_described_cancellations(_read(connection, exchange.answer))
 
 
-def _read(connection: Connection, expected: list[str]) -> list[Event]:
-    said: list[Event] = []
-    reported: dict[str, str] = {}
-    while True:
-        fits = bool(expected) and [event.short for event in said] == expected[: len(said)]
-        if fits and len(said) == len(expected):
-            return said
-        try:
-            if not fits and connection.waits(_QUIET):
-                return said
-            found = connection.read()
-        except TimeoutError:
-            return said
-        except (EOFError, ConnectionError):
-            return [*said, Event("EOF", None)]
-        event = Event.of(found)
+class Answer:
+    """Messages as they come, but for what the protocol leaves open and what only dpsql says."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._reported: dict[str, str] = {}
+        self.events: list[Event] = []
+
+    def read(self) -> None:
+        found = self._connection.read()
         if found.kind == "S":
             # A setting may be reported at any time; what counts is what it is when the server is ready again.
-            reported |= settings([found])
-        elif not event.is_account:
-            if found.kind == "Z":
-                changed = sorted(reported.items() - connection.settings.items())
-                said += [Event(f"S({name}={value})", value) for name, value in changed]
-                connection.settings |= reported
-                reported = {}
-            said.append(event)
+            self._reported |= settings([found])
+            return
+        event = Event.of(found)
+        if found.kind == "Z":
+            changed = sorted(self._reported.items() - self._connection.settings.items())
+            self.events += [Event(f"S({name}={value})", value) for name, value in changed]
+            self._connection.settings |= self._reported
+            self._reported = {}
+        if not event.is_account:
+            self.events.append(event)
+
+    @property
+    def written(self) -> list[str]:
+        return [event.short for event in self.events]
+
+
+def _read(connection: Connection, expected: list[str]) -> list[Event]:
+    answer = Answer(connection)
+    while True:
+        fits = bool(expected) and answer.written == expected[: len(answer.events)]
+        if fits and len(answer.events) == len(expected):
+            return answer.events
+        try:
+            if not fits and connection.waits(_QUIET):
+                return answer.events
+            answer.read()
+        except TimeoutError:
+            return answer.events
+        except (EOFError, ConnectionError):
+            return [*answer.events, Event("EOF", None)]
 
 
 def _without_described_cancellations(events: list[Event]) -> list[Event]:
