@@ -1,4 +1,4 @@
-"""No way around the engine: what reads a declared table by a path that dpsql does not follow gets an error, never a row.
+"""No way around the engine: what reads a declared table by a path that dpsql does not follow gets an error, no row.
 
 The twin's tables are empty, so a row or a count that came from them would be a wrong answer that looks like one.
 """
