@@ -19,11 +19,11 @@ def plain() -> Iterator[Plain]:
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+def served() -> Iterator[Address]:
     """dpsql over the toy data; or the server named in DPSQL_TEST_SERVER, to see that a plain PostgreSQL passes too."""
     given = os.environ.get("DPSQL_TEST_SERVER")
     if given:
         yield Address.of(given)
         return
-    with Served(tmp_path_factory.mktemp("served")) as made:
+    with Served() as made:
         yield made.address

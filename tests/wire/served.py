@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -35,9 +37,12 @@ max_query_epsilon = 1_000
 
 
 class Served:
-    """The server; stopped at the end."""
+    """The server; stopped and deleted at the end."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
+        self._directory = directory = Path(tempfile.mkdtemp(prefix="served"))
+        # Where the tests run as root, the twin runs as somebody else, and keeps its files here only if it may enter.
+        directory.chmod(0o755)
         self.policy = directory / "dpsql.toml"
         with duckdb.connect(str(directory / "toy.duckdb")) as connection:
             fill_clean(connection)
@@ -66,6 +71,7 @@ class Served:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _PATIENCE
