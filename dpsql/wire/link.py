@@ -21,6 +21,10 @@ class TwinGone(Exception):
     """The twin's session has ended."""
 
 
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
 class Link:
     """A session on the twin. Answers go to the client as they come, except those to hidden messages."""
 
@@ -46,6 +50,9 @@ class Link:
         self.pid: int | None = None
         self.secret = b""
         self.parameters: dict[str, str] = {}
+        self.waiting = False  # for the twin, while nobody reads what the client sends
+        self.on_wait: Callable[[], None] | None = None
+        self._abandoned = False
         self.on_idle: Callable[[], None] | None = None  # when a transaction has ended
 
     # --- to the twin ---
@@ -80,7 +87,20 @@ class Link:
         if self.closed:
             raise TwinGone
         self._changed.clear()
-        await self._changed.wait()
+        self.waiting = True
+        if self.on_wait is not None:
+            self.on_wait()
+        try:
+            await self._changed.wait()
+        finally:
+            self.waiting = False
+        if self._abandoned:
+            raise ClientGone
+
+    def abandon(self) -> None:
+        """The client has left while the twin works: whoever waits for the twin need not."""
+        self._abandoned = True
+        self._changed.set()
 
     def owes(self, test: Callable[[Owed], bool]) -> bool:
         return any(test(owed) for owed in self._queue)
@@ -93,7 +113,9 @@ class Link:
         self.closed = True
         self._changed.set()
         self._to_client.flush()
-        self._writer.close()
+        self._to_twin.flush()
+        # What is still to be written may never be: a twin that cannot write does not read.
+        self._writer.transport.abort()
 
     # --- from the twin ---
 

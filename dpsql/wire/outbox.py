@@ -18,7 +18,8 @@ class Outbox:
 
     def flush(self) -> None:
         if self._waiting:
-            self._writer.write(bytes(self._waiting))
+            if not self._writer.is_closing():  # else there is nobody to send it to
+                self._writer.write(bytes(self._waiting))
             self._waiting.clear()
 
     async def drain(self) -> None:

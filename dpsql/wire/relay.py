@@ -22,7 +22,7 @@ from dpsql.wire.backstage import Backstage, Described, Skip
 from dpsql.wire.classify import Kind, Statement, classify
 from dpsql.wire.letters import Letters
 from dpsql.wire.lexer import Sort
-from dpsql.wire.link import CHUNK, Link, TwinGone
+from dpsql.wire.link import CHUNK, ClientGone, Link, TwinGone
 from dpsql.wire.messages import Bind, Execute, Framer, Message, Named, Parse
 from dpsql.wire.owed import Owed
 from dpsql.wire.shown import Shown, described_as, refusing, renaming, replying
@@ -64,10 +64,6 @@ class Host(Protocol):
         ...
 
 
-class ClientGone(Exception):
-    """The client has closed the connection."""
-
-
 @dataclass(slots=True)
 class _Portal:
     """A portal whose statement is not the twin's alone."""
@@ -95,6 +91,7 @@ class Relay:
         self._reading: asyncio.Task[bytes] | None = None
         self._working: Cancellation | None = None
         link.on_idle = self._portals.clear
+        link.on_wait = self._read_meanwhile
 
     # --- the client ---
 
@@ -134,7 +131,19 @@ class Relay:
         """The read that is under way. It is kept while the engine works, so that a client that leaves is noticed."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._reader.read(CHUNK))
+            self._reading.add_done_callback(lambda _: self._read_meanwhile())
         return self._reading
+
+    def _read_meanwhile(self) -> None:
+        """While the twin is waited for, keep reading, so that a client that leaves is noticed."""
+        if not self._link.waiting:
+            return
+        try:
+            self._take_early()
+            if len(self._framer) < MAX_MESSAGE:
+                self._read()
+        except ClientGone:
+            self._link.abandon()
 
     async def _handle(self, message: Message) -> None:
         if self._link.copying_in:
@@ -467,7 +476,10 @@ class Relay:
     def _take_early(self) -> None:
         """Keep what the client sends while the engine works; an empty read means that it has left."""
         if self._reading is not None and self._reading.done():
-            data = self._reading.result()
+            try:
+                data = self._reading.result()
+            except ConnectionError:
+                data = b""
             if not data:
                 raise ClientGone
             self._framer.feed(data)

@@ -20,12 +20,12 @@ from dpsql.wire import messages
 from dpsql.wire.account import refresh_account
 from dpsql.wire.asking import Reply
 from dpsql.wire.door import CancelCall, Client, Door, welcome
-from dpsql.wire.link import CHUNK, Link, TwinGone
+from dpsql.wire.link import CHUNK, ClientGone, Link, TwinGone
 from dpsql.wire.logs import note, warn
 from dpsql.wire.messages import BadMessage, Message
 from dpsql.wire.metrics import Gauge
 from dpsql.wire.own_session import OwnSession, answers, is_grammatical
-from dpsql.wire.relay import ClientGone, Relay
+from dpsql.wire.relay import Relay
 from dpsql.wire.twin_session import open_session
 from dpsql.wire.workers import Workers
 
@@ -132,8 +132,7 @@ class Server:
         for visit in self._visits:
             visit.cancel()
         await _ended(self._visits)
-        await self.workers.finished(within=_END_SECONDS)
-        self.workers.stop()
+        await self.workers.stop(within=_END_SECONDS)
         await asyncio.to_thread(self.own.close)
 
     async def reload(self, policy: Policy, engine: Engine, door: Door) -> int:
@@ -270,13 +269,22 @@ class Server:
             return _FAILED
         finally:
             self._connections.discard(connection)
-            is_busy = link.is_busy
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await self._leave(client.user, link, listening)
+
+    async def _leave(self, user: str, link: Link, listening: asyncio.Task[None]) -> None:
+        """End a session on the twin. A statement that runs may end too, if it does so soon."""
+        try:
+            patience = asyncio.get_running_loop().time() + _FAREWELL_SECONDS
+            while link.is_busy and not link.closed and asyncio.get_running_loop().time() < patience:
+                await asyncio.sleep(_PAUSE)
+            if link.is_busy:  # by itself, the twin would notice only when it has something to say
+                await self._cancel_on_twin(user, link)
+        finally:
             link.close()
-            for side in (running, listening):
-                side.cancel()
-            await asyncio.gather(running, listening, return_exceptions=True)
-            if is_busy:  # the twin would notice only when it has something to say
-                await self._cancel_on_twin(client.user, link)
+            listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
 
     # --- cancelling ---
 

@@ -26,6 +26,7 @@ class Workers:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dpsql-answer")
         self._jobs: Counter[Engine] = Counter()
+        self._cancellations: set[Cancellation] = set()  # of all jobs
 
     @property
     def busy(self) -> int:
@@ -42,6 +43,7 @@ class Workers:
 
         def ended(future: Future[Reply]) -> None:
             self._jobs[engine] -= 1
+            self._cancellations.discard(cancellation)
             _note(engine, user, future, loop.time() - began)
 
         def tell(future: Future[Reply]) -> None:
@@ -51,6 +53,7 @@ class Workers:
         # One that waits for its turn is dropped. Once it runs, what stops it takes this place.
         cancellation.on_cancel(drop)
         self._jobs[engine] += 1
+        self._cancellations.add(cancellation)
         submitted.append(self._pool.submit(job, engine))
         submitted[0].add_done_callback(tell)
         try:
@@ -71,7 +74,11 @@ class Workers:
             await asyncio.sleep(_PAUSE)
         return True
 
-    def stop(self) -> None:
+    async def stop(self, *, within: float) -> None:
+        """Cancel what is under way, and wait for its end."""
+        for cancellation in list(self._cancellations):
+            cancellation.cancel()
+        await self.finished(within=within)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

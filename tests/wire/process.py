@@ -96,7 +96,12 @@ class Serving:
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
-        eventually(lambda: self.process.poll() is not None or "\nconnect with" in self.out.read_text())
+        try:
+            eventually(lambda: self.process.poll() is not None or "\nconnect with" in self.out.read_text())
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
         found = re.search(r"listening on 127\.0\.0\.1:(\d+)", self.out.read_text())
         assert found, self.log.read_text()
         self.port = int(found[1])
