@@ -10,7 +10,7 @@ from dpsql.backends import Backend
 from dpsql.backends.duckdb import DuckDBBackend
 from dpsql.engine import Engine
 from dpsql.errors import BadSetting
-from dpsql.generate.dialect import DUCKDB
+from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.ledger.opening import open_ledger
 from dpsql.noise.samplers import Sampler, SystemSampler
 from dpsql.policy.catalog import bind

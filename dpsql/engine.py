@@ -21,7 +21,7 @@ import numpy as np
 from dpsql.backends import Backend
 from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
 from dpsql.explain import price_text
-from dpsql.generate.dialect import DUCKDB
+from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Ledger, Purchase

@@ -15,13 +15,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from fractions import Fraction
 from typing import Literal
 
-from dpsql.generate.dialect import Dialect
+from dpsql.generate.dialect import Dialect, Grid, in_calendar
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER, RelationWriter
-from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Scalar, refs
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
@@ -125,7 +123,7 @@ class _Bounding:
                 largest = self._dialect.largest_double
                 return f"(CASE WHEN {text} >= -{largest} AND {text} <= {largest} THEN {text} + 0 END)"
             case Kind.DATE | Kind.TIMESTAMP:
-                return f"(CASE WHEN {self._writer.scalars.in_calendar(text, value.type)} THEN {text} END)"
+                return f"(CASE WHEN {in_calendar(text, value.type)} THEN {text} END)"
             case _:
                 return text
 
@@ -163,20 +161,10 @@ class _Bounding:
             low, high = statistic.low, statistic.high
             text = f"CASE WHEN e{i} < {low} THEN {low} WHEN e{i} > {high} THEN {high} ELSE e{i} END"
         else:
-            bounds, double = statistic.bounds, Type(Kind.DOUBLE)
+            bounds = statistic.bounds
             assert bounds.low is not None and bounds.high is not None
-            below, above = (
-                number(bounds.low, double, self._writer.scalars),
-                number(bounds.high, double, self._writer.scalars),
-            )
-            largest = self._dialect.largest_double
-            value = f"CAST(e{i} AS DOUBLE)"
-            scaled = self._dialect.try_cast.format(f"round({_scaled(value, statistic.step)})", type="BIGINT")
-            text = (
-                f"CASE WHEN {value} >= {above} AND {value} <= {largest} THEN {statistic.high}"
-                f" WHEN {value} <= {below} AND {value} >= -{largest} THEN {statistic.low}"
-                f" WHEN {value} > {below} AND {value} < {above} THEN {scaled} END"
-            )
+            grid = Grid(bounds.low, bounds.high, statistic.low, statistic.high, statistic.step)
+            text = self._dialect.on_grid(f"e{i}", statistic.value.type, grid)
         if statistic.where is not None:
             text = f"CASE WHEN w{i} THEN {text} END" if text == "1" else f"CASE WHEN w{i} THEN ({text}) END"
         if statistic.value is None and statistic.where is not None:
@@ -207,8 +195,10 @@ class _Bounding:
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({numbered}) AS n WHERE place <= {groups}"
 
     def _hash(self, names: Sequence[str]) -> str:
-        parts = [f"COALESCE('v' || CAST({name} AS VARCHAR), 'n')" for name in names]
-        return f"md5({' || chr(31) || '.join(['$salt', f'CAST({OWNER} AS VARCHAR)', *parts])})"
+        text = self._dialect.types[Kind.TEXT]
+        parts = [f"COALESCE('v' || CAST({name} AS {text}), 'n')" for name in names]
+        salted = " || chr(31) || ".join([self._dialect.salt, f"CAST({OWNER} AS {text})", *parts])
+        return self._dialect.chosen_by.format(salted)
 
     def _clipped(self, inner: str, statistics: Sequence[Statistic], cells: Cells, norm: Literal["l1", "l2"]) -> str:
         """Each owner's vector scaled down to its norm.
@@ -232,8 +222,9 @@ class _Bounding:
                 clip = math.isqrt(bound)
                 norms.append(f"SUM({entry} * {entry}) OVER (PARTITION BY {OWNER}) AS n{i}")
                 # Rounded up beyond the error of the square root.
-                length = f"CAST(ceil(sqrt(CAST(n{i} AS DOUBLE)) * 1.000000001) AS {self._dialect.wide})"
-            scaled = f"SIGN(s{i}) * ((ABS({entry}) * {clip}) // NULLIF({length}, 0))"
+                root = f"sqrt(CAST(n{i} AS {self._dialect.types[Kind.DOUBLE]}))"
+                length = f"CAST(ceil({root} * 1.000000001) AS {self._dialect.wide})"
+            scaled = f"SIGN(s{i}) * {self._dialect.wide_quotient.format(f'(ABS({entry}) * {clip})', length)}"
             columns.append(f"CASE WHEN n{i} > {bound} THEN {scaled} ELSE s{i} END AS s{i}")
         if not norms:
             return inner
@@ -261,7 +252,8 @@ class _Bounding:
         """COUNT(DISTINCT x) or SUM(DISTINCT x): at most `rows` pairs of key and value per owner."""
         assert statistic.value is not None
         if statistic.kind is Counted.DISTINCT:
-            value, total = self._key(statistic.value), "COUNT(DISTINCT d)"
+            value = self._key(statistic.value)
+            total = "COUNT(DISTINCT d)" if self._dialect.count_distinct else "COUNT(d)"
             raw = f"SELECT {', '.join([OWNER, *self._keys_as(), f'{value} AS d', *self._where_as(statistic)])}"
         else:
             value = self._writer.scalar(statistic.value)
@@ -287,7 +279,7 @@ class _Bounding:
                 f" FROM (SELECT DISTINCT {pairs} FROM ({text}) AS u) AS p"
             )
             text = f"SELECT {pairs} FROM ({numbered}) AS n WHERE place <= {rows}"
-        if statistic.kind is Counted.DISTINCT_SUM:
+        if statistic.kind is Counted.DISTINCT_SUM or not self._dialect.count_distinct:
             text = f"SELECT DISTINCT {self._key_list}d FROM ({text}) AS q"
         return self._outer([total], text)
 
@@ -305,13 +297,3 @@ def _is_range(values: Sequence[Value]) -> bool:
 def _are_all_days(values: Sequence[Value]) -> bool:
     days = [value.toordinal() for value in values if isinstance(value, date)]
     return _is_range(days)
-
-
-def _scaled(value: str, step: Fraction) -> str:
-    """The value in steps: multiplied and divided by whole numbers where that is exact."""
-    text = value
-    if step.denominator != 1:
-        text = f"{text} * {step.denominator}"
-    if step.numerator != 1:
-        text = f"{text} / {step.numerator}"
-    return text
