@@ -118,6 +118,8 @@ class ScalarWriter:
                 return self._quotient(node, args)
             case Op.ADD | Op.SUB | Op.MUL | Op.DIV if node.type.kind is Kind.DOUBLE and dialect.double is not None:
                 return dialect.double(node, args)
+            case Op.WIDTH_BUCKET if dialect.double is not None:
+                return dialect.double(node, args)
             case Op.LIKE | Op.ILIKE:
                 return self._like(node, args)
             case Op.IN:
