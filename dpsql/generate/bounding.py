@@ -20,13 +20,15 @@ from typing import Literal
 from dpsql.generate.dialect import Dialect, Grid, in_calendar
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER, RelationWriter
-from dpsql.plan.nodes import Plan
-from dpsql.plan.scalars import Scalar, refs
+from dpsql.plan.nodes import Plan, Scan, nodes
+from dpsql.plan.scalars import Field, Scalar, refs
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.types import Kind, Type, Value
 
 # Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
 LARGEST_SUM = 2**61
+# An expression with more text than this is not copied to each place that uses it.
+LONG = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +60,15 @@ def bounded_queries(
 ) -> tuple[Branch, ...]:
     """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT."""
     branches = []
+    sources = tuple(sorted({node.table.source for node in nodes(plan) if isinstance(node, Scan)}))
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in (Counted.ROWS, Counted.UNITS)]
     if plain:
         text = _Bounding(plan, keys, dialect).sums([statistics[i] for i in plain], cells, single=single, norm=norm)
-        branches.append(Branch(EngineQuery(text, len(keys)), tuple(plain)))
+        branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
     for i, statistic in enumerate(statistics):
         if i not in plain:
             text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)
-            branches.append(Branch(EngineQuery(text, len(keys)), (i,)))
+            branches.append(Branch(EngineQuery(text, len(keys), sources=sources), (i,)))
     return tuple(branches)
 
 
@@ -110,10 +113,17 @@ class _Bounding:
             if statistic.where is not None:
                 raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
             grid.append(f"{self._on_grid(i, statistic)} AS v{i}")
-        inner = f"SELECT {', '.join([OWNER, *raw])} FROM ({child}) AS t"
+        inner = self._computed([OWNER, *raw], child, needed)
         text = f"SELECT {', '.join([OWNER, *self._names, *grid])} FROM ({inner}) AS e"
         conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
         return text + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+
+    def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field]) -> str:
+        """The columns over the plan. Long ones, which later steps name several times, are computed once for each row."""
+        if self._dialect.fence and max(map(len, columns)) > LONG:
+            self._writer.fence = self._dialect.fence
+            child = self._writer.relation(self._plan, needed)
+        return f"SELECT {', '.join(columns)} FROM ({child}) AS t{self._writer.fence}"
 
     def _key(self, value: Scalar) -> str:
         """A key in one form: no NaN, no infinity, no negative zero, no date outside the calendar."""
@@ -254,15 +264,15 @@ class _Bounding:
         if statistic.kind is Counted.DISTINCT:
             value = self._key(statistic.value)
             total = "COUNT(DISTINCT d)" if self._dialect.count_distinct else "COUNT(d)"
-            raw = f"SELECT {', '.join([OWNER, *self._keys_as(), f'{value} AS d', *self._where_as(statistic)])}"
+            raw = [OWNER, *self._keys_as(), f"{value} AS d", *self._where_as(statistic)]
         else:
             value = self._writer.scalar(statistic.value)
-            raw = f"SELECT {', '.join([OWNER, *self._keys_as(), f'{value} AS e0', *self._where_as(statistic)])}"
+            raw = [OWNER, *self._keys_as(), f"{value} AS e0", *self._where_as(statistic)]
             total = f"{self._total('d', 1)}"
         needed = [ref.field for part in (*(key.value for key in self._keys), statistic.value) for ref in refs(part)]
         if statistic.where is not None:
             needed += [ref.field for ref in refs(statistic.where)]
-        inner = f"{raw} FROM ({self._writer.relation(self._plan, needed)}) AS t"
+        inner = self._computed(raw, self._writer.relation(self._plan, needed), needed)
         if statistic.kind is Counted.DISTINCT_SUM:
             grid = self._on_grid(0, statistic)
             inner = f"SELECT {', '.join([OWNER, *self._names, f'{grid} AS d'])} FROM ({inner}) AS e"

@@ -66,6 +66,8 @@ class Dialect:
     round_away: Callable[[str, int], str]  # a double to so many places, halves away from zero
     trunc_places: Callable[[str, int], str]  # a double cut to so many places
     on_grid: Callable[[str, Type, Grid], str]  # a number as a whole one within the grid; NULL if it is no number
+    # Ends a subquery whose columns shall be computed once, where the engine would copy them to wherever they are used.
+    fence: str = ""
     # Arithmetic on doubles, where the engine raises errors instead of giving infinity.
     double: Callable[[Call, Sequence[str]], str] | None = None
 

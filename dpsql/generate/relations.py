@@ -44,6 +44,7 @@ class RelationWriter:
         self._private = private
         self._public = public or {}
         self._names: dict[int, str] = {}
+        self.fence = ""  # ends the subqueries that compute columns
         self.scalars = ScalarWriter(dialect, self.name, None if private else self._subquery)
 
     def name(self, field: Field) -> str:
@@ -80,7 +81,7 @@ class RelationWriter:
                 kept = [(field, value) for field, value in items if field.id in wanted]
                 inner = self.relation(child, self._needed((), [value for _, value in kept]))
                 columns = [f"{self.scalar(value)} AS {self.name(field)}" for field, value in kept]
-                return self._select(self._owned(columns), self._nest(inner))
+                return self._select(self._owned(columns), self._nest(inner)) + self.fence
             case Aggregate():
                 return self._aggregate(plan)
             case Window(child=child, items=items):
@@ -169,7 +170,8 @@ class RelationWriter:
             column = table.columns.get(name)
             value = owner if column is None else self._normalised(column)
             columns.append(f"{value} AS {self.name(field)}")
-        return self._select(columns, ".".join(map(quoted, table.source)), f"{quoted(table.owner)} IS NOT NULL")
+        source = ".".join(map(quoted, table.source))
+        return self._select(columns, source, f"{quoted(table.owner)} IS NOT NULL") + self.fence
 
     def _owner(self, table: Table) -> str:
         """The unit in the one form that all tables share, so that owners compare without conversion, byte by byte."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from dpsql.errors import PolicyError
 from dpsql.ledger.books import Books
 from dpsql.ledger.sqlite import SqliteLedger, missing
-from dpsql.policy.loader import database_path
+from dpsql.policy.loader import database_name, database_path, is_postgresql
 from dpsql.policy.model import Policy
 from dpsql.privacy.accounting import Accountant
 
@@ -26,7 +26,7 @@ def open_ledger(policy: Policy, accountant: Accountant, *, new_ledger: bool = Fa
     """The ledger, with the policy's limits in force. One that the policy places elsewhere is only made when told."""
     return SqliteLedger.open(
         ledger_path(policy),
-        dataset=database_path(policy).name,
+        dataset=database_name(policy),
         accounting=policy.privacy.accounting,
         total=accountant.total,
         allowances={user.name: accountant.allowance(user.epsilon) for user in policy.users.values()},
@@ -38,13 +38,13 @@ def open_ledger(policy: Policy, accountant: Accountant, *, new_ledger: bool = Fa
 @contextmanager
 def read_books(policy: Policy) -> Iterator[Books | None]:
     """The books of the ledger, read-only; None if nothing was ever asked, so that there is no ledger yet."""
-    path, database = ledger_path(policy), database_path(policy)
+    path = ledger_path(policy)
     if path.exists():
-        with Books.read(path, dataset=database.name, accounting=policy.privacy.accounting) as books:
+        with Books.read(path, dataset=database_name(policy), accounting=policy.privacy.accounting) as books:
             yield books
         return
-    if not database.is_file():
-        raise PolicyError(f'there is no database at "{database}"', hint="Check the address in the policy.")
+    if not is_postgresql(policy.database) and not database_path(policy).is_file():
+        raise PolicyError(f'there is no database at "{database_path(policy)}"', hint="Check the address in the policy.")
     if policy.ledger is not None or path.with_name(f"{path.name}-wal").exists():
         raise missing(path)
     yield None
