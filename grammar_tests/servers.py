@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ class Server:
 
             data = (folder or self._own or Path()) / f"postgres{version}"
             self._server: Any = get_server(data, cleanup_mode="delete", postgres_version=version)
+        # What the server leaves behind; where others still use the folder, it is not empty.
+        atexit.register(_remove_if_empty, data.parent)
 
     def url(self, database: str = "postgres", *, user: str = "postgres") -> str:
         return f"postgresql://{user}@/{database}?host={self._server.get_postmaster_info().socket_dir}"
@@ -47,3 +51,8 @@ class Server:
         self._server.cleanup()
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

@@ -119,7 +119,7 @@ class _Bounding:
         return text + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
 
     def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field]) -> str:
-        """The columns over the plan. Long ones, which later steps name several times, are computed once for each row."""
+        """The columns over the plan. Long ones, which later steps name several times, are computed once per row."""
         if self._dialect.fence and max(map(len, columns)) > LONG:
             self._writer.fence = self._dialect.fence
             child = self._writer.relation(self._plan, needed)

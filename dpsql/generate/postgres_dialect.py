@@ -28,6 +28,7 @@ from fractions import Fraction
 
 from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import Dialect, Grid, in_steps
+from dpsql.generate.magnitudes import combined, magnitude
 from dpsql.plan.scalars import Call, Const, Op
 from dpsql.types import Kind, Type
 
@@ -46,6 +47,7 @@ _TYPES = {
 _LARGEST, _SMALLEST = 1.797e308, 2.3e-308
 _HUGE, _TINY = f"CAST('{_LARGEST}' AS double precision)", f"CAST('{_SMALLEST}' AS double precision)"
 _INFINITY, _INFINITY_BELOW = "CAST('infinity' AS double precision)", "CAST('-infinity' AS double precision)"
+_ABSORBED = 1e291  # less than half of what the largest double is apart from the next: added to it, nothing changes
 _MOST_PLACES = 280
 _NARROW = ((5, 2**15), (10, 2**31), (19, 2**63))  # digits of PostgreSQL's integer types, and where they end
 
@@ -139,9 +141,17 @@ def _sum(left: str, sign: str, right: str) -> str:
 
 
 def _double(node: Call, args: Sequence[str]) -> str:
-    left, right = args[:2]
+    if node.op is Op.WIDTH_BUCKET:
+        return _width_bucket(node, args)
+    left, right = args
     known = [_finite_constant(arg) for arg in node.args]
+    if combined(node.op, magnitude(node.args[0]), magnitude(node.args[1])).safe:
+        return f"({left} {node.op.value} {f'NULLIF({right}, 0)' if node.op is Op.DIV else right})"
     match node.op:
+        case Op.ADD | Op.SUB if any(value is not None and abs(value) < _ABSORBED for value in known):
+            return f"({left} {node.op.value} {right})"
+        case Op.ADD | Op.SUB:
+            return _sum(left, node.op.value, right)
         case Op.MUL if known[1]:
             return _scaled(left, known[1])
         case Op.MUL if known[0]:
@@ -152,12 +162,6 @@ def _double(node: Call, args: Sequence[str]) -> str:
             return _divided(left, known[1])
         case Op.DIV:
             return _quotient(left, right)
-        case Op.ADD:
-            return _sum(left, "+", right)
-        case Op.SUB:
-            return _sum(left, "-", right)
-        case Op.WIDTH_BUCKET:
-            return _width_bucket(node, args)
         case _:
             raise InternalError(f"no double form of {node.op.value}")
 
@@ -177,9 +181,8 @@ def _width_bucket(node: Call, args: Sequence[str]) -> str:
 
 
 def _finite_constant(node: object) -> float | None:
-    """The value of a constant other than zero."""
     if isinstance(node, Const) and isinstance(node.value, float) and math.isfinite(node.value):
-        return node.value or None
+        return node.value
     return None
 
 

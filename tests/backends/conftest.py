@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,19 +11,23 @@ import pytest
 from grammar_tests.servers import VERSIONS, Server
 
 
-def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """One folder for all workers of a run."""
-    base = factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+def shared_folder() -> Path | None:
+    """One folder for all workers of a run, outside pytest's own, which the server's user may not enter."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return None
+    folder = Path(tempfile.gettempdir()) / f"dpsql-{run[:12]}"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 _started: dict[int, Server] = {}
 
 
 @pytest.fixture(scope="session", params=VERSIONS, ids=lambda version: f"postgres{version}")
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def server(request: pytest.FixtureRequest) -> Server:
     """Not closed, for another worker may still use it: it goes when the last of them exits."""
     version: int = request.param
     if version not in _started:
-        _started[version] = Server(version, shared_folder(tmp_path_factory))
+        _started[version] = Server(version, shared_folder())
     return _started[version]
