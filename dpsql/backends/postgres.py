@@ -164,7 +164,8 @@ class PostgresBackend:
 
 def _run(connection: Connection, query: EngineQuery) -> ExactTable:
     sql, values = _numbered(query.sql, query.parameters)
-    cursor = connection.execute(sql, values)
+    # In binary form, for which the server takes one statement only.
+    cursor = connection.execute(sql, values, binary=True)
     types = [_type_name(connection, column.type_code) for column in cursor.description or ()]
     if any(name != _SUM for name in types[query.keys :]):
         raise InternalError("generated SQL returned a sum that is not a 64-bit integer")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql.backends.postgres_connections import Connection
-from dpsql.generate.dialect import quoted
 from dpsql.policy.model import ColumnSchema, TableSchema
 from dpsql.types import BOOLEAN, DATE, DOUBLE, NUMERIC, TEXT, TIMESTAMP, Type, decimal, integer
 
@@ -58,7 +57,7 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 _ALL = """WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
 ORDER BY n.nspname, c.relname"""
-_NAMED = "WHERE c.oid IN (SELECT to_regclass(name) FROM unnest($1::text[]) AS name)"
+_NAMED = "WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest($1::name[], $2::name[]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,12 @@ def current_identities(connection: Connection, sources: Sequence[Sequence[str]])
 def _rows(connection: Connection, sources: Sequence[Sequence[str]] | None) -> list[tuple[Any, ...]]:
     if sources is None:
         return connection.execute(_TABLES + _ALL).fetchall()
-    names = [".".join(map(quoted, source)) for source in sources]
-    return connection.execute(_TABLES + _NAMED, [names]).fetchall()
+    return connection.execute(_TABLES + _NAMED, _lists(sources)).fetchall()
+
+
+def _lists(sources: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Schemas and names. (to_regclass would look them up as well, but fails where the role may not enter a schema.)"""
+    return [[source[part] for source in sources] for part in range(2)]
 
 
 def _obstacle(kind: str, guarded: bool) -> str | None:
@@ -161,7 +164,7 @@ SELECT n.nspname || '.' || c.relname, has_table_privilege(c.oid, 'SELECT'),
        EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid) AND c.relkind <> 'p', quote_ident(n.nspname),
        quote_ident(n.nspname) || '.' || quote_ident(c.relname)
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE c.oid IN (SELECT to_regclass(name) FROM unnest($1::text[]) AS name) ORDER BY 1
+WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest($1::name[], $2::name[])) ORDER BY 1
 """
 
 
@@ -171,9 +174,8 @@ def read_warnings(connection: Connection, sources: Sequence[Sequence[str]]) -> l
     role, is_super, _ = connection.execute(_ROLE).fetchone() or ("", False, False)
     if is_super:
         found.append(f'role "{role}" is a superuser: give dpsql a role that may only read the declared tables')
-    names = [".".join(map(quoted, source)) for source in sources]
     for table, reads, writes, enters, guarded, partition, parent, schema, name in connection.execute(
-        _RIGHTS, [names]
+        _RIGHTS, _lists(sources)
     ).fetchall():
         if not enters:
             found.append(f'role "{role}" may not use the schema of "{table}": GRANT USAGE ON SCHEMA {schema} TO {role}')
