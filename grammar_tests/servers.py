@@ -43,8 +43,11 @@ class Server:
                 sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0").format(sql.Identifier(name))
             )
 
-    def restart(self) -> None:
+    def stop(self) -> None:
         self._server.stop()
+
+    def start(self) -> None:
+        """Again, after `stop`."""
         self._server.ensure_postgres_running()
 
     def close(self) -> None:

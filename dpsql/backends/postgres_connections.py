@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -237,6 +238,17 @@ def _parameters(url: str) -> dict[str, Any]:
             hint="Write it as postgresql://user@host:5432/database; special characters in it as %40 and the like.",
         )
     return {"connect_timeout": _CONNECT_SECONDS, "application_name": "dpsql"} | found
+
+
+def without_password(url: str) -> tuple[str, str]:
+    """The address as it may be written down, and the name of the database."""
+    found = _parameters(url)
+    parts = urlsplit(url)
+    login, at, host = parts.netloc.rpartition("@")
+    options = [(key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if key != "password"]
+    query = f"?{urlencode(options, safe='/')}" if options else ""
+    safe = f"{parts.scheme}://{login.partition(':')[0]}{at}{host}{parts.path}{query}"
+    return safe, str(found.get("dbname") or found.get("user") or "postgres")
 
 
 def _begin(settings: dict[str, str], locked: Sequence[str], seconds: float) -> str:

@@ -36,8 +36,9 @@ CREATE DOMAIN age AS integer CHECK (VALUE >= 0);
 CREATE TABLE kinds (
     f_bool boolean NOT NULL, f_small smallint, f_int integer, f_big bigint, f_dec numeric(20, 4), f_numeric numeric,
     f_wide numeric(60, 2), f_shifted numeric(5, 4), f_real real, f_double double precision, f_text text,
-    f_varchar varchar(5), f_char char(5), f_uuid uuid, f_enum mood, f_domain age, f_date date, f_ts timestamp, f_ts0 timestamp(0), f_tz timestamptz,
-    f_time time, f_bytes bytea, f_json jsonb, f_list integer[], f_span interval, f_money money
+    f_varchar varchar(5), f_char char(5), f_uuid uuid, f_enum mood, f_domain age, f_date date, f_ts timestamp,
+    f_ts0 timestamp(0), f_tz timestamptz, f_time time, f_bytes bytea, f_json jsonb, f_list integer[],
+    f_span interval, f_money money
 );
 CREATE TABLE keys (a integer, b integer NOT NULL, c integer NOT NULL, d integer, e integer, f integer, g text);
 CREATE UNIQUE INDEX one ON keys (a);
