@@ -163,7 +163,7 @@ class PostgresBackend:
 
 
 def _run(connection: Connection, query: EngineQuery) -> ExactTable:
-    sql, values = _numbered(query.sql, query.parameters)
+    sql, values = numbered(query.sql, query.parameters)
     # In binary form, for which the server takes one statement only.
     cursor = connection.execute(sql, values, binary=True)
     types = [_type_name(connection, column.type_code) for column in cursor.description or ()]
@@ -185,7 +185,7 @@ def _type_name(connection: Connection, oid: int) -> str:
     return "" if found is None else found.name
 
 
-def _numbered(sql: str, parameters: Mapping[str, object]) -> tuple[str, list[Any]]:
+def numbered(sql: str, parameters: Mapping[str, object]) -> tuple[str, list[Any]]:
     """PostgreSQL numbers its parameters. What looks like one inside quotation marks stays as it is."""
     names: list[str] = []
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from grammar_tests.lab import Lab
 from grammar_tests.servers import VERSIONS, Server
+from tests.backends.pair import Pair
 
 
 def shared_folder() -> Path | None:
@@ -31,3 +35,15 @@ def server(request: pytest.FixtureRequest) -> Server:
     if version not in _started:
         _started[version] = Server(version, shared_folder())
     return _started[version]
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with closing(Lab(tmp_path_factory.mktemp("lab"))) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def pair(lab: Lab, server: Server) -> Iterator[Pair]:
+    with closing(Pair(lab, server)) as made:
+        yield made
