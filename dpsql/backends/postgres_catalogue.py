@@ -38,6 +38,7 @@ SELECT n.nspname, c.relname, c.oid::bigint, c.relkind::text, c.relrowsecurity AN
        (SELECT coalesce(json_agg(json_build_array(a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
                    format_type(a.atttypid, a.atttypmod),
                    CASE WHEN b.typnamespace = 'pg_catalog'::regnamespace THEN b.typname END, b.typtype,
+                   a.attgenerated = 'v',
                    CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END) ORDER BY a.attnum), '[]')
         FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
         JOIN pg_type AS b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
@@ -121,7 +122,10 @@ def _obstacle(kind: str, guarded: bool) -> str | None:
 
 
 def _column(column: Sequence[Any]) -> ColumnSchema:
-    name, _, _, _, not_null, native, base, sort, modifier = column
+    name, _, _, _, not_null, native, base, sort, computed, modifier = column
+    if computed:
+        # Its expression is evaluated when it is read, and may fail for some rows: nobody has made it total.
+        return ColumnSchema(name, None, f"{native}, generated when read", not not_null)
     type_ = TEXT if sort == "e" else _type(base, modifier)
     return ColumnSchema(name, type_, native, not not_null)
 
