@@ -394,7 +394,7 @@ def test_a_process_that_dies_in_the_engine_keeps_the_charge(policy_path: Path, m
     script = f"""
         import os, sys
         from pathlib import Path
-        from dpsql.backends import Backend
+        from dpsql.backends.duckdb import DuckDBBackend
         from dpsql.dataset import open_dataset
         from dpsql.release import Settings
 
