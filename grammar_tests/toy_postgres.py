@@ -9,7 +9,7 @@ import duckdb
 import psycopg
 from psycopg import sql
 
-from grammar_tests.toy_data import OWNERS, schema
+from grammar_tests.toy_data import schema
 
 # A schema of the name that DuckDB gives its own, so that both engines' tables have the same names.
 SCHEMA = "main"
@@ -21,9 +21,12 @@ def fill(connection: psycopg.Connection[Any], data: duckdb.DuckDBPyConnection) -
     connection.execute(f"ALTER DATABASE {connection.info.dbname} SET search_path = {SCHEMA}")
     connection.execute(f"SET search_path = {SCHEMA}")
     connection.execute(schema())
-    for table in (*OWNERS, "secrets"):
+    for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [SCHEMA]).fetchall():
+        name = sql.Identifier(table)
+        if connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(name)).fetchall():
+            continue  # a public table
         rows = data.execute(f'SELECT COLUMNS(*)::text FROM "{table}"').fetchall()
-        with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(sql.Identifier(table))) as target:
+        with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(name)) as target:
             for row in rows:
                 target.write_row([None if cell is None else _spelled(cell) for cell in row])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpsql.errors import InternalError
-from dpsql.plan.scalars import Call, Op
+from dpsql.plan.scalars import Call, Op, Windowed
 from dpsql.types import Kind, Type
 
 # Every date and timestamp lies between these, or is NULL.
@@ -66,6 +66,8 @@ class Dialect:
     round_away: Callable[[str, int], str]  # a double to so many places, halves away from zero
     trunc_places: Callable[[str, int], str]  # a double cut to so many places
     on_grid: Callable[[str, Type, Grid], str]  # a number as a whole one within the grid; NULL if it is no number
+    window_arguments: Callable[[Windowed, list[str]], list[str]]  # as the engine's function takes them
+    window_result: Callable[[Windowed, str], str]  # what the engine's function gives, as the type of the call
     # Ends a subquery whose columns shall be computed once, where the engine would copy them to wherever they are used.
     fence: str = ""
     # Arithmetic on doubles, where the engine raises errors instead of giving infinity.

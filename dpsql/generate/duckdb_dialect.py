@@ -145,4 +145,7 @@ DUCKDB = Dialect(
     round_away=lambda text, places: f"round({text}, {places})",
     trunc_places=_trunc_places,
     on_grid=_on_grid,
+    window_arguments=lambda _, args: args,
+    # Sums come back wider than their type; what PostgreSQL would refuse as out of range is NULL.
+    window_result=lambda call, text: _try_cast(text, call.type) if call.function == "sum" else text,
 )

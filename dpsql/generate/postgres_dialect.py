@@ -29,7 +29,7 @@ from fractions import Fraction
 from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import Dialect, Grid, in_steps
 from dpsql.generate.magnitudes import combined, magnitude
-from dpsql.plan.scalars import Call, Const, Op
+from dpsql.plan.scalars import Call, Const, Op, Windowed
 from dpsql.types import Kind, Type
 
 _TYPES = {
@@ -355,6 +355,30 @@ def _bound(bound: Fraction, *, exact: bool) -> str:
         return f"CAST('{Decimal(bound.numerator) / Decimal(bound.denominator):f}' AS numeric)"
 
 
+# --- window functions ---
+
+# Which argument is a number of rows: an integer of 32 bits to PostgreSQL.
+_ROWS = {"lag": 1, "lead": 1, "nth_value": 1, "ntile": 0}
+
+
+def _window_arguments(call: Windowed, args: list[str]) -> list[str]:
+    """Claim: no sum overflows. Because: a double beyond 1e140 is left out, and squares of the others, which an average
+    keeps too, stay far within the range for all rows that there can be."""
+    changed = list(args)
+    place = _ROWS.get(call.function)
+    if place is not None and place < len(args):
+        changed[place] = f"CAST({args[place]} AS integer)"
+    if call.function in ("sum", "avg") and call.args[0].type.kind is Kind.DOUBLE:
+        changed[0] = f"CASE WHEN abs({args[0]}) <= {_constant(1e140)} THEN {args[0]} END"
+    return changed
+
+
+def _window_result(call: Windowed, text: str) -> str:
+    if call.function == "sum" and call.type.kind is not Kind.DOUBLE:
+        return _fit(text, call.type)
+    return f"CAST({text} AS {_TYPES[call.type.kind]})" if call.type.is_numeric else text
+
+
 POSTGRES = Dialect(
     name="postgres",
     types=_TYPES,
@@ -438,6 +462,8 @@ POSTGRES = Dialect(
     round_away=_round_away,
     trunc_places=_trunc_places,
     on_grid=_on_grid,
+    window_arguments=_window_arguments,
+    window_result=_window_result,
     fence=" OFFSET 0",
     double=_double,
 )

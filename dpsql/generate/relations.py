@@ -274,7 +274,8 @@ class RelationWriter:
         return self._dialect.fit(text, call.type) if call.function is Agg.SUM else text
 
     def _window(self, call: Windowed) -> str:
-        args = ", ".join(map(self.scalar, call.args)) or ("*" if call.function == "count" else "")
+        written = self._dialect.window_arguments(call, [self.scalar(arg) for arg in call.args])
+        args = ", ".join(written) or ("*" if call.function == "count" else "")
         parts = []
         if call.partition:
             parts.append(f"PARTITION BY {', '.join(map(self.scalar, call.partition))}")
@@ -286,7 +287,7 @@ class RelationWriter:
         if call.where is not None:
             text += f" FILTER (WHERE {self.scalar(call.where)})"
         text += f" OVER ({' '.join(parts)})"
-        return self._dialect.fit(text, call.type) if call.function == "sum" else text
+        return self._dialect.window_result(call, text)
 
 
 def _is_unit(value: Scalar) -> bool:
