@@ -21,7 +21,6 @@ import numpy as np
 from dpsql.backends import Backend
 from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
 from dpsql.explain import price_text
-from dpsql.generate.dialect import DUCKDB
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Ledger, Purchase
@@ -91,7 +90,7 @@ class Engine:
                 return found
         try:
             plan = resolve(parse(sql), self.catalog, parameters)
-            release = compile_release(plan, self.catalog, self.accountant, settings, DUCKDB)
+            release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect)
         except RecursionError:
             raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
         except Error:
@@ -113,6 +112,8 @@ class Engine:
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned."""
         bill = self._bill(release, fresh)
+        if len(bill.known) < len(release.measurements):
+            self._backend.ready()
         charged = self._charge(user, bill, sql)
         known = dict(bill.known)
         for index, measurement in enumerate(release.measurements):

@@ -308,3 +308,15 @@ class PolicyError(OperationalError):
     """The policy, the database or the ledger do not fit together."""
 
     sqlstate = "F0000"
+
+
+class SchemaChanged(PolicyError):
+    """A table is no longer what the policy was checked against."""
+
+    sqlstate = "55000"
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f'table "{table}" was changed in the database after the policy was read',
+            hint="The owner runs dpsql check, and then starts dpsql anew.",
+        )

@@ -15,7 +15,8 @@ from typing import assert_never
 
 from dpsql.errors import BadSetting, MissingDeclaration, NotSupported, PrivateRows
 from dpsql.generate.bounding import Branch, Key, bounded_queries
-from dpsql.generate.dialect import DUCKDB, Dialect
+from dpsql.generate.dialect import Dialect
+from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.relations import RelationWriter
 from dpsql.margins.trace import with_margins
 from dpsql.plan.inspect import free_fields, is_empty, source_of, stages_of

@@ -11,8 +11,8 @@ from fractions import Fraction
 from typing import assert_never
 
 from dpsql.errors import InternalError
-from dpsql.generate.dialect import Dialect, quoted
-from dpsql.generate.scalars import FIRST_DAY, LAST_DAY, ScalarWriter, number
+from dpsql.generate.dialect import FIRST_DAY, LAST_DAY, Dialect, quoted
+from dpsql.generate.scalars import ScalarWriter, number
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
@@ -44,6 +44,7 @@ class RelationWriter:
         self._private = private
         self._public = public or {}
         self._names: dict[int, str] = {}
+        self.fence = ""  # ends the subqueries that compute columns
         self.scalars = ScalarWriter(dialect, self.name, None if private else self._subquery)
 
     def name(self, field: Field) -> str:
@@ -73,14 +74,14 @@ class RelationWriter:
                 return self._select(self._columns(fields), self._nest(inner), self.scalar(predicate))
             case SemiJoin(child=child, source=source, negated=negated):
                 inner, other = self.relation(child, fields), self.relation(source, ())
-                word = "NOT IN" if negated else "IN"
-                condition = f"{OWNER} {word} (SELECT {OWNER} FROM ({other}) AS s)"
+                owned = "owner IN (SELECT owner FROM ({0}) AS s)"
+                condition = (self._dialect.not_owned_by if negated else owned).format(other)
                 return self._select(self._columns(fields), self._nest(inner), condition)
             case Project(child=child, items=items):
                 kept = [(field, value) for field, value in items if field.id in wanted]
                 inner = self.relation(child, self._needed((), [value for _, value in kept]))
                 columns = [f"{self.scalar(value)} AS {self.name(field)}" for field, value in kept]
-                return self._select(self._owned(columns), self._nest(inner))
+                return self._select(self._owned(columns), self._nest(inner)) + self.fence
             case Aggregate():
                 return self._aggregate(plan)
             case Window(child=child, items=items):
@@ -169,7 +170,8 @@ class RelationWriter:
             column = table.columns.get(name)
             value = owner if column is None else self._normalised(column)
             columns.append(f"{value} AS {self.name(field)}")
-        return self._select(columns, ".".join(map(quoted, table.source)), f"{quoted(table.owner)} IS NOT NULL")
+        source = ".".join(map(quoted, table.source))
+        return self._select(columns, source, f"{quoted(table.owner)} IS NOT NULL") + self.fence
 
     def _owner(self, table: Table) -> str:
         """The unit in the one form that all tables share, so that owners compare without conversion, byte by byte."""
@@ -197,6 +199,7 @@ class RelationWriter:
             case Kind.BOOLEAN:
                 return f"CAST({name} AS {native})"
             case Kind.INTEGER | Kind.DECIMAL:
+                name = self._dialect.column(name, type_)
                 if low is None or high is None:
                     return f"CAST({name} AS {native})"
                 below, above = self._bound(low, type_), self._bound(high, type_)
@@ -204,13 +207,13 @@ class RelationWriter:
                 return f"CAST({clamped} AS {native})"
             case Kind.DOUBLE:
                 largest = f"CAST({self._dialect.largest_double} AS {native})"
-                return self._finite(f"CAST({name} AS {native})", low, high, f"-{largest}", largest, type_)
+                value = f"CAST({self._dialect.column(name, type_)} AS {native})"
+                return self._finite(value, low, high, f"-{largest}", largest, type_)
             case Kind.DATE | Kind.TIMESTAMP:
                 word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
                 end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
                 first, last = f"{word} '{FIRST_DAY}'", f"{word} '{LAST_DAY}{end}'"
-                # Some temporal types reach further than others; what does not fit is NULL, never an error.
-                moment = self._dialect.try_cast.format(name, type=native)
+                moment = self._dialect.moment.format(name, type=native)
                 return self._finite(moment, low, high, first, last, type_)
             case _:
                 raise InternalError(f"a column of type {type_.kind.value} was declared")
@@ -268,12 +271,11 @@ class RelationWriter:
         if call.where is not None:
             text += f" FILTER (WHERE {self.scalar(call.where)})"
         # Sums come back wider than their type; what PostgreSQL would refuse as out of range is NULL.
-        return (
-            self._dialect.try_cast.format(text, type=self.scalars.type(call.type)) if call.function is Agg.SUM else text
-        )
+        return self._dialect.fit(text, call.type) if call.function is Agg.SUM else text
 
     def _window(self, call: Windowed) -> str:
-        args = ", ".join(map(self.scalar, call.args)) or ("*" if call.function == "count" else "")
+        written = self._dialect.window_arguments(call, [self.scalar(arg) for arg in call.args])
+        args = ", ".join(written) or ("*" if call.function == "count" else "")
         parts = []
         if call.partition:
             parts.append(f"PARTITION BY {', '.join(map(self.scalar, call.partition))}")
@@ -285,9 +287,7 @@ class RelationWriter:
         if call.where is not None:
             text += f" FILTER (WHERE {self.scalar(call.where)})"
         text += f" OVER ({' '.join(parts)})"
-        return (
-            self._dialect.try_cast.format(text, type=self.scalars.type(call.type)) if call.function == "sum" else text
-        )
+        return self._dialect.window_result(call, text)
 
 
 def _is_unit(value: Scalar) -> bool:

@@ -11,7 +11,8 @@ from dpsql.ledger import Ledger
 from dpsql.ledger.books import Books
 from dpsql.ledger.identity import missing
 from dpsql.ledger.sqlite import SqliteLedger
-from dpsql.policy.loader import database_path
+from dpsql.policy.address import is_postgres_address
+from dpsql.policy.loader import database_name, database_path
 from dpsql.policy.model import Place, Policy
 from dpsql.privacy.accounting import Accountant
 
@@ -26,7 +27,7 @@ def ledger_place(policy: Policy) -> Place:
 
 def dataset_name(policy: Policy) -> str:
     """Under which name the ledger knows the data that it is about."""
-    return database_path(policy).name
+    return database_name(policy)
 
 
 def ledger_exists(policy: Policy) -> bool:
@@ -68,13 +69,13 @@ def open_ledger(policy: Policy, accountant: Accountant, *, new_ledger: bool = Fa
 @contextmanager
 def read_books(policy: Policy) -> Iterator[Books | None]:
     """The books of the ledger, read-only; None if nothing was ever asked, so that there is no ledger yet."""
-    place, database = ledger_place(policy), database_path(policy)
+    place = ledger_place(policy)
     if not isinstance(place, Path) or place.exists():
         with Books.read(place, dataset=dataset_name(policy), accounting=policy.privacy.accounting) as books:
             yield books
         return
-    if not database.is_file():
-        raise PolicyError(f'there is no database at "{database}"', hint="Check the address in the policy.")
+    if not is_postgres_address(policy.database) and not database_path(policy).is_file():
+        raise PolicyError(f'there is no database at "{database_path(policy)}"', hint="Check the address in the policy.")
     if policy.ledger is not None or place.with_name(f"{place.name}-wal").exists():
         raise missing(place)
     yield None

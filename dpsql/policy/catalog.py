@@ -122,6 +122,9 @@ def _bind_table(declared: TablePolicy, found: TableSchema, report: Report) -> Ta
         # Also if it is called public: what a view reads may be private.
         report.add(declared.line, f"{quoted(declared.name)} is a view", "declare the tables it reads")
         return None
+    if found.obstacle is not None:
+        report.add(declared.line, f"{quoted(declared.name)} {found.obstacle}", "remove the table")
+        return None
     if declared.public:
         return _public_table(declared, found, report)
     columns = _bind_columns(declared, found, report)

@@ -9,9 +9,10 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
 
 from dpsql.passwords import Verifier
-from dpsql.policy.address import PostgresAddress
+from dpsql.policy.address import PostgresAddress, is_postgres_address
 from dpsql.policy.lines import LineIndex
 from dpsql.policy.model import Accounting, Limits, Place, Policy, PrivacyPolicy, UserPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
@@ -27,7 +28,7 @@ _USER = ("epsilon", "password")
 _LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
 
 _DUCKDB = "duckdb:///"
-_EXAMPLE_URL = 'write: url = "duckdb:///file.duckdb"'
+_EXAMPLE_URL = 'write: url = "duckdb:///file.duckdb" or "postgresql://user@host/database"'
 _DEFAULT_QUERY_EPSILON = Fraction(1, 10)
 _MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? ?[KMGT]i?B")
 # Timers and calendars overflow on what is far beyond these.
@@ -77,6 +78,14 @@ def database_path(policy: Policy) -> Path:
     return policy.path.parent / policy.database.removeprefix(_DUCKDB)
 
 
+def database_name(policy: Policy) -> str:
+    """What a ledger knows the database by."""
+    if is_postgres_address(policy.database):
+        # The address may change with the network, and holds a password: its path is the database's name.
+        return unquote(urlsplit(policy.database).path.strip("/")) or "postgres"
+    return database_path(policy).name
+
+
 def _is_duckdb(url: str) -> bool:
     return url.startswith(_DUCKDB) and url != _DUCKDB
 
@@ -117,14 +126,13 @@ def _read_database(root: Section, path: Path) -> tuple[str, Place | None] | None
     if "url" not in section.content:
         section.missing("url", _EXAMPLE_URL)
     url = section.text("url")
-    if url is not None and not _is_duckdb(url):
+    if url is not None and not _is_duckdb(url) and not is_postgres_address(url):
         # The address itself is not repeated: it may hold a password.
-        scheme = url.partition("://")[0]
-        if scheme in ("postgres", "postgresql"):
-            section.problem("url", "PostgreSQL databases are not supported yet", _EXAMPLE_URL)
-        else:
-            section.problem("url", '"url" in [database] is not the address of a DuckDB file', _EXAMPLE_URL)
+        what = '"url" in [database] is not the address of a DuckDB file or a PostgreSQL database'
+        section.problem("url", what, _EXAMPLE_URL)
     ledger = section.text("ledger")
+    if url is not None and is_postgres_address(url) and "ledger" not in section.content:
+        section.missing("ledger", 'write: ledger = "clinic.ledger", a file on a disk that is never restored')
     return None if url is None else (url, None if ledger is None else _read_place(section, ledger, path))
 
 

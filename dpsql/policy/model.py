@@ -105,7 +105,7 @@ class ServerPolicy:
 @dataclass(frozen=True, slots=True)
 class Policy:
     path: Path
-    database: str  # the address
+    database: str = field(repr=False)  # the address; it may hold a password
     privacy: PrivacyPolicy
     tables: Mapping[str, TablePolicy]
     users: Mapping[str, UserPolicy]
@@ -174,6 +174,7 @@ class TableSchema:
     columns: Mapping[str, ColumnSchema]
     unique: frozenset[frozenset[str]]  # sets of columns the engine enforces as unique
     is_view: bool = False
+    obstacle: str | None = None  # why dpsql cannot read it, as in "is a foreign table"
 
 
 @dataclass(frozen=True, slots=True)
