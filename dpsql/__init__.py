@@ -20,6 +20,7 @@ from dpsql.errors import (
     ProgrammingError,
     Warning,  # noqa: A004 - the name is fixed by PEP 249
 )
+from dpsql.version import __version__
 
 if TYPE_CHECKING:
     from dpsql.dbapi import (
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
         threadsafety,
     )
 
-__version__ = "0.1.0"
 
 __all__ = [
     "BINARY",

@@ -8,16 +8,19 @@ from pathlib import Path
 
 from dpsql.backends import Backend
 from dpsql.backends.duckdb import DuckDBBackend
+from dpsql.backends.postgres import PostgresBackend
 from dpsql.engine import Engine
 from dpsql.errors import BadSetting, Error
-from dpsql.generate.dialect import DUCKDB
+from dpsql.generate.dialect import Dialect
 from dpsql.ledger.opening import open_ledger
 from dpsql.noise.samplers import Sampler, SystemSampler
+from dpsql.policy.address import is_postgres_address
 from dpsql.policy.catalog import bind
 from dpsql.policy.loader import database_path, load
 from dpsql.policy.model import Catalog, Policy
 from dpsql.policy.problems import PolicyProblems, Problem, quoted
 from dpsql.policy.section import header
+from dpsql.policy.server_reader import certificate_problems
 from dpsql.privacy.accounting import Accountant
 from dpsql.release import Release, Settings, compile_release
 from dpsql.sql.parse import parse
@@ -30,7 +33,11 @@ def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
     The ledger lies beside the database, so that another policy on the same database spends from the same budget.
     A ledger elsewhere is only created on the owner's explicit word (`new_ledger`): a new one forgets what was spent.
     """
-    policy = load(path)
+    return open_engine(load(path), new_ledger=new_ledger)
+
+
+def open_engine(policy: Policy, *, new_ledger: bool = False) -> Engine:
+    """The same, of a policy that was read already."""
     backend = open_backend(policy)
     try:
         return build_engine(policy, backend, SystemSampler(), new_ledger=new_ledger)
@@ -39,8 +46,12 @@ def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
         raise
 
 
-def open_backend(policy: Policy) -> DuckDBBackend:
-    return DuckDBBackend(database_path(policy), memory=policy.limits.memory, threads=policy.limits.threads)
+def open_backend(policy: Policy) -> Backend:
+    """The engine that holds the data, by the scheme of its address."""
+    memory, threads = policy.limits.memory, policy.limits.threads
+    if is_postgres_address(policy.database):
+        return PostgresBackend(policy.database, memory=memory, threads=threads)
+    return DuckDBBackend(database_path(policy), memory=memory, threads=threads)
 
 
 def build_engine(policy: Policy, backend: Backend, sampler: Sampler, *, new_ledger: bool = False) -> Engine:
@@ -72,26 +83,30 @@ class Checked:
     policy: Policy
     catalog: Catalog
     accountant: Accountant
+    dialect: Dialect
+    warnings: tuple[str, ...] = ()  # what the owner should know about the database
 
     def release(self, sql: str) -> Release:
         """What a query would do at the default price."""
-        return compile_release(resolve(parse(sql), self.catalog), self.catalog, self.accountant, Settings(), DUCKDB)
+        plan = resolve(parse(sql), self.catalog)
+        return compile_release(plan, self.catalog, self.accountant, Settings(), self.dialect)
 
 
 def check(path: Path) -> Checked:
     """Validate a policy against its database; raises PolicyProblems with every problem at once."""
     policy = load(path)
-    problems = _uncountable_prices(policy)
+    problems = _uncountable_prices(policy) + certificate_problems(policy)
     backend = open_backend(policy)
     try:
         catalog = bind_all(policy, backend)
+        warnings = backend.warnings(sorted({table.source for table in catalog.tables.values()}))
     except PolicyProblems as found:
         raise PolicyProblems([*problems, *found.problems]) from None
     finally:
         backend.close()
     if problems:
         raise PolicyProblems(problems)
-    return Checked(policy, catalog, Accountant(policy.privacy))
+    return Checked(policy, catalog, Accountant(policy.privacy), backend.dialect, tuple(warnings))
 
 
 def _uncountable_prices(policy: Policy) -> list[Problem]:

@@ -261,11 +261,24 @@ class Cursor:
 
     @property
     def margins(self) -> tuple[int | float | None, ...] | None:
-        """Per column, the 95 % margin of error where it is one noisy count or sum; None after anything but a query."""
+        """Per column, the 95 % margin where it is the same in all rows: that of one noisy count or sum."""
         if self._answer is None:
             return None
         margins = [output.margin for output in self._answer.release.outputs]
         return tuple(m if m is None else m.numerator if m.denominator == 1 else float(m) for m in margins)
+
+    @property
+    def row_margins(self) -> list[tuple[int | float | None, ...]]:
+        """Per row and value, the 95 % margin of every noisy number that has one: ratios too, each from its own row.
+
+        All rows of the answer, whether fetched or not. None where a value is exact or NULL, or where its margin cannot
+        be told.
+        """
+        if self._table is None:
+            return []
+        if self._answer is None:
+            return [(None,) * len(self._table.names)] * len(self._table.rows)
+        return self._answer.margins
 
     @property
     def columns(self) -> tuple[Column, ...] | None:
@@ -273,7 +286,9 @@ class Cursor:
         if self._table is None:
             return None
         margins = self.margins or (None,) * len(self._table.names)
-        return tuple(map(Column, self._table.names, self._table.types, margins))
+        outputs = () if self._answer is None else self._answer.release.outputs
+        varies = [output.margin_at is not None for output in outputs] or [False] * len(margins)
+        return tuple(map(Column, self._table.names, self._table.types, margins, varies))
 
     # --- running ---
 
@@ -344,7 +359,7 @@ class Cursor:
         if self._table is None or self.columns is None:
             return None
         price = "" if self.cost is None else f"price: {self.cost}; paid: {self.cost.charged}"
-        return notebook.html_table(self.columns, self._table.rows, price)
+        return notebook.html_table(self.columns, self._table.rows, self.row_margins, price)
 
     def __iter__(self) -> Iterator[Row]:
         return self

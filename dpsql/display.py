@@ -13,6 +13,7 @@ from decimal import ROUND_HALF_EVEN, ROUND_UP, Context, Decimal, localcontext
 from dpsql.types import Kind, Type, Value
 
 Margin = int | float | None
+Margins = Sequence[Sequence[Margin]]  # row by row, as the values stand
 
 _EXACT = Context(prec=60)  # more digits than any column has
 _DIGITS = 6  # of a fraction whose error is not known, how many digits are shown
@@ -20,11 +21,12 @@ _DIGITS = 6  # of a fraction whose error is not known, how many digits are shown
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of an answer. `margin` is the 95 % margin of a noisy count or sum."""
+    """A column of an answer. `margin` is the 95 % margin of a noisy count or sum, where it is the same in all rows."""
 
     name: str
     type: Type
     margin: Margin = None
+    varies: bool = False  # noisy, with a margin of its own in each row
 
     @property
     def is_number(self) -> bool:
@@ -32,17 +34,25 @@ class Column:
 
     @property
     def is_key(self) -> bool:
-        """Whether it names its row, as far as one can see: fractions without a margin are ratios of noisy numbers."""
-        return self.margin is None and self.type.kind not in (Kind.DECIMAL, Kind.DOUBLE)
+        """Whether it names its row, as far as one can see: fractions without a margin come from noisy numbers too."""
+        return not self.is_noisy and self.type.kind not in (Kind.DECIMAL, Kind.DOUBLE)
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.margin is not None or self.varies
 
 
-def cell(value: Value, column: Column) -> str:
+def cells(columns: Sequence[Column], rows: Sequence[Sequence[Value]], margins: Margins) -> list[list[str]]:
+    """Every value as people read it."""
+    return [list(map(cell, row, columns, its)) for row, its in zip(rows, margins, strict=True)]
+
+
+def cell(value: Value, column: Column, margin: Margin) -> str:
     """A value as people read it. A noisy number is rounded to what its margin leaves meaningful."""
     match value:
-        case int() | float() | Decimal() if column.margin and not isinstance(value, bool) and math.isfinite(value):
+        case int() | float() | Decimal() if margin and not isinstance(value, bool) and math.isfinite(value):
             finest = -column.type.scale if column.type.kind in (Kind.INTEGER, Kind.DECIMAL) else None
-            number, margin = _rounded(value, column.margin, finest)
-            return f"{number} ±{margin}"
+            return " ±".join(_rounded(value, margin, finest))
         case float() if math.isfinite(value):
             return _short(value)
         case _:
@@ -60,14 +70,6 @@ def plain(value: Value) -> str:
             return f"{value:f}"
         case _:
             return str(value)
-
-
-def mean_margin(mean: float, count: int, *, of_sum: Margin, of_count: Margin) -> float:
-    """About the 95 % margin of a mean made of a noisy sum and a noisy count.
-
-    To first order the error of S / n is (error of S - mean * error of n) / n, and margins add up at worst.
-    """
-    return (float(of_sum or 0) + abs(mean) * float(of_count or 0)) / max(count, 1)
 
 
 def bar_shares(columns: Sequence[Column], rows: Sequence[Sequence[Value]]) -> list[float] | None:

@@ -21,7 +21,6 @@ import numpy as np
 from dpsql.backends import Backend
 from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
 from dpsql.explain import price_text
-from dpsql.generate.dialect import DUCKDB
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Ledger, Purchase
@@ -30,7 +29,7 @@ from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor
 from dpsql.privacy.accounting import Accountant, Price
-from dpsql.release import Measurement, Release, Settings, Stage, compile_release
+from dpsql.release import Measurement, Output, Release, Settings, Stage, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.tables import NoisyTable, ResultTable
@@ -45,6 +44,7 @@ class Answer:
     table: ResultTable
     release: Release
     charged: Price  # what this user paid for it now
+    margins: list[tuple[int | float | None, ...]]  # 95 %, for each value of the table that is a noisy number
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Engine:
                 return found
         try:
             plan = resolve(parse(sql), self.catalog, parameters)
-            release = compile_release(plan, self.catalog, self.accountant, settings, DUCKDB)
+            release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect)
         except RecursionError:
             raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
         except Error:
@@ -112,15 +112,19 @@ class Engine:
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned."""
         bill = self._bill(release, fresh)
+        if len(bill.known) < len(release.measurements):
+            self._backend.ready()
         charged = self._charge(user, bill, sql)
         known = dict(bill.known)
         for index, measurement in enumerate(release.measurements):
             if index not in known:
                 known[index] = self._measure(release, measurement, bill, index, known, cancellation)
-        rows = self._finish(release, release.sql, known, cancellation)
+        wide = self._finish(release, release.sql, known, cancellation)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
-        return Answer(ResultTable(names, types, rows), release, charged)
+        rows = [row[: len(names)] for row in wide]
+        margins = [tuple(_margin(row, i, output) for i, output in enumerate(release.outputs)) for row in wide]
+        return Answer(ResultTable(names, types, rows), release, charged, margins)
 
     def close(self) -> None:
         self._backend.close()
@@ -213,9 +217,11 @@ class Engine:
             self._load(name, table.source, [(column.name, column.type) for column in table.columns.values()])
         parameters: dict[str, object] = {}
         for index, noisy in known.items():
-            width = len(release.measurements[index].keys)
+            measurement = release.measurements[index]
+            width = len(measurement.keys)
             columns: list[list[Value]] = [[key[i] for key in noisy.table.keys] for i in range(width)]
             columns += [cast(list[Value], column.tolist()) for column in noisy.table.sums]
+            columns += [[measurement.steps(i)] * len(noisy.table) for i in range(len(measurement.statistics))]
             parameters |= {f"r{index}_{i}": column for i, column in enumerate(columns)}
         used = {name: value for name, value in parameters.items() if _names(sql, name)}
         return self._post.run(sql, used, timeout=self._limits.timeout, cancellation=cancellation)
@@ -239,6 +245,16 @@ def _check_parameters(parameters: Sequence[Value]) -> None:
             raise BadSetting(f"parameter ${number} has a time zone", hint="Pass a timestamp without one.")
         if isinstance(value, Decimal) and not value.is_finite():
             raise BadSetting(f"parameter ${number} is not a finite number")
+
+
+def _margin(row: tuple[Value, ...], place: int, output: Output) -> int | float | None:
+    """How far off the value at this place may be; None where it is not a noisy number, or nobody can tell."""
+    if row[place] is None:
+        return None
+    if output.margin is not None:
+        return output.margin.numerator if output.margin.denominator == 1 else float(output.margin)
+    found = None if output.margin_at is None else row[output.margin_at]
+    return found if isinstance(found, float) and math.isfinite(found) else None
 
 
 class _Bill:

@@ -276,7 +276,47 @@ class UnknownUser(OperationalError):
     sqlstate = "28000"
 
 
+class ProtocolViolation(OperationalError):
+    """A client sent bytes that the protocol does not allow at that place."""
+
+    sqlstate = "08P01"
+
+
+class LoginRefused(OperationalError):
+    """A client may not come in this way, whatever its password."""
+
+    sqlstate = "28000"
+
+
+class WrongPassword(OperationalError):
+    """The password is wrong, or there is no such user, or none with a password: one text for all three."""
+
+    sqlstate = "28P01"
+
+    def __init__(self, user: str) -> None:
+        super().__init__(f'password authentication failed for user "{user}"')
+
+
+class UnknownDatabase(OperationalError):
+    sqlstate = "3D000"
+
+    def __init__(self, name: str, *, hint: str) -> None:
+        super().__init__(f'database "{name}" does not exist', hint=hint)
+
+
 class PolicyError(OperationalError):
     """The policy, the database or the ledger do not fit together."""
 
     sqlstate = "F0000"
+
+
+class SchemaChanged(PolicyError):
+    """A table is no longer what the policy was checked against."""
+
+    sqlstate = "55000"
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f'table "{table}" was changed in the database after the policy was read',
+            hint="The owner runs dpsql check, and then starts dpsql anew.",
+        )

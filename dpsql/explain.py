@@ -23,12 +23,14 @@ def explain(release: Release, accountant: Accountant, remaining: Price) -> list[
     shown = [f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None]
     if shown:
         lines.append(f"Margins (95 %): {', '.join(shown)}")
-    ratios = [f'"{output.name}"' for output in release.outputs if output.ratio]
-    if ratios:
+    means = [f'"{o.name}" ±{_whole_or_short(o.at_thousand)}' for o in release.outputs if o.at_thousand is not None]
+    if means:
         lines.append(
-            f"Ratios: {', '.join(ratios)}: of noisy sums; the error is about (margin of the sum"
-            " + |ratio| × margin of the count) / n for n rows"
+            f"Averages (95 %): {', '.join(means)} or less at n = 1,000 rows; at other n in proportion to 1 / n"
         )
+    own = [f'"{o.name}"' for o in release.outputs if o.margin_at is not None and o.at_thousand is None]
+    if own:
+        lines.append(f"Margins by row: {', '.join(own)}: made of noisy numbers; each answer has its own")
     lines += [f"Note: {note}" for note in release.notes]
     return lines
 
@@ -105,6 +107,10 @@ def number_text(value: Fraction) -> str:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _whole_or_short(value: float) -> str:
+    return f"{math.ceil(value):,}" if value >= 1_000 else _short(value)
 
 
 def _short(value: float) -> str:

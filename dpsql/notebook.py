@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import zip_longest
 
-from dpsql.display import Column, bar_shares, cell
+from dpsql.display import Column, Margins, bar_shares, cells
 from dpsql.types import Value
 
 _MOST_ROWS = 100
@@ -14,25 +14,26 @@ _BAR_WIDTH = 160  # pixels
 _BAR = '<div style="width: {}px; height: 0.8em; background: #4c78a8"></div>'
 
 
-def html_table(columns: Sequence[Column], rows: Sequence[Sequence[Value]], footer: str) -> str:
+def html_table(columns: Sequence[Column], rows: Sequence[Sequence[Value]], margins: Margins, footer: str) -> str:
     """A table of the first rows and a line below it. Every name and value is escaped: keys come from the data."""
     shown = rows[:_MOST_ROWS]
     shares = bar_shares(columns, shown)
     head = "".join(_tag("th", column.name, column) for column in columns) + ("" if shares is None else "<th></th>")
-    body = "".join(_row(columns, row, share) for row, share in zip_longest(shown, shares or ()))
+    texts = cells(columns, shown, margins[:_MOST_ROWS])
+    body = "".join(_row(columns, row, share) for row, share in zip_longest(texts, shares or ()))
     notes = [
         f"{len(rows) - len(shown):,} more rows" if len(rows) > len(shown) else "",
-        "± is the 95 % margin" if any(column.margin is not None for column in columns) else "",
+        "± is the 95 % margin" if any(column.is_noisy for column in columns) else "",
         footer,
     ]
     below = escape("; ".join(note for note in notes if note))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>"
 
 
-def _row(columns: Sequence[Column], row: Sequence[Value], share: float | None) -> str:
-    cells = "".join(_tag("td", cell(value, column), column) for value, column in zip(row, columns, strict=True))
+def _row(columns: Sequence[Column], texts: Sequence[str], share: float | None) -> str:
+    values = "".join(_tag("td", text, column) for text, column in zip(texts, columns, strict=True))
     drawn = "" if share is None else f'<td style="text-align: left">{_BAR.format(round(share * _BAR_WIDTH))}</td>'
-    return f"<tr>{cells}{drawn}</tr>"
+    return f"<tr>{values}{drawn}</tr>"
 
 
 def _tag(name: str, text: str, column: Column) -> str:

@@ -21,9 +21,9 @@ ITERATIONS = 32_768  # eight times PostgreSQL's default: a stolen file is eight 
 SALT_BYTES = 16
 MAX_LENGTH = 1_000  # characters of a password
 
-_KEY_BYTES = hashlib.sha256().digest_size
+KEY_BYTES = hashlib.sha256().digest_size
 # Fewer iterations are forbidden by RFC 7677; more would keep a client busy for seconds.
-_ITERATIONS_ALLOWED = range(4_096, 10_000_001)
+ITERATIONS_ALLOWED = range(4_096, 10_000_001)
 _VERIFIER = re.compile(r"SCRAM-SHA-256\$([0-9]{1,8}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 
 # What RFC 4013 forbids in a password, once it is mapped and normalised.
@@ -57,24 +57,26 @@ class Verifier:
 
     @classmethod
     def derived(cls, password: str, salt: bytes, iterations: int) -> Verifier:
-        salted = hashlib.pbkdf2_hmac("sha256", prepare(password).encode(), salt, iterations)
-        client_key = hmac.digest(salted, b"Client Key", "sha256")
-        server_key = hmac.digest(salted, b"Server Key", "sha256")
+        client_key, server_key = derive_keys(password, salt, iterations)
         return cls(iterations, salt, hashlib.sha256(client_key).digest(), server_key)
 
     @classmethod
     def parse(cls, text: str) -> Verifier | None:
         """The verifier that a text holds; None if it holds none."""
         found = _VERIFIER.fullmatch(text)
-        if found is None or int(found[1]) not in _ITERATIONS_ALLOWED:
+        if found is None or int(found[1]) not in ITERATIONS_ALLOWED:
             return None
         try:
             salt, stored_key, server_key = (base64.b64decode(part, validate=True) for part in found.groups()[1:])
         except binascii.Error:
             return None
-        if not salt or len(stored_key) != _KEY_BYTES or len(server_key) != _KEY_BYTES:
+        if not salt or len(stored_key) != KEY_BYTES or len(server_key) != KEY_BYTES:
             return None
         return cls(int(found[1]), salt, stored_key, server_key)
+
+    def fits(self, password: str) -> bool:
+        """Whether it is the verifier of this password. As slow as a guess."""
+        return hmac.compare_digest(self.derived(password, self.salt, self.iterations).stored_key, self.stored_key)
 
     def __str__(self) -> str:
         """As PostgreSQL writes it."""
@@ -82,6 +84,12 @@ class Verifier:
             base64.b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key)
         )
         return f"SCRAM-SHA-256${self.iterations}:{salt}${stored}:{server}"
+
+
+def derive_keys(password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+    """The client's key, which proves the password, and the server's. Slow on purpose."""
+    salted = hashlib.pbkdf2_hmac("sha256", prepare(password).encode(), salt, iterations)
+    return hmac.digest(salted, b"Client Key", "sha256"), hmac.digest(salted, b"Server Key", "sha256")
 
 
 def prepare(password: str) -> str:

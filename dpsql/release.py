@@ -15,8 +15,10 @@ from typing import assert_never
 
 from dpsql.errors import BadSetting, MissingDeclaration, NotSupported, PrivateRows
 from dpsql.generate.bounding import Branch, Key, bounded_queries
-from dpsql.generate.dialect import DUCKDB, Dialect
+from dpsql.generate.dialect import Dialect
+from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.relations import RelationWriter
+from dpsql.margins.trace import with_margins
 from dpsql.plan.inspect import free_fields, reads_private, source_of, stages_of
 from dpsql.plan.nodes import (
     Aggregate,
@@ -97,8 +99,18 @@ class Measurement:
 
     def margin(self, statistic: int) -> Fraction:
         """The 95 % margin of a noisy sum, in the units of the column."""
-        found = self.statistics[statistic]
-        return Fraction(math.ceil(Fraction(margin(self.noises[statistic]), found.factor))) * found.step
+        return self.steps(statistic) * self.statistics[statistic].step
+
+    def average_margin(self, total: int, count: int, rows: int = 1_000) -> float:
+        """The 95 % margin of a sum divided by a count of so many rows, where the mean is as large as it can be."""
+        bounds = self.statistics[total].bounds
+        assert bounds.low is not None and bounds.high is not None
+        largest = max(abs(bounds.low), abs(bounds.high))
+        return math.hypot(self.margin(total), largest * self.margin(count)) / rows
+
+    def steps(self, statistic: int) -> int:
+        """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
+        return math.ceil(Fraction(margin(self.noises[statistic]), self.statistics[statistic].factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +129,8 @@ class Output:
     type: Type
     margin: Fraction | None  # 95 %, for counts and sums shown as they are
     ratio: bool  # made of several noisy sums
+    at_thousand: float | None  # of an average of a thousand rows, the widest margin that the bounds allow
+    margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +139,7 @@ class Release:
 
     measurements: tuple[Measurement, ...]  # in the order in which they can run
     stages: tuple[Stage, ...]
-    sql: str  # the rest of the query, over noisy and public tables
+    sql: str  # the rest of the query, over noisy and public tables; behind the outputs, margins that differ by row
     outputs: tuple[Output, ...]
     public: Mapping[str, Table]  # the name of the loaded copy of each public table
     price: Price
@@ -165,15 +179,22 @@ class _Compiler:
         self._tables: dict[str, Table] = {}
         self._shown: dict[int, tuple[tuple[int, int], ...]] = {}  # field -> measurements and statistics it shows
         self._ratios: set[int] = set()
+        self._averages: dict[int, tuple[tuple[int, int, int], ...]] = {}  # field -> measurements, sums and counts
         self._notes: dict[str, None] = {}
         self._preparation = Preparation(catalog.max_cells, self._ids, self._stage, self._public_side)
 
     def compile(self, plan: Plan) -> Release:
         self._refuse_rows(plan)
         rest = self._cut(plan)
-        sql = self._write(rest)
         measurements = self._priced()
         outputs = tuple(self._output(field, rest, measurements) for field in rest.fields)
+        pairs = zip(rest.fields, outputs, strict=True)
+        wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
+        wide, places = self._with_margins(rest, wanted)
+        outputs = tuple(
+            replace(output, margin_at=places.get(field.id)) for field, output in zip(rest.fields, outputs, strict=True)
+        )
+        sql = self._write(wide)
         price = sum((m.price for m in measurements), Price())
         return Release(measurements, tuple(self._stages), sql, outputs, self._tables, price, tuple(self._notes))
 
@@ -299,7 +320,9 @@ class _Compiler:
 
     def _write(self, plan: Plan) -> str:
         """SQL for the post-processing engine: noisy tables arrive as lists, in the order of their fields."""
-        used = {node.measurement: node for node in nodes(plan) if isinstance(node, Released)}
+        released = [node for node in nodes(plan) if isinstance(node, Released)]
+        # Some read the margins of the sums as well, in columns behind the others.
+        used = {node.measurement: node for node in sorted(released, key=lambda node: len(node.fields))}
         heads = []
         writer = RelationWriter(DUCKDB, private=False, public=self._public)
         for index, node in sorted(used.items()):
@@ -333,7 +356,7 @@ class _Compiler:
                 hint="Compare with (SELECT MAX(…) …) or (SELECT MIN(…) …).",
                 position=node.position,
             )
-        rest = self._cut(node.plan)
+        rest, _ = self._with_margins(self._cut(node.plan), ())
         field = rest.fields[0]
         measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
         sql = self._write(rest)
@@ -397,6 +420,8 @@ class _Compiler:
             for old, mine, other in zip(fields, result.fields, part.fields, strict=True):
                 if mine.id in self._shown and other.id in self._shown:
                     self._shown[old.id] = self._shown[mine.id] + self._shown[other.id]
+                if mine.id in self._averages and other.id in self._averages:
+                    self._averages[old.id] = self._averages[mine.id] + self._averages[other.id]
                 if mine.id in self._ratios:
                     self._ratios.add(old.id)
             result = SetOperation(SetKind.UNION_ALL, result, part, fields)
@@ -447,6 +472,8 @@ class _Compiler:
             target = replace(field, id=next(self._ids))
             if field.id in assembly.directly:
                 self._shown[target.id] = ((index, assembly.directly[field.id]),)
+            if field.id in assembly.averages:
+                self._averages[target.id] = ((index, *assembly.averages[field.id]),)
             if field.id in assembly.ratios:
                 self._ratios.add(target.id)
             items.append((target, value))
@@ -599,12 +626,17 @@ class _Compiler:
 
     # --- outputs ---
 
+    def _with_margins(self, rest: Plan, wanted: tuple[Field, ...]) -> tuple[Plan, dict[int, int]]:
+        widths = {index: len(draft.keys) for index, draft in enumerate(self._drafts)}
+        return with_margins(rest, wanted, widths, self._ids)
+
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
         source = source_of(field, plan, self._shown.keys() | self._ratios)
         # Of several grouping sets, the largest margin is true of all.
         margins = [measurements[index].margin(statistic) for index, statistic in self._shown.get(source, ())]
         found = max(margins, default=None)
-        return Output(field.name, field.type, found, source in self._ratios)
+        averages = [measurements[index].average_margin(*parts) for index, *parts in self._averages.get(source, ())]
+        return Output(field.name, field.type, found, source in self._ratios, max(averages, default=None))
 
 
 def _same(left: _Draft, right: _Draft) -> bool:

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from grammar_tests.lab import Lab
-from grammar_tests.neighbours import Neighbourhood
+from grammar_tests.neighbours import DuckDBNeighbourhood, Neighbourhood
 from grammar_tests.oracle import Oracle
 
 
@@ -20,13 +20,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def clean(lab: Lab) -> Iterator[Neighbourhood]:
-    with closing(Neighbourhood(lab.directory / "toy.duckdb")) as made:
+    with closing(DuckDBNeighbourhood(lab.directory / "toy.duckdb")) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def dirty(lab: Lab) -> Iterator[Neighbourhood]:
-    with closing(Neighbourhood(lab.directory / "dirty.duckdb")) as made:
+    with closing(DuckDBNeighbourhood(lab.directory / "dirty.duckdb")) as made:
         yield made
 
 

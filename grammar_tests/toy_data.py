@@ -19,8 +19,9 @@ PEOPLE = 48
 OWNERS = {"people": "id", "visits": "patient_id", "surveys": "person_id", "Gifts": "giver"}
 # Where another row says it: each row with its owner, NULL for those that have none.
 OWNED_BY_REFERENCE = {
-    "items": "SELECT i.*, v.patient_id AS owner FROM main.items AS i LEFT JOIN main.visits AS v ON v.id = i.visit_id",
-    "remarks": """SELECT r.*, v.patient_id AS owner FROM main.remarks AS r
+    "items": """SELECT i.*, v.patient_id AS owner_of_row FROM main.items AS i
+        LEFT JOIN main.visits AS v ON v.id = i.visit_id""",
+    "remarks": """SELECT r.*, v.patient_id AS owner_of_row FROM main.remarks AS r
         LEFT JOIN main.items AS i ON (i.visit_id, i.line) = (r.visit, r.line)
         LEFT JOIN main.visits AS v ON v.id = i.visit_id""",
 }

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from dpsql.policy.model import Place
 from tests import toy
+from tests.ledger_places import Server
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +27,19 @@ def clinic(clinic_database: Path, tmp_path: Path) -> Path:
     """The policy file of a fresh copy of the toy dataset."""
     shutil.copy(clinic_database, tmp_path / toy.DATABASE)
     return toy.write_policy(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def ledger_server() -> Iterator[Server]:
+    """A PostgreSQL server that keeps ledgers; the same for all tests that leave it running."""
+    with closing(Server()) as server:
+        yield server
+
+
+@pytest.fixture(params=["file", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a new ledger may be kept, of each kind."""
+    if request.param == "file":
+        return tmp_path / "people.ledger"
+    server: Server = request.getfixturevalue("ledger_server")
+    return server.empty_database()

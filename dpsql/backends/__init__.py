@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from dpsql.generate.dialect import Dialect
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.policy.model import DatabaseSchema
 from dpsql.tables import ExactTable
@@ -14,8 +15,21 @@ from dpsql.types import Value
 class Backend(Protocol):
     """What dpsql needs of an engine. Every method may be called from several threads at once."""
 
+    @property
+    def dialect(self) -> Dialect:
+        """The engine's own SQL, which queries must be written in."""
+        ...
+
     def schema(self) -> DatabaseSchema:
         """Tables, views, column types and enforced uniqueness, from the engine's catalogue."""
+        ...
+
+    def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
+        """What the owner should know about these tables and dpsql's rights, a sentence each."""
+        ...
+
+    def ready(self) -> None:
+        """Raise if it is known that no query can run as the policy means it. Asked before anything is paid."""
         ...
 
     def execute(

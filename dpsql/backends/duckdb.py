@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 
 from dpsql.errors import Error, InternalError, PolicyError
+from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.duckdb_lockdown import lock_down
 from dpsql.generate.engine_log import engine_failed, log_engine_error
 from dpsql.generate.query import Cancellation, EngineQuery
@@ -65,6 +66,8 @@ _opening = threading.Lock()
 class DuckDBBackend:
     """A DuckDB file. Each call has its own cursor, so calls run side by side and are stopped one by one."""
 
+    dialect = DUCKDB
+
     def __init__(self, path: Path, *, memory: str, threads: int) -> None:
         if not path.is_file():
             raise PolicyError(f'there is no database at "{path}"', hint="Check the address in the policy.")
@@ -80,6 +83,14 @@ class DuckDBBackend:
         except duckdb.Error as error:
             failure = engine_failed(error)
         raise failure
+
+    def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
+        """Nothing: there are no roles, and what could be wrong with a table does not let it be declared."""
+        del sources
+        return []
+
+    def ready(self) -> None:
+        """Nothing can change under a file that is opened for reading only."""
 
     def execute(
         self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None

@@ -20,7 +20,8 @@ COMMANDS = {
     "budget": ("dpsql.cli.budget", "Show what is spent and what is left."),
     "log": ("dpsql.cli.log", "Show every charge and every refusal."),
     "user": ("dpsql.cli.user", "Add, list, ration and remove users."),
-    "ledger": ("dpsql.cli.ledger", "Verify the books."),
+    "ledger": ("dpsql.cli.ledger", "Verify the books, or move them."),
+    "serve": ("dpsql.cli.serve", "Answer PostgreSQL clients."),
     "shell": ("dpsql.cli.shell", "Ask one question after the other."),
     "demo": ("dpsql.cli.demo", "Make a dataset to play with, and take a short tour."),
 }

@@ -18,7 +18,7 @@ import click
 from dpsql.cli import rows as writers
 from dpsql.cli.report import refusals
 from dpsql.cli.running import price_line, run
-from dpsql.display import Column
+from dpsql.display import Column, Margins
 from dpsql.errors import OperationalError
 from dpsql.types import Value
 
@@ -133,20 +133,22 @@ def show_table(cursor: Cursor) -> None:
     """Print the rows of the last statement for a reader."""
     if cursor.columns is not None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        for line in writers.table(cursor.columns, cursor.fetchall(), width=width):
+        for line in writers.table(cursor.columns, cursor.fetchall(), cursor.row_margins, width=width):
             click.echo(line)
 
 
-def _write(form: str, columns: Sequence[Column], rows: writers.Rows, output: Path | None, margins: bool) -> None:
-    if margins:
-        columns, rows = writers.with_margins(columns, rows)
+def _write(
+    form: str, columns: Sequence[Column], rows: writers.Rows, margins: Margins, output: Path | None, *, behind: bool
+) -> None:
+    if behind:
+        columns, rows = writers.with_margins(columns, rows, margins)
     match form:
         case "csv":
             lines = writers.csv_lines(columns, rows)
         case "json":
             lines = writers.json_lines(columns, rows)
         case "markdown":
-            lines = writers.markdown(columns, rows)
+            lines = writers.markdown(columns, rows, margins)
         case "parquet":
             from dpsql import parquet
 
@@ -156,7 +158,7 @@ def _write(form: str, columns: Sequence[Column], rows: writers.Rows, output: Pat
             parquet.write(output, named, rows)
             return
         case _:
-            lines = writers.table(columns, rows)
+            lines = writers.table(columns, rows, margins)
     if output is None:
         click.echo("\n".join(lines))
     else:
@@ -235,7 +237,7 @@ def query(
         if form == "table" and output is None:
             show_table(cursor)
         elif cursor.columns is not None:
-            _write(form, cursor.columns, cursor.fetchall(), output, margins)
+            _write(form, cursor.columns, cursor.fetchall(), cursor.row_margins, output, behind=margins)
         line = price_line(cursor)
         if line is not None:
             click.echo(line, err=True)

@@ -51,6 +51,10 @@ def check(policy: str) -> None:
             click.echo(f"  {printable(table.name)}: {', '.join(map(printable, table.columns))}")
     if private:
         click.echo("\n" + _what_margins_mean(checked))
+    if checked.warnings:
+        click.echo("\nwarnings:")
+        for warning in checked.warnings:
+            click.echo(f"  {printable(warning)}")
     _tell_marks(policy)
 
 

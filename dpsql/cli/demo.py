@@ -13,14 +13,16 @@ import click
 from dpsql.cli.report import describe, refusals
 from dpsql.cli.rows import bar, table
 from dpsql.cli.running import price_line, run
-from dpsql.display import Column, cell, mean_margin
+from dpsql.display import cell
 from dpsql.errors import Error
-from dpsql.types import DOUBLE
 
 if TYPE_CHECKING:
     from dpsql.dbapi import Connection, Row
+    from dpsql.wire.server import Server
 
 _USER = "analyst"  # in the policy of the demo
+_PASSWORD = "demo"  # noqa: S105 - of made-up data, on this machine only
+_HERE = "127.0.0.1"
 
 _HISTOGRAM = """\
 SELECT age / 10 * 10 AS decade, COUNT(*) AS patients
@@ -41,7 +43,8 @@ _NEXT = """\
   dpsql query --epsilon 0.1 "SELECT region, AVG(income) AS income FROM patients GROUP BY region"
   dpsql explain "SELECT region, AVG(income) AS income FROM patients GROUP BY region"
   dpsql shell
-  dpsql budget"""
+  dpsql budget
+  dpsql demo --serve ."""
 
 
 class _Tour:
@@ -108,7 +111,7 @@ class _Tour:
         run(self._cursor, sql)
         assert self._cursor.columns is not None
         self._rows = self._cursor.fetchall()
-        click.echo("\n".join(table(self._cursor.columns, self._rows, width=self._width)))
+        click.echo("\n".join(table(self._cursor.columns, self._rows, self._cursor.row_margins, width=self._width)))
         click.echo(price_line(self._cursor))
 
     def _refused(self, sql: str) -> None:
@@ -119,12 +122,9 @@ class _Tour:
             click.echo(describe(error, sql))
 
     def _interval(self) -> str:
-        assert self._cursor.margins is not None
-        ((mean, _, count),) = self._rows
-        _, of_sum, of_count = self._cursor.margins
-        assert isinstance(mean, float) and isinstance(count, int)
-        margin = mean_margin(mean, count, of_sum=of_sum, of_count=of_count)
-        shown = cell(mean, Column("mean_age", DOUBLE, margin))
+        assert self._cursor.columns is not None
+        (row,), (margins,) = self._rows, self._cursor.row_margins
+        shown = cell(row[0], self._cursor.columns[0], margins[0])
         return f"A mean is a noisy sum divided by a noisy count. Their margins give its own: {shown} years."
 
     def _keys(self, sql: str) -> str:
@@ -140,26 +140,62 @@ class _Tour:
 
 @click.command()
 @click.argument("folder", type=Path, default="dpsql-demo")
-def demo(folder: Path) -> None:
-    """Make a dataset to play with, and take a short tour.
+@click.option("--serve", "serves", is_flag=True, help="Answer PostgreSQL clients instead of taking the tour.")
+@click.option("--port", metavar="PORT", type=click.IntRange(0, 65_535), help="Where --serve listens, on this machine.")
+def demo(folder: Path, serves: bool, port: int | None) -> None:
+    """Make a dataset to play with, and take a short tour or serve it.
 
     Writes a made-up clinic with 120,000 patients and a commented policy into FOLDER (dpsql-demo if it is left out),
-    then asks it a few questions. Running it again uses what is there.
+    then asks it a few questions, or with --serve answers those of psql and other clients. Running it again uses what
+    is there.
 
     \b
     Example:
       dpsql demo
+      dpsql demo --serve
       dpsql demo /tmp/clinic
     """
     from dpsql.dbapi import connect
     from dpsql.demo_data import PATIENTS, POLICY, write_demo
 
+    if port is not None and not serves:
+        raise click.UsageError("--port is for --serve")
     with refusals():
         if write_demo(folder):
             click.echo(f'wrote a made-up clinic with {PATIENTS:,} patients and its policy to "{folder}"')
         else:
             click.echo(f'"{folder}" is there already: its data and ledger are used again, and answers it gave are free')
+        if serves:
+            _serve(folder / POLICY, port)
+            return
         with connect(folder / POLICY, _USER) as connection:
             _Tour(connection, PATIENTS).take()
     click.secho("\nWhat to try next", bold=True)
     click.echo(f"\n  cd {shlex.quote(str(folder))}\n{_NEXT}\n\nRead {POLICY} there: it explains itself.")
+
+
+def _serve(policy: Path, port: int | None) -> None:
+    from dpsql.cli.serve import psql_line
+    from dpsql.passwords import Verifier
+    from dpsql.policy.edit import require_known, set_password
+    from dpsql.policy.loader import load
+    from dpsql.wire.logs import write_logs
+    from dpsql.wire.serving import serve
+
+    require_known(policy, _USER)
+    password = load(policy).users[_USER].password
+    verifier = None if password is None else Verifier.parse(password)
+    if verifier is None:
+        verifier = Verifier.of(_PASSWORD)
+        set_password(policy, _USER, verifier)
+        click.echo(
+            f'gave user "{_USER}" the password "{_PASSWORD}": everybody knows it, but only this machine is let in'
+        )
+    known = f"PGPASSWORD={_PASSWORD} " if verifier.fits(_PASSWORD) else ""
+
+    def announce(server: Server) -> None:
+        click.echo(f"listening on {_HERE}:{server.port}; Ctrl-C ends. In another terminal:\n")
+        click.echo(f"  {known}{psql_line(server, _USER)}\n")
+
+    write_logs(sys.stderr)
+    serve(policy, host=_HERE, port=port, ready=announce)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,10 @@ from dpsql.cli.report import refusals
 from dpsql.errors import PolicyError
 
 if TYPE_CHECKING:
+    from dpsql.backends import Backend
+    from dpsql.policy.draft import Suggestions
     from dpsql.policy.model import DatabaseSchema
-    from dpsql.policy.propose import Proposal
+    from dpsql.policy.propose import Proposal, SchemaDetails
 
 _DEFAULT = "dpsql.toml"
 _SCHEME = "duckdb:///"
@@ -34,21 +38,21 @@ clamped to them. A single person can have set an extreme. Replace each by what y
 def init(database: str, output: str, suggest_bounds: bool) -> None:
     """Draft a policy file for a database.
 
-    DATABASE is a DuckDB file, its address, or a folder of parquet or CSV files; these are imported once into a
-    DuckDB file beside the folder. The draft proposes whom each row belongs to and marks what you must decide.
-    Nothing is written over, and no row is read unless you say so with --suggest-bounds.
+    DATABASE is a DuckDB file, its address, the address of a PostgreSQL database, or a folder of parquet or CSV files;
+    these are imported once into a DuckDB file beside the folder. The draft proposes whom each row belongs to and marks
+    what you must decide. Nothing is written over, and no row is read unless you say so with --suggest-bounds.
 
     \b
     Example:
       dpsql init clinic.duckdb
       dpsql init duckdb:///clinic.duckdb --output clinic.toml
+      dpsql init postgresql://dpsql@db.example.org/clinic
       dpsql init exports/
     """
     target = Path(output)
     with refusals():
         _require_new(target)
-        path = _database(database)
-        _write_draft(path, target, suggest_bounds)
+        _write_draft(_surveyed(database, target), target, suggest_bounds)
 
 
 def _require_new(target: Path) -> None:
@@ -65,12 +69,13 @@ def _require_new(target: Path) -> None:
 
 def _database(address: str) -> Path:
     """The DuckDB file that is meant; a folder is imported first."""
-    if address.startswith(("postgres://", "postgresql://")):
-        raise PolicyError("PostgreSQL databases are not supported yet", hint="Name a DuckDB file.")
     name = address.removeprefix(_SCHEME)
     if not name or "://" in name:
         # The address itself is not repeated: it may hold a password.
-        raise PolicyError("this is not the address of a DuckDB file", hint=f"Write it as {_SCHEME}file.duckdb.")
+        raise PolicyError(
+            "this is not the address of a database",
+            hint=f"Write it as {_SCHEME}file.duckdb or postgresql://user@host/database.",
+        )
     path = Path(name)
     if path.is_dir():
         return _import(path)
@@ -92,27 +97,81 @@ def _import(folder: Path) -> Path:
     return database
 
 
-def _write_draft(database: Path, target: Path, suggest: bool) -> None:
+@dataclass(frozen=True)
+class _Survey:
+    """A database as the draft sees it."""
+
+    shown: str  # its name, for messages
+    url: str  # as the policy file writes it
+    ledger: str | None  # where the policy must name one
+    schema: DatabaseSchema
+    details: SchemaDetails
+    suggest: Callable[[Sequence[Proposal]], Suggestions]
+
+
+def _surveyed(address: str, target: Path) -> _Survey:
+    from dpsql.policy.address import is_postgres_address
+
+    return _surveyed_server(address) if is_postgres_address(address) else _surveyed_file(_database(address), target)
+
+
+def _surveyed_file(database: Path, target: Path) -> _Survey:
     from dpsql.backends.duckdb import DuckDBBackend
     from dpsql.backends.duckdb_survey import read_details, suggest_bounds
-    from dpsql.policy.draft import draft, marks
     from dpsql.policy.model import Limits
-    from dpsql.policy.propose import propose
 
     limits = Limits()
-    backend = DuckDBBackend(database, memory=limits.memory, threads=limits.threads)
+    schema = _schema(DuckDBBackend(database, memory=limits.memory, threads=limits.threads), f'"{database}"')
+    return _Survey(
+        _shown(database),
+        _url(database, target),
+        None,
+        schema,
+        read_details(database),
+        lambda proposals: suggest_bounds(database, proposals),
+    )
+
+
+def _surveyed_server(address: str) -> _Survey:
+    from dpsql.backends.postgres import PostgresBackend
+    from dpsql.backends.postgres_connections import without_password
+    from dpsql.backends.postgres_survey import read_details, suggest_bounds
+    from dpsql.policy.model import Limits
+
+    limits = Limits()
+    url, name = without_password(address)
+    schema = _schema(PostgresBackend(address, memory=limits.memory, threads=limits.threads), f'database "{name}"')
+    if len(url) < len(address):
+        click.echo("the password is not written into the policy: give it in PGPASSWORD or in a password file")
+    return _Survey(
+        name,
+        url,
+        f"{name}.ledger",
+        schema,
+        read_details(address),
+        lambda proposals: suggest_bounds(address, proposals),
+    )
+
+
+def _schema(backend: Backend, shown: str) -> DatabaseSchema:
     try:
         schema = backend.schema()
     finally:
         backend.close()
     if not schema.tables:
-        raise PolicyError(f'there is no table in "{database}"', hint="Fill the database first.")
-    details = read_details(database)
-    proposals = propose(schema, details)
-    suggestions = suggest_bounds(database, proposals) if suggest else None
-    text = draft(_url(database, target), schema, details, proposals, suggestions)
+        raise PolicyError(f"there is no table in {shown}", hint="Fill the database first.")
+    return schema
+
+
+def _write_draft(survey: _Survey, target: Path, suggest: bool) -> None:
+    from dpsql.policy.draft import draft, marks
+    from dpsql.policy.propose import propose
+
+    proposals = propose(survey.schema, survey.details)
+    suggestions = survey.suggest(proposals) if suggest else None
+    text = draft(survey.url, survey.schema, survey.details, proposals, suggestions, survey.ledger)
     _write(target, text)
-    _tell_proposals(database, schema, proposals)
+    _tell_proposals(survey.shown, survey.schema, proposals)
     if suggestions is not None:
         click.echo(_REVEALED.format(columns=len(suggestions.bounds)))
     click.echo(f"\nwrote {target}; lines marked TODO, for you to decide: {len(marks(text))}")
@@ -144,12 +203,13 @@ def _shown(path: Path) -> str:
     return str(path) if shown.startswith(os.pardir + os.sep + os.pardir) else shown
 
 
-def _tell_proposals(database: Path, schema: DatabaseSchema, proposals: list[Proposal]) -> None:
+def _tell_proposals(shown: str, schema: DatabaseSchema, proposals: list[Proposal]) -> None:
     from dpsql.policy.draft import policy_name
 
     verdicts = {policy_name(proposal.table, schema): _verdict(proposal) for proposal in proposals}
     verdicts |= {policy_name(t, schema): "left out: it is a view" for t in schema.tables.values() if t.is_view}
-    click.echo(f"{_shown(database)}:")
+    verdicts |= {policy_name(t, schema): f"left out: it {t.obstacle}" for t in schema.tables.values() if t.obstacle}
+    click.echo(f"{shown}:")
     width = max(map(len, verdicts))
     for name, verdict in verdicts.items():
         click.echo(f"  {name.ljust(width)}  {verdict}")

@@ -1,4 +1,4 @@
-"""`dpsql ledger verify`: are the books sound?"""
+"""`dpsql ledger`: are the books sound, and where are they kept?"""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def ledger() -> None:
     \b
     Example:
       dpsql ledger verify
+      dpsql ledger migrate postgresql://dpsql@books.example/clinic
     """
 
 
@@ -33,26 +34,66 @@ def verify(policy: str) -> None:
       dpsql ledger verify --policy clinic/dpsql.toml
     """
     from dpsql.errors import PolicyError
-    from dpsql.ledger.opening import ledger_path, read_books
+    from dpsql.ledger.opening import ledger_place, read_books
     from dpsql.policy.loader import load
 
     with refusals():
         declared = load(Path(policy))
-        path = ledger_path(declared)
+        place = ledger_place(declared)
         with read_books(declared) as books:
             if books is None:
-                raise PolicyError(f'there is no ledger at "{path}" yet', hint="The first query makes it.")
+                raise PolicyError(f'there is no ledger at "{place}" yet', hint="The first query makes it.")
             found = books.verify()
             counts = None if found else books.counts()
     if counts is None:
         for contradiction in found:
-            click.echo(f"{path}: {contradiction}")
+            click.echo(f"{place}: {contradiction}")
         click.echo(f"error: {_plural(len(found), 'contradiction')}: the ledger is not sound", err=True)
-        click.echo("hint: Stop serving, keep the file, and compare it with a copy.", err=True)
+        click.echo("hint: Stop serving, keep the ledger, and compare it with a copy.", err=True)
         raise SystemExit(1)
     click.echo(
-        f"{path}: sound, {_plural(counts.charges, 'charge')}, {_plural(counts.refusals, 'refusal')}, "
+        f"{place}: sound, {_plural(counts.charges, 'charge')}, {_plural(counts.refusals, 'refusal')}, "
         f"{_plural(counts.limit_changes, 'change')} of limits"
+    )
+
+
+@ledger.command()
+@click.argument("target")
+@click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
+def migrate(target: str, policy: str) -> None:
+    """Move the ledger to TARGET: a new file, or a database on a PostgreSQL server.
+
+    Several proxies, on several machines, can share a ledger on a server. Everything is copied and compared: charges,
+    refusals, changes of limits and stored answers. The old ledger is closed for good, and says where the new one is.
+    Queries wait meanwhile, and are refused until the policy names the new place. When interrupted, run it again.
+
+    A password need not be in the address: PostgreSQL's own PGPASSWORD and password file are read.
+
+    \b
+    Example:
+      dpsql ledger migrate postgresql://dpsql@books.example/clinic
+      dpsql ledger migrate clinic.duckdb.ledger
+    """
+    from dpsql.errors import BadSetting
+    from dpsql.ledger.moving import move_ledger
+    from dpsql.ledger.opening import dataset_name, ledger_place
+    from dpsql.policy.address import PostgresAddress
+    from dpsql.policy.loader import load
+
+    with refusals():
+        declared = load(Path(policy))
+        source = ledger_place(declared)
+        try:
+            place = PostgresAddress(target) if "://" in target else Path(target).resolve()
+        except ValueError:
+            raise BadSetting(
+                "TARGET is neither a path nor the address of a PostgreSQL database",
+                hint="Write: postgresql://user@host/database",
+            ) from None
+        moved = move_ledger(source, place, dataset=dataset_name(declared), accounting=declared.privacy.accounting)
+    click.echo(f"{source}: moved to {place} with {_plural(moved.charges, 'charge')}, and closed for good")
+    click.echo(
+        f"Name its new place in {policy}, as `ledger` in [database], and keep the old one: it says where to look."
     )
 
 

@@ -159,7 +159,7 @@ def _outcome(entry: Entry) -> str:
 
 def _limit_text(limit: Price | None, accountant: Accountant) -> str:
     from dpsql.cli.amounts import amount_text
-    from dpsql.ledger.sqlite import UNLIMITED
+    from dpsql.ledger.accounts import UNLIMITED
 
     if limit is None:
         return "not in the policy"

@@ -13,7 +13,7 @@ from datetime import date
 from decimal import Decimal
 from typing import TypeVar
 
-from dpsql.display import Column, bar_shares, cell, plain
+from dpsql.display import Column, Margins, bar_shares, cells, plain
 from dpsql.types import BIGINT, DOUBLE, Value
 
 Rows = Sequence[Sequence[Value]]
@@ -27,10 +27,12 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 # --- for a reader ---
 
 
-def table(columns: Sequence[Column], rows: Rows, *, width: int | None = None) -> list[str]:
+def table(columns: Sequence[Column], rows: Rows, margins: Margins, *, width: int | None = None) -> list[str]:
     """Aligned columns, ± beside each noisy number. A terminal has a width: there, one-key counts get a bar per row."""
-    cells = [[cell(value, column) for value, column in zip(row, columns, strict=True)] for row in rows]
-    lines = aligned([c.name for c in columns], cells, numeric=[c.is_number for c in columns])
+    shown = list(zip(*cells(columns, rows, margins), strict=True)) or [()] * len(columns)
+    shown = [_signs_below_each_other(texts) if c.is_noisy else texts for texts, c in zip(shown, columns, strict=True)]
+    body = list(zip(*shown, strict=True))
+    lines = aligned([c.name for c in columns], body, numeric=[c.is_number for c in columns])
     shares = None if width is None else bar_shares(columns, rows)
     if shares is None or width is None:
         return lines
@@ -40,6 +42,12 @@ def table(columns: Sequence[Column], rows: Rows, *, width: int | None = None) ->
         return lines
     bars = ["", "", *(bar(share, room) for share in shares)]
     return [(line + " " * (start - _width(line)) + drawn).rstrip() for line, drawn in zip(lines, bars, strict=True)]
+
+
+def _signs_below_each_other(texts: Sequence[str]) -> tuple[str, ...]:
+    """The texts of a column filled up on the right, so that ± stands in the same place wherever there is one."""
+    behind = [len(text) - len(text.partition(" ±")[0]) for text in texts]
+    return tuple(text + " " * (max(behind) - length) for text, length in zip(texts, behind, strict=True))
 
 
 def bar(share: float, width: int) -> str:
@@ -76,11 +84,11 @@ def _width(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def markdown(columns: Sequence[Column], rows: Rows) -> list[str]:
+def markdown(columns: Sequence[Column], rows: Rows, margins: Margins) -> list[str]:
     """A table for a document, ± beside each noisy number."""
     head = [_in_markdown(column.name) for column in columns]
     rule = ["---:" if column.is_number else "---" for column in columns]
-    body = [[_in_markdown(cell(value, column)) for value, column in zip(row, columns, strict=True)] for row in rows]
+    body = [list(map(_in_markdown, texts)) for texts in cells(columns, rows, margins)]
     return [f"| {' | '.join(line)} |" for line in (head, rule, *body)]
 
 
@@ -92,18 +100,18 @@ def _in_markdown(text: str) -> str:
 # --- for programs: plain values, numbers in full ---
 
 
-def with_margins(columns: Sequence[Column], rows: Rows) -> tuple[list[Column], list[list[Value]]]:
+def with_margins(columns: Sequence[Column], rows: Rows, margins: Margins) -> tuple[list[Column], list[list[Value]]]:
     """The same rows with a column <name>_margin behind each noisy one."""
-    margins = [
+    added = [
         Column(f"{column.name}_margin", BIGINT if isinstance(column.margin, int) else DOUBLE) for column in columns
     ]
-    wide = [_behind(row, [column.margin for column in columns], columns) for row in rows]
-    return _behind(columns, margins, columns), wide
+    wide = [_behind(row, its, columns) for row, its in zip(rows, margins, strict=True)]
+    return _behind(columns, added, columns), wide
 
 
 def _behind(items: Sequence[Item], extras: Sequence[Item], columns: Sequence[Column]) -> list[Item]:
     pairs = zip(items, extras, columns, strict=True)
-    return [each for item, extra, column in pairs for each in ([item] if column.margin is None else [item, extra])]
+    return [each for item, extra, column in pairs for each in ([item, extra] if column.is_noisy else [item])]
 
 
 def csv_lines(columns: Sequence[Column], rows: Rows) -> list[str]:

@@ -267,24 +267,23 @@ def _require_affordable(policy: Policy, epsilon: Decimal | None) -> None:
 def _record(policy: Policy) -> None:
     """Open the ledger once, which records the new limits. One that does not exist yet records them when it is made."""
     from dpsql.errors import Error
-    from dpsql.ledger.opening import ledger_path, open_ledger
+    from dpsql.ledger.opening import ledger_exists, open_ledger
     from dpsql.privacy.accounting import Accountant
 
-    if not ledger_path(policy).exists():
-        return
     try:
-        with closing(open_ledger(policy, Accountant(policy.privacy))):
-            pass
+        if ledger_exists(policy):
+            with closing(open_ledger(policy, Accountant(policy.privacy))):
+                pass
     except Error as error:
         error.detail = "The policy is changed; the ledger records that when it is next opened."
         raise
 
 
 def _spent(policy: Policy, name: str) -> Price:
-    from dpsql.ledger.opening import ledger_path, read_books
+    from dpsql.ledger.opening import ledger_exists, read_books
     from dpsql.privacy.accounting import Price
 
-    if not ledger_path(policy).exists():
+    if not ledger_exists(policy):
         return Price()
     with read_books(policy) as books:
         return Price() if books is None else books.spent().get(name, Price())

@@ -18,17 +18,19 @@ from datetime import date
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.generate.dialect import Dialect
+from dpsql.generate.dialect import Dialect, Grid, in_calendar
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
-from dpsql.plan.nodes import Plan
-from dpsql.plan.scalars import Scalar, refs
+from dpsql.plan.nodes import Plan, Scan, nodes
+from dpsql.plan.scalars import Correlated, Field, Scalar, refs, walk
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.types import Kind, Type, Value
 
 # Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
 LARGEST_SUM = 2**61
+# An expression with more text than this is not copied to each place that uses it.
+LONG = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,27 @@ def bounded_queries(
 ) -> tuple[Branch, ...]:
     """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT."""
     branches = []
+    sources = _sources(plan, keys, statistics)
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in (Counted.ROWS, Counted.UNITS)]
     if plain:
         text = _Bounding(plan, keys, dialect).sums([statistics[i] for i in plain], cells, single=single, norm=norm)
-        branches.append(Branch(EngineQuery(text, len(keys)), tuple(plain)))
+        branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
     for i, statistic in enumerate(statistics):
         if i not in plain:
             text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)
-            branches.append(Branch(EngineQuery(text, len(keys)), (i,)))
+            branches.append(Branch(EngineQuery(text, len(keys), sources=sources), (i,)))
     return tuple(branches)
+
+
+def _sources(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) -> tuple[tuple[str, ...], ...]:
+    """Every table that the queries read: also those on the way to an owner, and those of subqueries in expressions."""
+    values = [key.value for key in keys]
+    for statistic in statistics:
+        values += [part for part in (statistic.value, statistic.where) if part is not None]
+    plans = [plan, *(part.plan for value in values for part in walk(value) if isinstance(part, Correlated))]
+    tables = [node.table for each in plans for node in nodes(each) if isinstance(node, Scan)]
+    found = {table.source for table in tables} | {step.source for table in tables for step in table.path}
+    return tuple(sorted(found))
 
 
 class _Bounding:
@@ -112,11 +126,17 @@ class _Bounding:
             if statistic.where is not None:
                 raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
             grid.append(f"{self._on_grid(i, statistic)} AS v{i}")
-        source = self._writer.nest(child, [*(key.value for key in self._keys), *exprs])
-        inner = f"SELECT {', '.join([OWNER, *raw])} FROM {source}"
+        inner = self._computed([OWNER, *raw], child, needed, [*(key.value for key in self._keys), *exprs])
         text = f"SELECT {', '.join([OWNER, *self._names, *grid])} FROM ({inner}) AS e"
         conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
         return text + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+
+    def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field], values: Sequence[Scalar]) -> str:
+        """The columns over the plan. Long ones, which later steps name several times, are computed once per row."""
+        if self._dialect.fence and max(map(len, columns)) > LONG:
+            self._writer.fence = self._dialect.fence
+            child = self._writer.relation(self._plan, needed)
+        return f"SELECT {', '.join(columns)} FROM {self._writer.nest(child, values)}{self._writer.fence}"
 
     def _key(self, value: Scalar) -> str:
         """A key in one form: no NaN, no infinity, no negative zero, no date outside the calendar."""
@@ -126,7 +146,7 @@ class _Bounding:
                 largest = self._dialect.largest_double
                 return f"(CASE WHEN {text} >= -{largest} AND {text} <= {largest} THEN {text} + 0 END)"
             case Kind.DATE | Kind.TIMESTAMP:
-                return f"(CASE WHEN {self._writer.scalars.in_calendar(text, value.type)} THEN {text} END)"
+                return f"(CASE WHEN {in_calendar(text, value.type)} THEN {text} END)"
             case _:
                 return text
 
@@ -174,20 +194,10 @@ class _Bounding:
                 f" ELSE CAST(e{i} * {ten} AS BIGINT) END"
             )
         else:
-            bounds, double = statistic.bounds, Type(Kind.DOUBLE)
+            bounds = statistic.bounds
             assert bounds.low is not None and bounds.high is not None
-            below, above = (
-                number(bounds.low, double, self._writer.scalars),
-                number(bounds.high, double, self._writer.scalars),
-            )
-            largest = self._dialect.largest_double
-            value = f"CAST(e{i} AS DOUBLE)"
-            scaled = self._dialect.try_cast.format(f"round({_scaled(value, statistic.step)})", type="BIGINT")
-            text = (
-                f"CASE WHEN {value} >= {above} AND {value} <= {largest} THEN {statistic.high}"
-                f" WHEN {value} <= {below} AND {value} >= -{largest} THEN {statistic.low}"
-                f" WHEN {value} > {below} AND {value} < {above} THEN {scaled} END"
-            )
+            grid = Grid(bounds.low, bounds.high, statistic.low, statistic.high, statistic.step)
+            text = self._dialect.on_grid(f"e{i}", statistic.value.type, grid)
         if statistic.where is not None:
             text = f"CASE WHEN w{i} THEN {text} END" if text == "1" else f"CASE WHEN w{i} THEN ({text}) END"
         if statistic.value is None and statistic.where is not None:
@@ -218,8 +228,10 @@ class _Bounding:
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({numbered}) AS n WHERE place <= {groups}"
 
     def _hash(self, names: Sequence[str]) -> str:
-        parts = [f"COALESCE('v' || CAST({name} AS VARCHAR), 'n')" for name in names]
-        return f"md5({' || chr(31) || '.join(['$salt', f'CAST({OWNER} AS VARCHAR)', *parts])})"
+        text = self._dialect.types[Kind.TEXT]
+        parts = [f"COALESCE('v' || CAST({name} AS {text}), 'n')" for name in names]
+        salted = " || chr(31) || ".join([self._dialect.salt, f"CAST({OWNER} AS {text})", *parts])
+        return self._dialect.chosen_by.format(salted)
 
     def _clipped(self, inner: str, statistics: Sequence[Statistic], cells: Cells, norm: Literal["l1", "l2"]) -> str:
         """Each owner's vector scaled down to its norm.
@@ -243,8 +255,9 @@ class _Bounding:
                 clip = math.isqrt(bound)
                 norms.append(f"SUM({entry} * {entry}) AS n{i}")
                 # Rounded up beyond the error of the square root.
-                length = f"CAST(ceil(sqrt(CAST(n{i} AS DOUBLE)) * 1.000000001) AS {self._dialect.wide})"
-            scaled = f"SIGN(s{i}) * ((ABS({entry}) * {clip}) // NULLIF({length}, 0))"
+                root = f"sqrt(CAST(n{i} AS {self._dialect.types[Kind.DOUBLE]}))"
+                length = f"CAST(ceil({root} * 1.000000001) AS {self._dialect.wide})"
+            scaled = f"SIGN(s{i}) * {self._dialect.wide_quotient.format(f'(ABS({entry}) * {clip})', length)}"
             columns.append(f"CASE WHEN n{i} > {bound} THEN {scaled} ELSE s{i} END AS s{i}")
             beyond.append(f"{norms[-1].removesuffix(f' AS n{i}')} > {bound}")
         if not norms:
@@ -277,17 +290,18 @@ class _Bounding:
         """COUNT(DISTINCT x) or SUM(DISTINCT x): at most `rows` pairs of key and value per owner."""
         assert statistic.value is not None
         if statistic.kind is Counted.DISTINCT:
-            value, total = self._key(statistic.value), "COUNT(DISTINCT d)"
-            raw = f"SELECT {', '.join([OWNER, *self._keys_as(), f'{value} AS d', *self._where_as(statistic)])}"
+            value = self._key(statistic.value)
+            total = "COUNT(DISTINCT d)" if self._dialect.count_distinct else "COUNT(d)"
+            raw = [OWNER, *self._keys_as(), f"{value} AS d", *self._where_as(statistic)]
         else:
             value = self._writer.scalar(statistic.value)
-            raw = f"SELECT {', '.join([OWNER, *self._keys_as(), f'{value} AS e0', *self._where_as(statistic)])}"
+            raw = [OWNER, *self._keys_as(), f"{value} AS e0", *self._where_as(statistic)]
             total = f"{self._total('d', 1)}"
         needed = [ref.field for part in (*(key.value for key in self._keys), statistic.value) for ref in refs(part)]
         if statistic.where is not None:
             needed += [ref.field for ref in refs(statistic.where)]
         used = [*(key.value for key in self._keys), statistic.value, *([statistic.where] if statistic.where else [])]
-        inner = f"{raw} FROM {self._writer.nest(self._writer.relation(self._plan, needed), used)}"
+        inner = self._computed(raw, self._writer.relation(self._plan, needed), needed, used)
         if statistic.kind is Counted.DISTINCT_SUM:
             grid = self._on_grid(0, statistic)
             inner = f"SELECT {', '.join([OWNER, *self._names, f'{grid} AS d'])} FROM ({inner}) AS e"
@@ -304,7 +318,7 @@ class _Bounding:
                 f" FROM (SELECT DISTINCT {pairs} FROM ({text}) AS u) AS p"
             )
             text = f"SELECT {pairs} FROM ({numbered}) AS n WHERE place <= {rows}"
-        if statistic.kind is Counted.DISTINCT_SUM:
+        if statistic.kind is Counted.DISTINCT_SUM or not self._dialect.count_distinct:
             text = f"SELECT DISTINCT {self._key_list}d FROM ({text}) AS q"
         return self._outer([total], text)
 
@@ -333,13 +347,3 @@ def _is_range(values: Sequence[Value]) -> bool:
 def _are_all_days(values: Sequence[Value]) -> bool:
     days = [value.toordinal() for value in values if isinstance(value, date)]
     return _is_range(days)
-
-
-def _scaled(value: str, step: Fraction) -> str:
-    """The value in steps: multiplied and divided by whole numbers where that is exact."""
-    text = value
-    if step.denominator != 1:
-        text = f"{text} * {step.denominator}"
-    if step.numerator != 1:
-        text = f"{text} / {step.numerator}"
-    return text

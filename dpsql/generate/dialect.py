@@ -2,31 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
-from dpsql.plan.scalars import Op
-from dpsql.types import Kind
+from dpsql.errors import InternalError
+from dpsql.plan.scalars import Call, Op, Windowed
+from dpsql.types import Kind, Type
+
+# Every date and timestamp lies between these, or is NULL.
+FIRST_DAY = "0001-01-01"
+LAST_DAY = "9999-12-31"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The whole numbers that values between two bounds become: `low` to `high`, in steps."""
+
+    below: Fraction
+    above: Fraction
+    low: int
+    high: int
+    step: Fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Facts about one engine. Templates take the arguments as {0}, {1} …, the target type as {type}."""
+    """Facts about one engine. Templates take the arguments as {0}, {1} …, the target type as {type}.
+
+    What depends on the types at hand is a function. Each must be total: defined for every value of those types.
+    """
 
     name: str
     types: Mapping[Kind, str]
+    decimal_digits: bool  # decimals are written with their digits, for the engine sets room aside for them
     wide: str  # an integer type of 128 bits
-    integers: tuple[tuple[int, str], ...]  # narrower integer types with the digits they hold, narrowest first
     binary: str  # text {0} compared byte by byte, whatever the collation of its column
+    text: str  # a quoted constant {0}
     templates: Mapping[Op, str]
-    try_cast: str
+    whole_quotient: str  # of integers, toward zero
+    wide_quotient: str  # the same of the wide type
+    like: str
+    ilike: str
+    like_escape: bool  # the escape character must be named even where the pattern has none
+    round_even: str  # a double to a whole number, halves to the even one
+    moment: str  # a temporal column {0} as {type}; NULL if that cannot hold it
     extract: str
     extract_seconds: str
     extract_epoch: str
     date_trunc: str
     in_list: str  # membership of {0} in the list parameter {1}
     array: str  # a parameter {0} as a list of {type}
-    largest_double: str = "1.7976931348623157e308"
+    flag: str  # a parameter {0} that is true or false
+    salt: str  # the secret of the choice among keys
+    chosen_by: str  # what the choice is ordered by, for the text {0}
+    not_owned_by: str  # rows t whose owner has no row in {0}
+    count_distinct: bool  # COUNT(DISTINCT …) is the engine's fastest way to count different values
+    largest_double: str
+    column: Callable[[str, Type], str]  # a number column, NULL where it is no number
+    cast: Callable[[str, Type, Type], str]  # from the first type to the second; NULL for what does not fit
+    fit: Callable[[str, Type], str]  # a whole number or decimal of any width, as the type; NULL if it does not fit
+    stage_value: Callable[[str, Type], str]  # a parameter as a value of the type
+    round_away: Callable[[str, int], str]  # a double to so many places, halves away from zero
+    trunc_places: Callable[[str, int], str]  # a double cut to so many places
+    on_grid: Callable[[str, Type, Grid], str]  # a number as a whole one within the grid; NULL if it is no number
+    window_arguments: Callable[[Windowed, list[str]], list[str]]  # as the engine's function takes them
+    window_result: Callable[[Windowed, str], str]  # what the engine's function gives, as the type of the call
+    # Ends a subquery whose columns shall be computed once, where the engine would copy them to wherever they are used.
+    fence: str = ""
+    # Arithmetic on doubles, where the engine raises errors instead of giving infinity.
+    double: Callable[[Call, Sequence[str]], str] | None = None
+
+    def type(self, type_: Type) -> str:
+        native = self.types.get(type_.kind)
+        if native is None:
+            raise InternalError(f"no type for {type_.kind.value}")
+        digits = self.decimal_digits and type_.kind is Kind.DECIMAL
+        return f"{native}({type_.precision},{type_.scale})" if digits else native
+
+
+def in_calendar(text: str, type_: Type) -> str:
+    """A test that a date or timestamp lies in the years that dpsql knows."""
+    word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
+    end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
+    return f"{text} >= {word} '{FIRST_DAY}' AND {text} <= {word} '{LAST_DAY}{end}'"
+
+
+def in_steps(value: str, step: Fraction) -> str:
+    """The value in steps: multiplied and divided by whole numbers where that is exact."""
+    text = value
+    if step.denominator != 1:
+        text = f"{text} * {step.denominator}"
+    if step.numerator != 1:
+        text = f"{text} / {step.numerator}"
+    return text
 
 
 def quoted(identifier: str) -> str:
@@ -39,79 +108,3 @@ def literal(text: str) -> str:
     if "\x00" in text:
         raise ValueError("a zero byte cannot stand in a string")
     return "'" + text.replace("'", "''") + "'"
-
-
-DUCKDB = Dialect(
-    name="duckdb",
-    types={
-        Kind.BOOLEAN: "BOOLEAN",
-        Kind.INTEGER: "BIGINT",
-        Kind.DECIMAL: "DECIMAL",
-        Kind.DOUBLE: "DOUBLE",
-        Kind.TEXT: "VARCHAR",
-        Kind.DATE: "DATE",
-        Kind.TIMESTAMP: "TIMESTAMP",
-        Kind.INTERVAL: "DOUBLE",  # seconds: intervals are only compared
-    },
-    wide="HUGEINT",
-    integers=((5, "SMALLINT"), (10, "INTEGER")),
-    binary='{0} COLLATE "C"',
-    templates={
-        Op.AND: "({0} AND {1})",
-        Op.OR: "({0} OR {1})",
-        Op.NOT: "(NOT {0})",
-        Op.EQ: "({0} = {1})",
-        Op.NE: "({0} <> {1})",
-        Op.LT: "({0} < {1})",
-        Op.LE: "({0} <= {1})",
-        Op.GT: "({0} > {1})",
-        Op.GE: "({0} >= {1})",
-        Op.IS_NULL: "({0} IS NULL)",
-        Op.IS_TRUE: "COALESCE({0}, FALSE)",
-        Op.IS_FALSE: "(NOT COALESCE({0}, TRUE))",
-        Op.DISTINCT_FROM: "({0} IS DISTINCT FROM {1})",
-        Op.ADD: "({0} + {1})",
-        Op.SUB: "({0} - {1})",
-        Op.MUL: "({0} * {1})",
-        Op.DIV: "({0} / NULLIF({1}, 0))",
-        Op.MOD: "({0} % NULLIF({1}, 0))",
-        Op.NEG: "(-{0})",
-        Op.ABS: "abs({0})",
-        Op.SIGN: "CAST(sign({0}) AS {type})",
-        Op.FLOOR: "CAST(floor({0}) AS {type})",
-        Op.CEIL: "CAST(ceil({0}) AS {type})",
-        Op.SQRT: "sqrt(CASE WHEN {0} >= 0 THEN {0} END)",
-        Op.LN: "ln(CASE WHEN {0} > 0 THEN {0} END)",
-        Op.LOG10: "log10(CASE WHEN {0} > 0 THEN {0} END)",
-        Op.NULLIF: "NULLIF({0}, {1})",
-        Op.WIDTH_BUCKET: (
-            "(CASE WHEN {0} IS NULL THEN NULL WHEN {0} < {1} THEN 0 WHEN {0} >= {2} THEN {3} + 1"
-            " ELSE LEAST(TRY_CAST(floor(({0} - {1}) * {3} / ({2} - {1})) AS BIGINT) + 1, {3}) END)"
-        ),
-        Op.LENGTH: "length({0})",
-        Op.LOWER: "lower({0})",
-        Op.UPPER: "upper({0})",
-        Op.TRIM: "trim({0}, ' ')",
-        # Cut, so that nested concatenations cannot make a row's text, and the time it takes, grow without bound.
-        Op.CONCAT: "left(left({0}, 10000) || left({1}, 10000), 10000)",
-        Op.LEFT: "left({0}, {1})",
-        Op.RIGHT: "right({0}, {1})",
-        Op.SUBSTRING: "substring({0}, {1}, {2})",
-        # The number of days is guarded in the argument: a sum outside the calendar would raise.
-        Op.ADD_DAYS: (
-            "({0} + CAST(CASE WHEN {1} >= DATE '0001-01-01' - {0} AND {1} <= DATE '9999-12-31' - {0} THEN {1} END"
-            " AS INTEGER))"
-        ),
-        Op.ADD_MONTHS: "({0} + to_months(CAST({1} AS INTEGER)))",
-        Op.ADD_SECONDS: "({0} + to_microseconds(CAST({1} * 1000000 AS BIGINT)))",
-        Op.DAYS_BETWEEN: "({0} - {1})",
-        Op.SECONDS_BETWEEN: "(CAST(epoch_us({0}) - epoch_us({1}) AS DOUBLE) / 1000000)",
-    },
-    try_cast="TRY_CAST({0} AS {type})",
-    extract="CAST(extract('{part}' FROM {0}) AS {type})",
-    extract_seconds="CAST(extract('microseconds' FROM {0}) / 1000000 AS {type})",
-    extract_epoch="epoch({0})",
-    date_trunc="CAST(date_trunc('{part}', {0}) AS TIMESTAMP)",
-    in_list="list_contains({1}, {0})",
-    array="CAST({0} AS {type}[])",
-)

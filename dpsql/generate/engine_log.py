@@ -13,7 +13,9 @@ _log = logging.getLogger("dpsql.engine")
 def log_engine_error(error: Exception) -> str:
     """Write the engine's text to the owner's log and return the id it is found under."""
     log_id = uuid.uuid4().hex[:12]
-    _log.error("%s: %s: %s", log_id, type(error).__name__, error)
+    kind = type(error).__name__
+    # The text may quote the data; a log that goes further than the owner's eyes writes the other two only.
+    _log.error("%s: %s: %s", log_id, kind, error, extra={"log_id": log_id, "error": kind})
     return log_id
 
 

@@ -14,6 +14,7 @@ class EngineQuery:
     sql: str
     keys: int
     parameters: Mapping[str, object] = field(default_factory=dict, repr=False)
+    sources: tuple[tuple[str, ...], ...] = ()  # schema and name of every table that it reads
 
 
 class Cancellation:

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import assert_never
 
 from dpsql.errors import InternalError
-from dpsql.generate.dialect import Dialect, quoted
-from dpsql.generate.scalars import FIRST_DAY, LAST_DAY, ScalarWriter, number
+from dpsql.generate.dialect import FIRST_DAY, LAST_DAY, Dialect, quoted
+from dpsql.generate.scalars import ScalarWriter, number
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
@@ -51,6 +51,7 @@ class RelationWriter:
         self._owned = private  # whether the rows that are written carry their owner
         self._referring = False  # whether a private table may be read without it
         self._names: dict[int, str] = {}
+        self.fence = ""  # ends the subqueries that compute columns
         self.scalars = ScalarWriter(dialect, self.name, self._subquery)
 
     def name(self, field: Field) -> str:
@@ -84,15 +85,15 @@ class RelationWriter:
                 return self._select(self._columns(fields), self._nest(inner), f"{OWNER} = {self.name(owner)}")
             case SemiJoin(child=child, source=source, negated=negated):
                 inner, other = self.relation(child, fields), self.relation(source, ())
-                word = "NOT IN" if negated else "IN"
-                condition = f"{OWNER} {word} (SELECT {OWNER} FROM ({other}) AS s)"
+                owned = "owner IN (SELECT owner FROM ({0}) AS s)"
+                condition = (self._dialect.not_owned_by if negated else owned).format(other)
                 return self._select(self._columns(fields), self._nest(inner), condition)
             case Project(child=child, items=items):
                 kept = [(field, value) for field, value in items if field.id in wanted]
                 values = [value for _, value in kept]
                 inner = self.relation(child, self._needed((), values))
                 columns = [f"{self.scalar(value)} AS {self.name(field)}" for field, value in kept]
-                return self._select(self._with_owner(columns), self.nest(inner, values))
+                return self._select(self._with_owner(columns), self.nest(inner, values)) + self.fence
             case Aggregate():
                 return self._aggregate(plan)
             case Window(child=child, items=items):
@@ -250,14 +251,16 @@ class RelationWriter:
         if not self._owned:
             if not self._referring:
                 raise InternalError("a private table would be read without its owner")
-            return self._select(columns, _table(table.source))
+            return self._select(columns, _table(table.source)) + self.fence
         assert table.owner is not None and table.owner_type is not None
         if not table.path:
             columns.insert(0, f"{self._plain(table.owner, table.owner_type)} AS {OWNER}")
-            return self._select(columns, _table(table.source), f"{quoted(table.owner)} IS NOT NULL")
+            known = f"{quoted(table.owner)} IS NOT NULL"
+            return self._select(columns, _table(table.source), known) + self.fence
         columns += self._parts(table.path[0].via, table.path[0].types, "v")
         shown = [f"n.{OWNER}", *(self.name(field) for field in fields)]
-        return self._select(shown, self._joined(self._select(columns, _table(table.source)), table, 0))
+        here = self._select(columns, _table(table.source)) + self.fence
+        return self._select(shown, self._joined(here, table, 0))
 
     def _joined(self, here: str, table: Table, step: int) -> str:
         """Rows with the parts of a reference (v0, v1 …), joined to the owners that the rest of the path leads to.
@@ -308,6 +311,7 @@ class RelationWriter:
             case Kind.BOOLEAN:
                 return f"CAST({name} AS {native})"
             case Kind.INTEGER | Kind.DECIMAL:
+                name = self._dialect.column(name, type_)
                 if low is None or high is None:
                     return f"CAST({name} AS {native})"
                 below, above = self._bound(low, type_), self._bound(high, type_)
@@ -315,13 +319,13 @@ class RelationWriter:
                 return f"CAST({clamped} AS {native})"
             case Kind.DOUBLE:
                 largest = f"CAST({self._dialect.largest_double} AS {native})"
-                return self._finite(f"CAST({name} AS {native})", low, high, f"-{largest}", largest, type_)
+                value = f"CAST({self._dialect.column(name, type_)} AS {native})"
+                return self._finite(value, low, high, f"-{largest}", largest, type_)
             case Kind.DATE | Kind.TIMESTAMP:
                 word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
                 end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
                 first, last = f"{word} '{FIRST_DAY}'", f"{word} '{LAST_DAY}{end}'"
-                # Some temporal types reach further than others; what does not fit is NULL, never an error.
-                moment = self._dialect.try_cast.format(name, type=native)
+                moment = self._dialect.moment.format(name, type=native)
                 return self._finite(moment, low, high, first, last, type_)
             case _:
                 raise InternalError(f"a column of type {type_.kind.value} was declared")
@@ -379,12 +383,11 @@ class RelationWriter:
         if call.where is not None:
             text += f" FILTER (WHERE {self.scalar(call.where)})"
         # Sums come back wider than their type; what PostgreSQL would refuse as out of range is NULL.
-        return (
-            self._dialect.try_cast.format(text, type=self.scalars.type(call.type)) if call.function is Agg.SUM else text
-        )
+        return self._dialect.fit(text, call.type) if call.function is Agg.SUM else text
 
     def _window(self, call: Windowed) -> str:
-        args = ", ".join(map(self.scalar, call.args)) or ("*" if call.function == "count" else "")
+        written = self._dialect.window_arguments(call, [self.scalar(arg) for arg in call.args])
+        args = ", ".join(written) or ("*" if call.function == "count" else "")
         parts = []
         partition = [OWNER] if self._owned else []
         partition += [self.scalar(value) for value in call.partition if not (self._owned and is_unit(value))]
@@ -398,9 +401,7 @@ class RelationWriter:
         if call.where is not None:
             text += f" FILTER (WHERE {self.scalar(call.where)})"
         text += f" OVER ({' '.join(parts)})"
-        return (
-            self._dialect.try_cast.format(text, type=self.scalars.type(call.type)) if call.function == "sum" else text
-        )
+        return self._dialect.window_result(call, text)
 
 
 def _compares_units(condition: Scalar) -> bool:

@@ -22,6 +22,7 @@ from dpsql.plan.scalars import (
     Correlated,
     Field,
     InStage,
+    IntervalEnd,
     Op,
     Ref,
     Scalar,
@@ -33,10 +34,6 @@ from dpsql.types import DOUBLE, INT_DIGITS, MAX_DIGITS, TIMESTAMP, Kind, Type, V
 
 # Guards repeat their argument, so that nested ones grow quickly; beyond this an expression is refused.
 LONGEST = 200_000
-
-# Every date and timestamp lies between these, or is NULL.
-FIRST_DAY = "0001-01-01"
-LAST_DAY = "9999-12-31"
 
 
 class ScalarWriter:
@@ -50,10 +47,7 @@ class ScalarWriter:
         self._subquery = subquery
 
     def type(self, type_: Type) -> str:
-        native = self._dialect.types.get(type_.kind)
-        if native is None:
-            raise InternalError(f"no type for {type_.kind.value}")
-        return f"{native}({type_.precision},{type_.scale})" if type_.kind is Kind.DECIMAL else native
+        return self._dialect.type(type_)
 
     def constant(self, value: Value, type_: Type) -> str:
         """A constant of the analyst or the policy, typed."""
@@ -67,7 +61,7 @@ class ScalarWriter:
             case int() | float():
                 return f"CAST({literal(str(value))} AS {self.type(type_)})"
             case str():
-                return literal(value)
+                return self._dialect.text.format(literal(value))
             case datetime():
                 return f"TIMESTAMP {literal(value.isoformat(sep=' '))}"
             case date():
@@ -89,14 +83,14 @@ class ScalarWriter:
                 whens = " ".join(f"WHEN {self.scalar(when)} THEN {self.scalar(then)}" for when, then in branches)
                 return f"(CASE {whens} ELSE {self.scalar(default)} END)"
             case StageValue(stage=stage, type=type_):
-                return self._dialect.try_cast.format(f"$s{stage}", type=self.type(type_))
+                return self._dialect.stage_value(f"$s{stage}", type_)
             case InStage(arg=arg, stage=stage, item=item):
                 return self._in_stage(self.scalar(arg), stage, item)
             case Call():
                 return self._call(node)
             case Subquery() | Correlated():
                 return self._subquery(node)
-            case Aggregated() | Windowed():
+            case Aggregated() | Windowed() | IntervalEnd():
                 raise InternalError("an aggregate was left in a scalar")
             case _:
                 assert_never(node)
@@ -105,9 +99,10 @@ class ScalarWriter:
         """IN over a list, with SQL's rules for NULL on either side."""
         items = self._dialect.array.format(f"$s{stage}", type=self.type(item))
         found = self._dialect.in_list.format(arg, items)
+        empty, null = (self._dialect.flag.format(f"$s{stage}_{what}") for what in ("empty", "null"))
         return (
-            f"(CASE WHEN $s{stage}_empty THEN FALSE WHEN {arg} IS NULL THEN NULL"
-            f" WHEN {found} THEN TRUE WHEN $s{stage}_null THEN NULL ELSE FALSE END)"
+            f"(CASE WHEN {empty} THEN FALSE WHEN {arg} IS NULL THEN NULL"
+            f" WHEN {found} THEN TRUE WHEN {null} THEN NULL ELSE FALSE END)"
         )
 
     def _call(self, node: Call) -> str:
@@ -120,6 +115,10 @@ class ScalarWriter:
                 return self._decimal(node, args)
             case Op.DIV if all(arg.type.kind in (Kind.INTEGER, Kind.DECIMAL) for arg in node.args):
                 return self._quotient(node, args)
+            case Op.ADD | Op.SUB | Op.MUL | Op.DIV if node.type.kind is Kind.DOUBLE and dialect.double is not None:
+                return dialect.double(node, args)
+            case Op.WIDTH_BUCKET if dialect.double is not None:
+                return dialect.double(node, args)
             case Op.LIKE | Op.ILIKE:
                 return self._like(node, args)
             case Op.IN:
@@ -127,27 +126,17 @@ class ScalarWriter:
             case Op.LEAST | Op.GREATEST | Op.COALESCE:
                 return f"{node.op.name}({', '.join(args)})"
             case Op.CAST:
-                if node.type.kind is Kind.INTEGER:
-                    return self._to_integer(node, args[0])
-                text = dialect.try_cast.format(args[0], type=self.type(node.type))
-                # Text can name dates that no other expression may meet.
-                made = node.type.is_temporal and node.args[0].type.kind is Kind.TEXT
-                return f"(CASE WHEN {self.in_calendar(text, node.type)} THEN {text} END)" if made else text
+                return dialect.cast(args[0], node.args[0].type, node.type)
             case Op.ADD_MONTHS | Op.ADD_SECONDS:
                 return self._shifted(node, args)
             case Op.ROUND if node.args[0].type.numeric:
-                places = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], Const) else 0
-                return f"round({args[0]}, {places})"
+                return dialect.round_away(args[0], _places(node))
             case Op.ROUND if node.type.kind is Kind.DOUBLE:
-                return f"round_even({args[0]}, 0)"
+                return dialect.round_even.format(args[0])
             case Op.ROUND | Op.TRUNC if node.type.kind is Kind.DECIMAL:
-                digits = node.args[1]
-                assert isinstance(digits, Const)
-                rounded = f"{node.op.value}({args[0]}, {digits.value})"
-                return f"CAST({rounded} AS {self.type(node.type)})"
-            case Op.TRUNC if len(node.args) > 1 and isinstance(node.args[1], Const):
-                power = f"CAST('1e{node.args[1].value}' AS {self.type(DOUBLE)})"
-                return f"(trunc({args[0]} * {power}) / {power})"
+                return f"CAST({node.op.value}({args[0]}, {_places(node)}) AS {self.type(node.type)})"
+            case Op.TRUNC if len(node.args) > 1:
+                return dialect.trunc_places(args[0], _places(node))
             case Op.TRUNC:
                 return f"trunc({args[0]})"
             case Op.EXTRACT:
@@ -161,23 +150,6 @@ class ScalarWriter:
                 template = dialect.templates[node.op]
                 shown = self.type(node.type) if "{type}" in template else ""
                 return template.format(*args, type=shown)
-
-    def _to_integer(self, node: Call, text: str) -> str:
-        """A cast to an integer type: NULL for what does not fit, so that no more digits come out than the type says."""
-        source = node.args[0].type
-        if source.numeric:
-            text = f"round({text})"
-        fits = source.kind in (Kind.INTEGER, Kind.DECIMAL) and source.precision - source.scale < node.type.precision
-        if not fits and source.kind is not Kind.BOOLEAN:
-            narrow = next((name for digits, name in self._dialect.integers if node.type.precision <= digits), None)
-            text = text if narrow is None else self._dialect.try_cast.format(text, type=narrow)
-        return self._dialect.try_cast.format(text, type=self.type(node.type))
-
-    def in_calendar(self, text: str, type_: Type) -> str:
-        """A test that a date or timestamp lies in the years that dpsql knows."""
-        word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
-        end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
-        return f"{text} >= {word} '{FIRST_DAY}' AND {text} <= {word} '{LAST_DAY}{end}'"
 
     def _shifted(self, node: Call, args: list[str]) -> str:
         """A timestamp moved by a constant; NULL where it would leave the calendar."""
@@ -195,9 +167,10 @@ class ScalarWriter:
         wide = any(part.type.precision >= INT_DIGITS for part in (node, *node.args))
         if wide:
             args = [f"CAST({arg} AS {self._dialect.wide})" for arg in args]
-        template = "({0} // NULLIF({1}, 0))" if node.op is Op.DIV else self._dialect.templates[node.op]
+        quotient = self._dialect.wide_quotient if wide else self._dialect.whole_quotient
+        template = quotient if node.op is Op.DIV else self._dialect.templates[node.op]
         text = template.format(*args)
-        return self._dialect.try_cast.format(text, type=self.type(node.type)) if wide else text
+        return self._dialect.fit(text, node.type) if wide else text
 
     def _quotient(self, node: Call, args: list[str]) -> str:
         """A quotient of exact numbers: both are made whole first, so that 21 / 0.7 is 30 and not a little more."""
@@ -228,8 +201,18 @@ class ScalarWriter:
     def _like(self, node: Call, args: list[str]) -> str:
         pattern = node.args[1]
         assert isinstance(pattern, Const) and isinstance(pattern.value, str)
-        escape = f" ESCAPE {literal(node.option)}" if node.option and node.option in pattern.value else ""
-        return f"({args[0]} {node.op.name} {args[1]}{escape})"
+        named = node.option and (self._dialect.like_escape or node.option in pattern.value)
+        form = self._dialect.like if node.op is Op.LIKE else self._dialect.ilike
+        return form.format(*args, escape=f" ESCAPE {literal(node.option)}" if named else "")
+
+
+def _places(node: Call) -> int:
+    """How many places behind the point ROUND and TRUNC leave."""
+    if len(node.args) == 1:
+        return 0
+    places = node.args[1]
+    assert isinstance(places, Const) and isinstance(places.value, int)
+    return places.value
 
 
 def number(value: Fraction, type_: Type, writer: ScalarWriter) -> str:

@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from dpsql.errors import Cancelled
 from dpsql.generate.query import Cancellation
 
-_TIMEOUT = "canceling statement due to statement timeout"
+TIMED_OUT = "canceling statement due to statement timeout"
 _USER_REQUEST = "canceling statement due to user request"
 
 # An engine forgets an interrupt that arrives between two statements, so it is repeated until the call has ended.
 _REPEAT_SECONDS = 0.02
 _LONGEST_SLEEP = 3600.0
+
+
+def stopped(reason: str) -> Cancelled:
+    return Cancelled(reason, hint="The charge stands: the query may have read data before it was stopped.")
 
 
 class Watch:
@@ -31,7 +35,7 @@ class Watch:
     def check(self) -> None:
         """Raise if the call was stopped. To be asked before each statement and when the engine reports an interrupt."""
         if self.reason is not None:
-            raise Cancelled(self.reason, hint="The charge stands: the query may have read data before it was stopped.")
+            raise stopped(self.reason)
 
 
 class Watchdog:
@@ -94,7 +98,7 @@ class Watchdog:
     def _interrupt_due(self, now: float) -> None:
         for watch in self._active:
             if watch.deadline <= now:
-                watch.reason = watch.reason or _TIMEOUT
+                watch.reason = watch.reason or TIMED_OUT
             if watch.reason is not None:
                 watch.interrupt()
         looks = [watch.deadline if watch.reason is None else now + _REPEAT_SECONDS for watch in self._active]

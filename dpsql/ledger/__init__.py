@@ -87,5 +87,5 @@ class Ledger(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file. A closed ledger refuses everything else."""
+        """Let go of the file or the server. A closed ledger refuses everything else."""
         ...

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
-from dpsql.errors import OperationalError
-from dpsql.ledger import Entry, Refusal
-from dpsql.ledger.schema import FORMAT, MAX_GRAINS, format_of, subject_of, user_of
-from dpsql.ledger.sqlite import BUSY_SECONDS, plain, require_identity, require_ledger
+from dpsql.ledger import Entry, Refusal, clock
+from dpsql.ledger.database import Database
+from dpsql.ledger.identity import require_identity, standing
+from dpsql.ledger.schema import MAX_GRAINS, MOVES_SINCE, REFUSALS_SINCE, subject_of, user_of
 from dpsql.ledger.verification import contradictions
+from dpsql.policy.model import Place
 from dpsql.privacy.accounting import Price
 
 
@@ -26,18 +26,27 @@ class Selection:
     until: datetime | None = None  # not included
     limit: int | None = None  # the newest so many
 
-    def parameters(self) -> dict[str, str | int | None]:
-        return {
-            "user": self.user,
-            "subject": None if self.user is None else subject_of(self.user),
-            "since": _stored_time(self.since),
-            "until": _stored_time(self.until),
-            "limit": MAX_GRAINS if self.limit is None else min(self.limit, MAX_GRAINS),
+    def of_users(self) -> tuple[str, list[str]]:
+        """A condition on rows that name a user, and its values."""
+        return self._condition('"user"', self.user)
+
+    def of_subjects(self) -> tuple[str, list[str]]:
+        return self._condition("subject", None if self.user is None else subject_of(self.user))
+
+    def rows(self) -> int:
+        return MAX_GRAINS if self.limit is None else min(self.limit, MAX_GRAINS)
+
+    def _condition(self, column: str, name: str | None) -> tuple[str, list[str]]:
+        wanted = {
+            f"{column} = ?": name,
+            "at >= ?": None if self.since is None else clock.stored(self.since),
+            "at < ?": None if self.until is None else clock.stored(self.until),
         }
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        return f"WHERE {' AND '.join(given)}" if given else "", list(given.values())
 
 
 EVERYTHING = Selection()
-_UNREADABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,49 +66,32 @@ class Counts:
     limit_changes: int
 
 
-_SELECTED = """
-    (:since IS NULL OR at >= :since) AND (:until IS NULL OR at < :until)
+_CHARGES = """
+SELECT at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta, NULL AS sqlstate, NULL AS message, number
+FROM charges
 """
-_CHARGES = f"""
-SELECT at, user, sql, dataset_loss, dataset_delta, user_loss, user_delta, NULL AS sqlstate, NULL AS message, number
-FROM charges WHERE (:user IS NULL OR user = :user) AND {_SELECTED}
+_REFUSALS = """
+SELECT at, "user", sql, 0, 0, 0, 0, sqlstate, message, number FROM refusals
 """
-_REFUSALS = f"""
-SELECT at, user, sql, 0, 0, 0, 0, sqlstate, message, number
-FROM refusals WHERE (:user IS NULL OR user = :user) AND {_SELECTED}
-"""
-_LIMITS = f"""
-SELECT at, subject, old_loss, old_delta, new_loss, new_delta
-FROM limits WHERE (:subject IS NULL OR subject = :subject) AND {_SELECTED}
-ORDER BY number DESC LIMIT :limit
-"""
+_LIMITS = "SELECT at, subject, old_loss, old_delta, new_loss, new_delta FROM limits"
 
 
 class Books:
     """What a ledger holds, read-only. Use `read`."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._has_refusals = format_of(db) >= FORMAT
+        self._has_refusals = db.format() >= REFUSALS_SINCE
 
     @classmethod
     @contextmanager
-    def read(cls, path: Path, *, dataset: str, accounting: str) -> Iterator[Books]:
+    def read(cls, place: Place, *, dataset: str, accounting: str) -> Iterator[Books]:
         """One consistent view of the books, also while others write."""
-        path = path.resolve()
-        try:
-            db = _connect(path)
-            try:
-                require_ledger(db, path)
-                db.execute("BEGIN")
-                require_identity(db, path, dataset, accounting)
-                yield cls(db)
-            finally:
-                db.close()
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREADABLE:
-                raise OperationalError("the ledger cannot be read", hint="Check who may read its file.") from error
-            raise plain(error) from error
+        with _view(place) as db:
+            require_identity(db, place, dataset, accounting)
+            if db.format() >= MOVES_SINCE:
+                standing(db).require_chargeable(place)
+            yield cls(db)
 
     def spent(self) -> dict[str | None, Price]:
         """What the dataset (None) and each user ever paid, also users whom the policy no longer names."""
@@ -112,14 +104,19 @@ class Books:
             parts.append(_REFUSALS)
         if not parts:
             return []
+        condition, values = selection.of_users()
         rows = self._db.execute(
-            f"{' UNION ALL '.join(parts)} ORDER BY at DESC, number DESC LIMIT :limit", selection.parameters()
+            " UNION ALL ".join(part + condition for part in parts) + " ORDER BY at DESC, number DESC LIMIT ?",
+            [*(values * len(parts)), selection.rows()],
         ).fetchall()
         return [_logged(*row) for row in reversed(rows)]
 
     def limit_changes(self, selection: Selection = EVERYTHING) -> list[LimitChange]:
         """Every change of a total or an allowance, oldest first."""
-        rows = self._db.execute(_LIMITS, selection.parameters()).fetchall()
+        condition, values = selection.of_subjects()
+        rows = self._db.execute(
+            f"{_LIMITS} {condition} ORDER BY number DESC LIMIT ?", [*values, selection.rows()]
+        ).fetchall()
         return [
             LimitChange(at, user_of(subject), _limit(*limit[:2]), _limit(*limit[2:]))
             for at, subject, *limit in reversed(rows)
@@ -127,8 +124,12 @@ class Books:
 
     def counts(self) -> Counts:
         tables = ("charges", "refusals", "limits") if self._has_refusals else ("charges", "limits")
-        counts = {t: self._db.execute(f"SELECT COUNT(*) FROM {t}").fetchone()[0] for t in tables}
+        counts = {table: self._count(table) for table in tables}
         return Counts(counts["charges"], counts.get("refusals", 0), counts["limits"])
+
+    def _count(self, table: str) -> int:
+        [(count,)] = self._db.execute(f"SELECT COUNT(*) FROM {table}").fetchall()
+        return int(count)
 
     def names(self) -> set[str]:
         """Everyone whom the policy ever named."""
@@ -140,14 +141,14 @@ class Books:
         return contradictions(self._db)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open without a trace.
+def _view(place: Place) -> AbstractContextManager[Database]:
+    if isinstance(place, Path):
+        from dpsql.ledger.sqlite import read_file
 
-    Where no log lies beside the file, nobody has it open and the file is all there is: SQLite may then read it as
-    immutable, which needs no lock, leaves no file, and works in a folder that cannot be written.
-    """
-    options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
-    return sqlite3.connect(f"{path.as_uri()}?{options}", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        return read_file(place)
+    from dpsql.ledger.postgres import read_server
+
+    return read_server(place)
 
 
 def _logged(
@@ -169,8 +170,3 @@ def _logged(
 
 def _limit(loss: int | None, delta: int | None) -> Price | None:
     return None if loss is None or delta is None else Price(loss, delta)
-
-
-def _stored_time(time: datetime | None) -> str | None:
-    """As the ledger writes it, so that texts compare as times do."""
-    return None if time is None else time.astimezone(UTC).isoformat(timespec="microseconds")

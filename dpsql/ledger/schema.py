@@ -1,14 +1,21 @@
-"""What the file of a ledger holds. Rows are only ever added; the file itself forbids to change or remove them."""
+"""What a ledger holds, whatever it is kept in. Rows are only ever added; the storage itself forbids all else."""
 
 from __future__ import annotations
 
-import sqlite3
+from dataclasses import dataclass
+from typing import Final
 
-FORMAT = 2
-OLDEST_FORMAT = 1  # without refusals
-APPLICATION = 0x64707371  # "dpsq": marks the file as a ledger of dpsql
-MAX_GRAINS = 2**63 - 1  # what a column of SQLite holds exactly
+FORMAT = 3
+REFUSALS_SINCE = 2
+MOVES_SINCE = 3
+OLDEST_FORMAT = 1
+MAX_GRAINS = 2**63 - 1  # what a column holds exactly
 DATASET = "dataset"  # users are "user:name", so no name can collide with it
+
+# A ledger whose last move is none of these two is the one that is charged.
+DEPARTED = "departed"  # it was copied elsewhere, and is closed for good
+ARRIVING = "arriving"  # it is a copy whose original is not closed yet
+ARRIVED = "arrived"
 
 
 def subject_of(user: str) -> str:
@@ -21,141 +28,130 @@ def user_of(subject: str) -> str | None:
     return None if subject == DATASET else subject.removeprefix("user:")
 
 
-def _only_added_to(*tables: str) -> str:
-    return "".join(
-        f"""
-CREATE TRIGGER {table}_never_{event.lower()} BEFORE {event} ON {table}
-BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END;
-"""
-        for table in tables
-        for event in ("UPDATE", "DELETE")
-    )
+# Each table with its columns and what puts its rows in order: all that a copy must carry.
+TABLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "ledger": (("id", "dataset", "accounting", "created"), "id"),
+    "charges": (
+        (
+            "number",
+            "at",
+            '"user"',
+            "sql",
+            "dataset_loss",
+            "dataset_delta",
+            "user_loss",
+            "user_delta",
+            "hash",
+        ),
+        "number",
+    ),
+    "paid": (("key", '"user"', "charge"), 'key, "user"'),
+    "accounts": (("subject", "loss", "delta"), "subject"),
+    "limits": (("number", "at", "subject", "old_loss", "old_delta", "new_loss", "new_delta"), "number"),
+    "answers": (("key", "created", "payload"), "key"),
+    "refusals": (("number", "at", '"user"', "sql", "sqlstate", "message"), "number"),
+    "moves": (("number", "at", "event", "place"), "number"),
+}
+APPEND_ONLY = ("ledger", "charges", "paid", "limits", "refusals", "moves")
+IN_ORDER = ("charges", "refusals", "moves")
 
 
-def _in_order(table: str) -> str:
-    """REPLACE deletes without asking the triggers; a number that must be the next one leaves nothing to replace."""
+@dataclass(frozen=True, slots=True)
+class Types:
+    """How an engine writes its types."""
+
+    text: str
+    whole: str
+    binary: str
+    by_key: str  # after a table that is only read by its key
+    is_whole: str  # a condition on {column}, where the type alone does not ensure it
+
+    def grains(self, column: str, least: str = "0") -> str:
+        whole = self.is_whole.format(column=column)
+        return f"{column} {self.whole} NOT NULL CHECK ({whole}{column} >= {least})"
+
+
+def books(types: Types) -> str:
+    """The tables since the first format."""
     return f"""
-CREATE TRIGGER {table}_in_order BEFORE INSERT ON {table}
-WHEN NEW.number <> (SELECT COALESCE(MAX(number), 0) + 1 FROM {table})
-BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END;
-"""
-
-
-_CHARGES = f"""
 CREATE TABLE ledger (
-    id TEXT NOT NULL,
-    dataset TEXT NOT NULL,
-    accounting TEXT NOT NULL,
-    created TEXT NOT NULL
+    id {types.text} NOT NULL,
+    dataset {types.text} NOT NULL,
+    accounting {types.text} NOT NULL,
+    created {types.text} NOT NULL
 );
 
 -- One row per charge, numbered without gaps; `hash` covers the row and the hash before it.
 CREATE TABLE charges (
-    number INTEGER PRIMARY KEY,
-    at TEXT NOT NULL,
-    user TEXT NOT NULL,
-    sql TEXT NOT NULL,
-    dataset_loss INTEGER NOT NULL CHECK (typeof(dataset_loss) = 'integer' AND dataset_loss >= 0),
-    dataset_delta INTEGER NOT NULL CHECK (typeof(dataset_delta) = 'integer' AND dataset_delta >= 0),
-    user_loss INTEGER NOT NULL CHECK (typeof(user_loss) = 'integer' AND user_loss >= dataset_loss),
-    user_delta INTEGER NOT NULL CHECK (typeof(user_delta) = 'integer' AND user_delta >= dataset_delta),
-    hash BLOB NOT NULL
+    number {types.whole} PRIMARY KEY,
+    at {types.text} NOT NULL,
+    "user" {types.text} NOT NULL,
+    sql {types.text} NOT NULL,
+    {types.grains("dataset_loss")},
+    {types.grains("dataset_delta")},
+    {types.grains("user_loss", "dataset_loss")},
+    {types.grains("user_delta", "dataset_delta")},
+    hash {types.binary} NOT NULL
 );
-CREATE INDEX charges_by_user ON charges (user);
+CREATE INDEX charges_by_user ON charges ("user");
 
 -- Which charge first paid for an answer, per user.
 CREATE TABLE paid (
-    key BLOB NOT NULL,
-    user TEXT NOT NULL,
-    charge INTEGER NOT NULL REFERENCES charges,
-    PRIMARY KEY (key, user)
-) WITHOUT ROWID;
+    key {types.binary} NOT NULL,
+    "user" {types.text} NOT NULL,
+    charge {types.whole} NOT NULL REFERENCES charges,
+    PRIMARY KEY (key, "user")
+){types.by_key};
 
 -- The sums of `charges`.
 CREATE TABLE accounts (
-    subject TEXT PRIMARY KEY,
-    loss INTEGER NOT NULL CHECK (typeof(loss) = 'integer' AND loss >= 0),
-    delta INTEGER NOT NULL CHECK (typeof(delta) = 'integer' AND delta >= 0)
-) WITHOUT ROWID;
+    subject {types.text} PRIMARY KEY,
+    {types.grains("loss")},
+    {types.grains("delta")}
+){types.by_key};
 
 -- Every change of a limit; the newest row of a subject is in force. NULL: not known before, or no longer.
 CREATE TABLE limits (
-    number INTEGER PRIMARY KEY,
-    at TEXT NOT NULL,
-    subject TEXT NOT NULL,
-    old_loss INTEGER,
-    old_delta INTEGER,
-    new_loss INTEGER,
-    new_delta INTEGER
+    number {types.whole} PRIMARY KEY,
+    at {types.text} NOT NULL,
+    subject {types.text} NOT NULL,
+    old_loss {types.whole},
+    old_delta {types.whole},
+    new_loss {types.whole},
+    new_delta {types.whole}
 );
 CREATE INDEX limits_by_subject ON limits (subject);
 
 CREATE TABLE answers (
-    key BLOB PRIMARY KEY,
-    created TEXT NOT NULL,
-    payload BLOB NOT NULL
-) WITHOUT ROWID;
-
-{_only_added_to("ledger", "charges", "paid", "limits")}
-{_in_order("charges")}
-
-CREATE TRIGGER accounts_never_shrink BEFORE UPDATE ON accounts
-WHEN NEW.subject <> OLD.subject OR NEW.loss < OLD.loss OR NEW.delta < OLD.delta
-BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
-
-CREATE TRIGGER accounts_never_delete BEFORE DELETE ON accounts
-BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
+    key {types.binary} PRIMARY KEY,
+    created {types.text} NOT NULL,
+    payload {types.binary} NOT NULL
+){types.by_key};
 """
 
-# Since format 2.
-_REFUSALS = f"""
+
+def refusals(types: Types) -> str:
+    return f"""
 -- What was asked and not answered, numbered without gaps.
 CREATE TABLE refusals (
-    number INTEGER PRIMARY KEY,
-    at TEXT NOT NULL,
-    user TEXT NOT NULL,
-    sql TEXT NOT NULL,
-    sqlstate TEXT NOT NULL,
-    message TEXT NOT NULL
+    number {types.whole} PRIMARY KEY,
+    at {types.text} NOT NULL,
+    "user" {types.text} NOT NULL,
+    sql {types.text} NOT NULL,
+    sqlstate {types.text} NOT NULL,
+    message {types.text} NOT NULL
 );
-CREATE INDEX refusals_by_user ON refusals (user, at);
-
-{_only_added_to("refusals")}
-{_in_order("refusals")}
-"""
-
-# As a whole or not at all: the transaction that it begins is the caller's to commit.
-SCHEMA = f"""
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
-PRAGMA fullfsync = ON;
-BEGIN;
-{_CHARGES}
-{_REFUSALS}
-PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {FORMAT};
+CREATE INDEX refusals_by_user ON refusals ("user", at);
 """
 
 
-def format_of(db: sqlite3.Connection) -> int:
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    return int(version)
-
-
-def migrate(db: sqlite3.Connection) -> None:
-    """Bring a ledger of an older format to the present one, in the transaction of the caller. It loses nothing."""
-    if format_of(db) < FORMAT:
-        for statement in _statements(_REFUSALS):
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-
-
-def _statements(script: str) -> list[str]:
-    """One by one, since SQLite runs a script only outside of a transaction."""
-    statements, begun = [], ""
-    for line in script.splitlines(keepends=True):
-        begun += line
-        if sqlite3.complete_statement(begun):
-            statements.append(begun)
-            begun = ""
-    return statements
+def moves(types: Types) -> str:
+    return f"""
+-- From where the ledger came and where it went, numbered without gaps.
+CREATE TABLE moves (
+    number {types.whole} PRIMARY KEY,
+    at {types.text} NOT NULL,
+    event {types.text} NOT NULL CHECK (event IN ('{ARRIVING}', '{ARRIVED}', '{DEPARTED}')),
+    place {types.text} NOT NULL
+);
+"""

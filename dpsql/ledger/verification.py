@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from dpsql.ledger.schema import DATASET, FORMAT, format_of, subject_of
+from dpsql.ledger.database import Database
+from dpsql.ledger.schema import DATASET, MOVES_SINCE, REFUSALS_SINCE, subject_of
 
 
-def contradictions(db: sqlite3.Connection) -> list[str]:
+def contradictions(db: Database) -> list[str]:
     """Each string is a contradiction; none means sound. The caller holds one transaction around it."""
-    damage = [f"the file is damaged: {text}" for (text,) in db.execute("PRAGMA quick_check") if text != "ok"]
-    return damage or [*_of_charges(db), *_of_limits(db), *_of_refusals(db)]
+    return db.damage() or [*_of_charges(db), *_of_limits(db), *_of_refusals(db), *_of_moves(db)]
 
 
-def first_hash(db: sqlite3.Connection) -> bytes:
+def first_hash(db: Database) -> bytes:
     """The chain begins with what the ledger is, so that this cannot be altered later either."""
     identity = db.execute("SELECT id, dataset, accounting, created FROM ledger").fetchone()
     return hash_of(b"", identity or (), ())
@@ -29,14 +28,14 @@ def hash_of(previous: bytes, row: Sequence[str | int], keys: Iterable[bytes]) ->
     return hashlib.sha256(previous + content.encode("ascii")).digest()
 
 
-def _of_charges(db: sqlite3.Connection) -> Iterator[str]:
+def _of_charges(db: Database) -> Iterator[str]:
     keys: defaultdict[tuple[int, str], list[bytes]] = defaultdict(list)
-    for key, user, charge in db.execute("SELECT key, user, charge FROM paid ORDER BY key"):
+    for key, user, charge in db.execute('SELECT key, "user", charge FROM paid ORDER BY key'):
         keys[charge, user].append(key)
     losses, deltas = Counter[str](), Counter[str]()
     previous = first_hash(db)
     rows = db.execute(
-        "SELECT number, at, user, sql, dataset_loss, dataset_delta, user_loss, user_delta, hash "
+        'SELECT number, at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta, hash '
         "FROM charges ORDER BY number"
     )
     for expected, (*row, stored) in enumerate(rows, start=1):
@@ -57,7 +56,7 @@ def _of_charges(db: sqlite3.Connection) -> Iterator[str]:
             yield f"the sum of {subject} is not that of its charges"
 
 
-def _of_limits(db: sqlite3.Connection) -> Iterator[str]:
+def _of_limits(db: Database) -> Iterator[str]:
     in_force: dict[str, tuple[int | None, int | None]] = {}
     for number, subject, *limit in db.execute(
         "SELECT number, subject, old_loss, old_delta, new_loss, new_delta FROM limits ORDER BY number"
@@ -67,11 +66,19 @@ def _of_limits(db: sqlite3.Connection) -> Iterator[str]:
         in_force[subject] = (limit[2], limit[3])
 
 
-def _of_refusals(db: sqlite3.Connection) -> Iterator[str]:
+def _of_refusals(db: Database) -> Iterator[str]:
     """Nothing is computed from refusals, so it is only checked that none is missing between two others."""
-    if format_of(db) < FORMAT:
-        return
-    for expected, (number,) in enumerate(db.execute("SELECT number FROM refusals ORDER BY number"), start=1):
+    if db.format() >= REFUSALS_SINCE:
+        yield from _gaps(db, "refusals", "refusal")
+
+
+def _of_moves(db: Database) -> Iterator[str]:
+    if db.format() >= MOVES_SINCE:
+        yield from _gaps(db, "moves", "move")
+
+
+def _gaps(db: Database, table: str, what: str) -> Iterator[str]:
+    for expected, (number,) in enumerate(db.execute(f"SELECT number FROM {table} ORDER BY number"), start=1):
         if number != expected:
-            yield f"refusal {expected} is missing"
+            yield f"{what} {expected} is missing"
             return

@@ -230,7 +230,21 @@ class Windowed:
     where: Scalar | None = None
 
 
-Scalar = Ref | Const | Call | Case | Subquery | StageValue | InStage | Correlated | Aggregated | Windowed
+@dataclass(frozen=True, slots=True)
+class IntervalEnd:
+    """dp_low and dp_high: an end of the 95 % interval around a noisy number, an expression once margins are known."""
+
+    arg: Scalar
+    high: bool
+    type: Type
+    position: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        return "dp_high" if self.high else "dp_low"
+
+
+Scalar = Ref | Const | Call | Case | Subquery | StageValue | InStage | Correlated | Aggregated | Windowed | IntervalEnd
 
 
 def children(node: Scalar) -> tuple[Scalar, ...]:
@@ -246,7 +260,7 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
             return () if arg is None else (arg,)
         case Correlated(arg=arg, outer=outer):
             return outer if arg is None else (arg, *outer)
-        case InStage(arg=arg):
+        case InStage(arg=arg) | IntervalEnd(arg=arg):
             return (arg,)
         case Aggregated(args=args, where=where):
             return args if where is None else (*args, where)
@@ -275,6 +289,8 @@ def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
             return dataclasses.replace(node, arg=None if arg is None else change(arg))
         case InStage(arg, stage, item, type_):
             return InStage(change(arg), stage, item, type_)
+        case IntervalEnd(arg, high, type_, position):
+            return IntervalEnd(change(arg), high, type_, position)
         case Aggregated(function, args, type_, distinct, where, position):
             return Aggregated(
                 function,

@@ -11,6 +11,7 @@ from dpsql.plan.scalars import (
     Const,
     Correlated,
     InStage,
+    IntervalEnd,
     Op,
     Ref,
     Scalar,
@@ -42,6 +43,8 @@ def scalar_text(node: Scalar) -> str:
             return "(subquery)"
         case Aggregated(function=function, args=args):
             return f"{function.value}({', '.join(map(scalar_text, args)) or '*'})"
+        case IntervalEnd(arg=arg):
+            return f"{node.name}({scalar_text(arg)})"
         case Windowed(function=function, args=args):
             return f"{function}({', '.join(map(scalar_text, args))}) OVER (…)"
         case Call(op=op, args=args, type=type_, option=option):

@@ -146,7 +146,9 @@ def _is_view(declared: TablePolicy, found: TableSchema, report: Report) -> bool:
             f"{quoted(declared.name)} is a view",
             "declare the tables it reads, and the view itself as [views.NAME] with its sql",
         )
-    return found.is_view
+    if found.obstacle is not None:
+        report.add(declared.line, f"{quoted(declared.name)} {found.obstacle}", "remove the table")
+    return found.is_view or found.obstacle is not None
 
 
 def _bind_tables(policy: Policy, found: Mapping[str, Bound], is_unique: IsUnique, report: Report) -> dict[str, Table]:

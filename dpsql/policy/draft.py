@@ -22,6 +22,7 @@ from dpsql.policy.section import header
 from dpsql.types import Kind
 
 _MARK = re.compile(r"# TODO: ")
+_LONGEST_COMMENT = 100
 _MOST_LISTED = 50  # values of an enum; a longer list would hide the rest of the file
 
 # Columns that single people out, and are of no use to anybody who counts.
@@ -61,11 +62,16 @@ def draft(
     details: SchemaDetails,
     proposals: Sequence[Proposal],
     suggestions: Suggestions | None = None,
+    ledger: str | None = None,
 ) -> str:
-    """The text of a policy file for a database; with bounds only where some were read from the data."""
+    """The text of a policy file for a database; with bounds only from a CHECK, or where some were read from the data.
+
+    A ledger is named where there is no place beside the database.
+    """
     given = suggestions or Suggestions()
     source = "the schema; no row was read" if suggestions is None else "the schema and, as asked, extremes of the data"
-    lines = [_HEAD.format(source=source, url=quoted(url))]
+    place = "" if ledger is None else _LEDGER.format(ledger=quoted(ledger))
+    lines = [_HEAD.format(source=source, url=quoted(url), ledger=place)]
     followed = _followed(schema, proposals)
     for proposal in proposals:
         lines += ["", *_table(proposal, schema, details, given, followed)]
@@ -75,6 +81,8 @@ def draft(
                 "",
                 f"# {quoted(policy_name(table, schema))} is a view: declare the tables that it reads instead.",
             ]
+        elif table.obstacle is not None:
+            lines += ["", f"# {quoted(policy_name(table, schema))} {table.obstacle}."]
     lines.append(_FOOT)
     # The one character that JSON leaves as it is and TOML does not accept.
     return "\n".join(lines).replace("\x7f", "\\u007f")
@@ -87,7 +95,7 @@ _HEAD = """\
 
 [database]
 url = {url}
-
+{ledger}
 [privacy]
 # How much all answers ever given may together reveal about one person. 1 is strict, 10 is weak.
 epsilon = 4.0
@@ -105,6 +113,12 @@ query_epsilon = 0.1
 #                    from the data.
 # values             every key to expect. GROUP BY returns each of them, zeros included; other rows are not counted.
 # {{}}                 may be filtered and grouped by; keys that few units have are held back."""
+
+_LEDGER = """\
+# Where all charges are written down. Keep it: without it the budget begins anew. The first query makes it, when told
+# to with --new-ledger.
+ledger = {ledger}
+"""
 
 _FOOT = """
 # Who may ask. All users together spend the dataset's epsilon.
@@ -182,6 +196,7 @@ def _table(
 def _private_table(
     proposal: Proposal, unit: str, title: str, details: SchemaDetails, suggestions: Suggestions
 ) -> Iterator[str]:
+    yield from _comment(details, proposal.table.source, None)
     yield f"[{title}]"
     yield f"unit = {unit}  # {proposal.why}"
     if proposal.also:
@@ -196,7 +211,17 @@ def _private_table(
     keys = {name: header((_spelled(name, proposal.table),)) for name in sorts}
     width = max(map(len, keys.values()), default=0)
     for name, sort in sorts.items():
+        yield from _comment(details, proposal.table.source, name)
         yield _column(keys[name].ljust(width), sort, proposal, name, details, suggestions)
+
+
+def _comment(details: SchemaDetails, source: Source, column: str | None) -> Iterator[str]:
+    """What the database itself says of a table or a column, on one line."""
+    words = " ".join(details.comments.get((source, column), "").split())
+    if words:
+        # Printed like a string of TOML, a comment cannot hold anything that ends it. It is no mark of ours.
+        text = quoted(words)[1:-1].replace("TODO:", "TODO")
+        yield f"# {text if len(text) <= _LONGEST_COMMENT else text[: _LONGEST_COMMENT - 1] + '…'}"
 
 
 def _spelled(name: str, table: TableSchema) -> str:
@@ -264,10 +289,15 @@ def _column(
         case "boolean":
             return f"{key} = {{ values = [false, true] }}"
         case "text":
+            if (listed := details.listed.get((source, name))) is not None:
+                return f"{key} = {_values(listed, 'its CHECK allows no others')}"
             return f"{key} = {_values(details.enums.get((source, name)))}"
         case "label":
             return f"{key} = {{}}  # to add it up, declare min and max"
         case "bounded":
+            if (checked := details.bounds.get((source, name))) is not None:
+                low, high = map(_bound_text, checked)
+                return f"{key} = {{ min = {low}, max = {high} }}  # from its CHECK"
             bounds = suggestions.bounds.get((source, name))
             if bounds is None:
                 return f"{key} = {{}}  # TODO: {_question(column)}"
@@ -277,12 +307,12 @@ def _column(
             assert_never(sort)
 
 
-def _values(enum: tuple[str, ...] | None) -> str:
+def _values(enum: tuple[str, ...] | None, why: str = "all values of its type") -> str:
     if enum is None or not enum:
         return '{}  # or the keys to expect: { values = ["…", "…"] }'
     if len(enum) > _MOST_LISTED:
         return f'{{}}  # an enum of {len(enum)} values; list the keys to expect: {{ values = ["…", "…"] }}'
-    return f"{{ values = [{', '.join(map(quoted, enum))}] }}  # all values of its type"
+    return f"{{ values = [{', '.join(map(quoted, enum))}] }}  # {why}"
 
 
 def _question(column: ColumnSchema) -> str:

@@ -10,15 +10,18 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
 
 from dpsql.passwords import Verifier
+from dpsql.policy.address import PostgresAddress, is_postgres_address
 from dpsql.policy.lines import LineIndex
-from dpsql.policy.model import Accounting, Limits, Policy, PrivacyPolicy, TablePolicy, UserPolicy, ViewPolicy
+from dpsql.policy.model import Accounting, Limits, Place, Policy, PrivacyPolicy, TablePolicy, UserPolicy, ViewPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
 from dpsql.policy.section import NOT_NEGATIVE, POSITIVE, PROBABILITY, Rule, Section
+from dpsql.policy.server_reader import read_server
 from dpsql.policy.table_reader import read_tables
 
-_SECTIONS = ("database", "privacy", "limits", "tables", "views", "users")
+_SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
 _DATABASE = ("url", "ledger")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
 _LIMITS = ("max_cells", "timeout", "memory", "threads", "replay_days")
@@ -27,7 +30,7 @@ _USER = ("epsilon", "password")
 _LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
 
 _DUCKDB = "duckdb:///"
-_EXAMPLE_URL = 'write: url = "duckdb:///file.duckdb"'
+_EXAMPLE_URL = 'write: url = "duckdb:///file.duckdb" or "postgresql://user@host/database"'
 _DEFAULT_QUERY_EPSILON = Fraction(1, 10)
 _MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? ?[KMGT]i?B")
 # Timers and calendars overflow on what is far beyond these.
@@ -60,6 +63,7 @@ def load_text(path: Path, data: bytes) -> Policy:
     database = _read_database(root, path)
     privacy = _read_privacy(root)
     limits = _read_limits(root)
+    server = read_server(root, path)
     tables = read_tables(root)
     views = _read_views(root, tables)
     users = _read_users(root, None if privacy is None else privacy.epsilon)
@@ -67,9 +71,8 @@ def load_text(path: Path, data: bytes) -> Policy:
     if report.problems or database is None or privacy is None:
         raise PolicyProblems(report.problems)
     url, ledger = database
-    return Policy(
-        path, url, privacy, MappingProxyType(tables), MappingProxyType(users), limits, ledger, MappingProxyType(views)
-    )
+    listed = MappingProxyType(tables), MappingProxyType(users)
+    return Policy(path, url, privacy, *listed, limits, ledger, server, MappingProxyType(views))
 
 
 def database_path(policy: Policy) -> Path:
@@ -77,6 +80,14 @@ def database_path(policy: Policy) -> Path:
     if not _is_duckdb(policy.database):
         raise PolicyProblems([Problem(str(policy.path), None, "the database is not a DuckDB file", _EXAMPLE_URL)])
     return policy.path.parent / policy.database.removeprefix(_DUCKDB)
+
+
+def database_name(policy: Policy) -> str:
+    """What a ledger knows the database by."""
+    if is_postgres_address(policy.database):
+        # The address may change with the network, and holds a password: its path is the database's name.
+        return unquote(urlsplit(policy.database).path.strip("/")) or "postgres"
+    return database_path(policy).name
 
 
 def _is_duckdb(url: str) -> bool:
@@ -112,22 +123,37 @@ def _split_position(message: str, last_line: int) -> tuple[str, int]:
 # --- [database] ---
 
 
-def _read_database(root: Section, path: Path) -> tuple[str, Path | None] | None:
+def _read_database(root: Section, path: Path) -> tuple[str, Place | None] | None:
     section = _required(root, "database", _DATABASE)
     if section is None:
         return None
     if "url" not in section.content:
         section.missing("url", _EXAMPLE_URL)
     url = section.text("url")
-    if url is not None and not _is_duckdb(url):
+    if url is not None and not _is_duckdb(url) and not is_postgres_address(url):
         # The address itself is not repeated: it may hold a password.
-        scheme = url.partition("://")[0]
-        if scheme in ("postgres", "postgresql"):
-            section.problem("url", "PostgreSQL databases are not supported yet", _EXAMPLE_URL)
-        else:
-            section.problem("url", '"url" in [database] is not the address of a DuckDB file', _EXAMPLE_URL)
+        what = '"url" in [database] is not the address of a DuckDB file or a PostgreSQL database'
+        section.problem("url", what, _EXAMPLE_URL)
     ledger = section.text("ledger")
-    return None if url is None else (url, None if ledger is None else path.parent / ledger)
+    if url is not None and is_postgres_address(url) and "ledger" not in section.content:
+        section.missing("ledger", 'write: ledger = "clinic.ledger", a file on a disk that is never restored')
+    return None if url is None else (url, None if ledger is None else _read_place(section, ledger, path))
+
+
+def _read_place(section: Section, ledger: str, path: Path) -> Place | None:
+    """A path, from the folder of the policy file, or the address of a database on a PostgreSQL server."""
+    if "://" not in ledger:
+        return path.parent / ledger
+    try:
+        return PostgresAddress(ledger)
+    except ValueError:
+        # The address itself is not repeated: it may hold a password.
+        section.problem(
+            "ledger",
+            '"ledger" in [database] is neither a path nor the address of a PostgreSQL database',
+            'write: ledger = "postgresql://user@host/database"',
+        )
+        return None
 
 
 # --- [privacy] ---

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from dpsql.policy.address import PostgresAddress
 from dpsql.types import Kind, Type, Value
 
 Accounting = Literal["basic", "zcdp"]
 Bound = Fraction | date | datetime
+TlsRule = Literal["remote", "required", "off"]
 
 
 # --- the file, before the database was looked at ---
@@ -89,15 +91,36 @@ class Limits:
     replay_days: float | None = None  # None: stored answers do not expire
 
 
+Place = Path | PostgresAddress  # of a ledger: a file, or a database on a server
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPolicy:
+    """Where `dpsql serve` listens, and whom it lets in."""
+
+    host: str = "127.0.0.1"
+    port: int = 5437
+    tls: TlsRule = "remote"  # required of clients on other machines; "required": of all; "off": not offered
+    certificate: Path | None = None  # None: one of our own, signed by itself
+    key: Path | None = None
+    max_connections: int = 100
+    login_timeout: float = 30.0  # seconds
+    metrics_port: int | None = None
+    twin: str | None = field(default=None, repr=False)  # address of an empty database; None: a cluster of our own
+    state: Path | None = None  # None: `.dpsql` beside the policy file
+    certificate_line: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     path: Path
-    database: str  # the address
+    database: str = field(repr=False)  # the address; it may hold a password
     privacy: PrivacyPolicy
     tables: Mapping[str, TablePolicy]
     users: Mapping[str, UserPolicy]
     limits: Limits
-    ledger: Path | None  # None: beside the database
+    ledger: Place | None  # None: beside the database
+    server: ServerPolicy = field(default_factory=ServerPolicy)
     views: Mapping[str, ViewPolicy] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -193,6 +216,7 @@ class TableSchema:
     columns: Mapping[str, ColumnSchema]
     unique: frozenset[frozenset[str]]  # sets of columns the engine enforces as unique
     is_view: bool = False
+    obstacle: str | None = None  # why dpsql cannot read it, as in "is a foreign table"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dpsql.policy.model import ColumnSchema, DatabaseSchema, TableSchema
+from dpsql.policy.model import Bound, ColumnSchema, DatabaseSchema, TableSchema
 from dpsql.policy.problems import quoted
 from dpsql.types import Kind, Type
 
@@ -49,6 +49,10 @@ class SchemaDetails:
     primary_keys: Mapping[Source, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     references: tuple[Reference, ...] = ()
     enums: Mapping[tuple[Source, str], tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    # What a CHECK leaves: texts of a list, or a range.
+    listed: Mapping[tuple[Source, str], tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    bounds: Mapping[tuple[Source, str], tuple[Bound, Bound]] = field(default_factory=lambda: MappingProxyType({}))
+    comments: Mapping[tuple[Source, str | None], str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,8 @@ class Proposal:
 
 
 def propose(schema: DatabaseSchema, details: SchemaDetails) -> list[Proposal]:
-    """A proposal for each table that is not a view: people first, then what belongs to them, then the rest."""
-    tables = {source: table for source, table in schema.tables.items() if not table.is_view}
+    """A proposal for each table that can be declared: people first, then what belongs to them, then the rest."""
+    tables = {source: table for source, table in schema.tables.items() if not table.is_view and not table.obstacle}
     keys = {source: _key(table, details) for source, table in tables.items()}
     references = list(_references(tables, keys, details))
     people = _table_of_people(tables, keys, references)

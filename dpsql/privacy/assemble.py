@@ -32,6 +32,7 @@ class Assembly:
     statistics: dict[Statistic, Field] = field(default_factory=dict)
     directly: dict[int, int] = field(default_factory=dict)  # output field -> the statistic it shows as it is
     ratios: set[int] = field(default_factory=set)
+    averages: dict[int, tuple[int, int]] = field(default_factory=dict)  # output field -> its sum and its count
 
     def statistic(self, wanted: Statistic) -> Ref:
         if wanted not in self.statistics:
@@ -53,7 +54,7 @@ class Assembly:
                 return self._direct(target, statistic, call.type)
             case Agg.AVG:
                 self.ratios.add(target.id)
-                return self._average(call)
+                return self._average(target, call)
             case Agg.VAR_POP | Agg.VAR_SAMP | Agg.STDDEV_POP | Agg.STDDEV_SAMP if not call.distinct:
                 self.ratios.add(target.id)
                 return self._spread(call)
@@ -98,7 +99,7 @@ class Assembly:
                 where = both(where, rules.not_null(arg))
         return rules.count_rows(self.child, where, self.cells)
 
-    def _average(self, call: Aggregated) -> Scalar:
+    def _average(self, target: Field, call: Aggregated) -> Scalar:
         (arg,) = call.args
         if call.distinct:
             total = rules.sum_distinct(self.child, arg, call.where, self.cells)
@@ -107,6 +108,8 @@ class Assembly:
             total = rules.sum_rows(self.child, arg, call.where, self.cells)
             count = self._count_known([arg], call.where)
         mean = _divide(in_units(self.statistic(total), total.step, DOUBLE), _double(self.statistic(count)))
+        places = list(self.statistics)
+        self.averages[target.id] = (places.index(total), places.index(count))
         return _if_positive(self.statistic(count), _within(mean, total.bounds))
 
     # --- moments ---

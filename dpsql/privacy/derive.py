@@ -27,12 +27,26 @@ from dpsql.plan.nodes import (
     Window,
     nodes,
 )
-from dpsql.plan.scalars import Agg, Aggregated, Call, Correlated, Op, Ref, Scalar, Subquery, Windowed, children, walk
+from dpsql.plan.scalars import (
+    Agg,
+    Aggregated,
+    Call,
+    Correlated,
+    IntervalEnd,
+    Op,
+    Ref,
+    Scalar,
+    Subquery,
+    Windowed,
+    children,
+    walk,
+)
 from dpsql.privacy.owners import equal_owners, names_owner, refuse_join
 from dpsql.privacy.refine import conjuncts
 from dpsql.privacy.rules import joins, relations, windows
 from dpsql.privacy.stability import Derivation
 
+INTERVAL_HINT = "Write it around an aggregate of a private table, as in dp_low(AVG(age))."
 UNIT_HINT = "The unit may stand in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
 
 REFERENCE_HINT = "It may be compared with the key it refers to, be counted, and stand in an inner GROUP BY."
@@ -196,7 +210,7 @@ def check_aggregate(call: Aggregated) -> None:
 
 
 def check_scalar(value: Scalar) -> None:
-    """Refuse what has no place in a private expression: the unit's own value, and subqueries left over.
+    """Refuse what has no place in a private expression: the unit's own value, noise, and subqueries left over.
 
     The unit and references that are no declared columns may be tested for NULL, and compared with columns that say the
     same: that tells nothing but which rows of a unit belong together.
@@ -209,6 +223,8 @@ def check_scalar(value: Scalar) -> None:
             hint="Subqueries that return released values, and IN (SELECT unit …), are supported.",
             position=value.position,
         )
+    if isinstance(value, IntervalEnd):
+        raise NotSupported(f"{value.name} needs a noisy number", hint=INTERVAL_HINT, position=value.position)
     if isinstance(value, Ref) and _is_hidden(value):
         what, hint = ("unit", UNIT_HINT) if value.field.unit else ("reference", REFERENCE_HINT)
         raise NotSupported(f'the {what} "{value.field.name}" cannot be used here', hint=hint, position=value.position)

@@ -19,6 +19,7 @@ from dpsql.plan.scalars import (
     Const,
     Correlated,
     InStage,
+    IntervalEnd,
     Op,
     Ref,
     Scalar,
@@ -84,7 +85,7 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
             return _RULES[op](node, [interval(arg, facts) for arg in args])
         case Correlated(low=low, high=high):
             return Interval(low, high)
-        case Subquery() | StageValue() | InStage() | Aggregated() | Windowed():
+        case Subquery() | StageValue() | InStage() | Aggregated() | Windowed() | IntervalEnd():
             return UNBOUNDED
 
 

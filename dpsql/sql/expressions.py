@@ -35,6 +35,7 @@ from dpsql.plan.scalars import (
     Call,
     Case,
     Const,
+    IntervalEnd,
     Op,
     Ref,
     Scalar,
@@ -348,6 +349,14 @@ class Expressions:
                 raise NotSupported("LOG with a base is not supported", hint="Use LOG10 or LN.", position=position(node))
             value = node.expression
         return _real_call(Op.LOG10, self._number(value, scope))
+
+    def _interval_end(self, node: exp.Anonymous, scope: Scope) -> Scalar:
+        """dp_low and dp_high, which only dpsql has."""
+        name = self._function_name(node)
+        if name not in ("dp_low", "dp_high"):
+            raise UnknownFunction(name, position=position(node))
+        (arg,) = node.expressions
+        return IntervalEnd(self._number(arg, scope), name == "dp_high", DOUBLE, position(node))
 
     def _small_integer(self, node: exp.Expression, scope: Scope, what: str) -> int:
         value = self.scalar(node, scope)
@@ -953,6 +962,7 @@ _HANDLERS: dict[type[exp.Expression], tuple[Rule, set[str]]] = {
     exp.Ceil: (_whole(Op.CEIL), _UNARY),
     exp.Round: (_rounded(Op.ROUND), {"this", "decimals"}),
     exp.Trunc: (_rounded(Op.TRUNC), {"this", "decimals"}),
+    exp.Anonymous: (_X._interval_end, {"this", "expressions"}),  # type: ignore[dict-item]
     exp.Sqrt: (_real(Op.SQRT), _UNARY),
     exp.Ln: (_real(Op.LN), _UNARY),
     exp.Log: (_X._logarithm, _BINARY),  # type: ignore[dict-item]

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dpsql.generate.dialect import DUCKDB
+from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.relations import RelationWriter
 from dpsql.plan.nodes import Project
 from dpsql.plan.scalars import Scalar

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from dpsql.errors import BudgetExhausted, UnknownUser
 from dpsql.ledger import Purchase
-from dpsql.ledger.sqlite import SqliteLedger
+from dpsql.ledger.sql_ledger import SqlLedger
+from dpsql.policy.model import Place
 from dpsql.privacy.accounting import Price
+from tests.ledger_places import Server, reopen
 
 USERS = ("alice", "bob", "dataset")
 DATASET = None
@@ -35,30 +37,26 @@ def within(price: Price, limit: Price | None) -> bool:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Two handles on one file, as two processes would hold them; one model."""
+    """Two handles on one ledger, as two processes would hold them; one model."""
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
-        self.handles: list[SqliteLedger] = []
+        self.handles: list[SqlLedger] = []
         self.limits: dict[str | None, Price | None] = {}
         self.spent: dict[str | None, Price] = dict.fromkeys((DATASET, *USERS), Price())
         self.paid: set[tuple[str, bytes]] = set()
         self.rows: list[tuple[str, str, Price, Price]] = []
         self.answers: dict[bytes, bytes] = {}
 
-    def open(self, policy: tuple[Price, dict[str, Price | None]]) -> SqliteLedger:
+    def open(self, policy: tuple[Price, dict[str, Price | None]]) -> SqlLedger:
         total, allowances = policy
         self.limits = {DATASET: total}
         self.limits.update(allowances)
-        return SqliteLedger.open(
-            self.directory / "ledger",
-            dataset="people",
-            accounting="basic",
-            total=total,
-            allowances=allowances,
-            create=not self.handles,
-        )
+        return reopen(self.place(), total=total, allowances=allowances, create=not self.handles)
+
+    def place(self) -> Place:
+        return self.directory / "ledger"
 
     @initialize(first=policies, second=policies)
     def begin(
@@ -145,3 +143,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+
+
+def test_the_same_on_a_server(ledger_server: Server) -> None:
+    class ServerMachine(LedgerMachine):
+        def place(self) -> Place:
+            if not self.handles:
+                self.address = ledger_server.empty_database()
+            return self.address
+
+    run_state_machine_as_test(ServerMachine, settings=settings(max_examples=10, stateful_step_count=15, deadline=None))

@@ -22,7 +22,7 @@ from typing import Any
 import duckdb
 
 from dpsql.backends.duckdb import DuckDBBackend
-from dpsql.generate.dialect import DUCKDB
+from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.duckdb_lockdown import lock_down
 from dpsql.generate.query import EngineQuery
 from dpsql.policy.catalog import bind

@@ -162,15 +162,16 @@ def test_programs_get_plain_values(clinic: Path) -> None:
 
 def test_margins_become_columns_on_request(clinic: Path, tmp_path: Path) -> None:
     sql = "SELECT state, COUNT(*), AVG(age) AS age FROM people GROUP BY state"
-    names = ["state", "count", "count_margin", "age"]
+    names = ["state", "count", "count_margin", "age", "age_margin"]
     text = query(clinic, "--format", "csv", "--margins", sql).stdout
     head, *body = csv.reader(io.StringIO(text))
     assert head == names and {row[2] for row in body} == {"16"}
+    assert len({float(row[4]) for row in body}) == 3
     assert list(json.loads(query(clinic, "--format", "json", "--margins", sql).stdout)[0]) == names
     file = tmp_path / "out.parquet"
     assert query(clinic, "--format", "parquet", "--margins", "-o", str(file), sql).exit_code == 0
     relation = duckdb.read_parquet(str(file))
-    assert (relation.columns, str(relation.types[2])) == (names, "BIGINT")
+    assert (relation.columns, list(map(str, relation.types[2::2]))) == (names, ["BIGINT", "DOUBLE"])
 
 
 def test_an_answer_can_go_to_a_file(clinic: Path, tmp_path: Path) -> None:
@@ -201,6 +202,7 @@ AWKWARD = [
     Column("d", DATE),
     Column("n", BIGINT, 3),
 ]
+AWKWARD_MARGINS = [(None, None, None, None, 3)] * 2
 AWKWARD_ROWS: list[tuple[Value, ...]] = [
     ('say "hi",\n<b>|', Decimal("12345678901234567890.10"), float("inf"), date(2024, 1, 2), 1234),
     (None, None, None, None, None),
@@ -224,7 +226,7 @@ def test_formats_carry_awkward_values() -> None:
     }
     assert set(second.values()) == {None}
     assert json.loads("\n".join(rows.json_lines(AWKWARD, []))) == []
-    assert rows.markdown(AWKWARD, AWKWARD_ROWS) == [
+    assert rows.markdown(AWKWARD, AWKWARD_ROWS, AWKWARD_MARGINS) == [
         r"| a\|b | x | x | d | n |",
         "| --- | ---: | ---: | --- | ---: |",
         r'| say "hi",\\n\<b\>\| | 12345678901234567890.10 | inf | 2024-01-02 | 1,234 ±3 |',
@@ -236,19 +238,35 @@ def test_names_are_made_unique() -> None:
     assert rows.unique_names(["n", "n_2", "N", "n"]) == ["n", "n_2", "N_3", "n_4"]
 
 
+def test_the_signs_of_a_column_stand_below_each_other() -> None:
+    columns = [Column("key", TEXT), Column("mean", DOUBLE, varies=True), Column("n", BIGINT, 3)]
+    values: list[tuple[Value, ...]] = [("a", 1234.56, 1), ("b", 7.777, 1234), ("c", None, None), ("d", 5.0, 3)]
+    margins = [(None, 120.5, 3), (None, 0.25, 3), (None, None, None), (None, None, 3)]
+    assert rows.table(columns, values, margins) == [
+        "key         mean         n",
+        "---  -----------  --------",
+        "a    1,230 ±130       1 ±3",
+        "b     7.78 ±0.25  1,234 ±3",
+        "c     NULL         NULL",
+        "d        5            3 ±3",
+    ]
+    assert rows.table(columns, [], []) == ["key  mean  n", "---  ----  -"]
+
+
 # --- at a terminal ---
 
 
 def test_bars_need_room() -> None:
     columns = [Column("key", TEXT), Column("n", BIGINT, 3)]
     values: list[tuple[Value, ...]] = [("a", 8), ("日本", 4)]
-    assert rows.table(columns, values, width=25) == [
+    margins = [(None, 3), (None, 3)]
+    assert rows.table(columns, values, margins, width=25) == [
         "key      n",
         "----  ----",
         "a     8 ±3  ████████████",
         "日本  4 ±3  ██████",
     ]
-    assert rows.table(columns, values, width=20) == rows.table(columns, values)
+    assert rows.table(columns, values, margins, width=20) == rows.table(columns, values, margins)
     assert rows.bar(1, 3) == "███" and rows.bar(0, 3) == "" and rows.bar(0.5, 3) == "█▌"
 
 

@@ -146,3 +146,12 @@ def test_a_reader_who_leaves_is_no_error(clinic: Path) -> None:
     with process.stderr as stderr:
         assert stderr.read() == b""
     process.wait()
+
+
+def test_a_certificate_that_is_missing_is_found_before_a_server_needs_it(clinic: Path) -> None:
+    clinic.write_text(clinic.read_text() + '\n[server]\ncertificate = "server.crt"\nkey = "server.key"\n')
+    change(clinic, "age = {", "ages = {")
+    result = check(clinic)
+    assert result.exit_code == 1
+    assert '"certificate" in [server] cannot be read: No such file or directory' in result.stderr
+    assert "2 problems in the policy" in result.stderr

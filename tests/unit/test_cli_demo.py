@@ -116,7 +116,7 @@ def test_what_to_try_next_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     cd, *tries = [shlex.split(line) for line in lines if line.startswith("  ")]
     assert cd == ["cd", str(folder)]
     monkeypatch.chdir(folder)
-    assert {words[1] for words in tries} == {"query", "explain", "shell", "budget"}
+    assert {words[1] for words in tries} == {"query", "explain", "shell", "budget", "demo"}
     for words in tries:
         if words[1] in ("query", "explain"):
             assert run(*words[1:]).exit_code == 0, words

@@ -377,8 +377,9 @@ def test_two_files_cannot_become_one_table(folder: Path) -> None:
         ("text.duckdb", 'error: the database at "text.duckdb" cannot be opened'),
         ("empty.duckdb", 'error: there is no table in "empty.duckdb"'),
         ("files", 'error: there is no parquet or CSV file in "files"'),
-        ("postgresql://owner:secret@host/db", "error: PostgreSQL databases are not supported yet"),
-        ("mysql://owner:secret@host/db", "error: this is not the address of a DuckDB file"),
+        ("postgresql://owner:secret@:0/db", "error: the PostgreSQL database cannot be reached"),
+        ("postgresql://owner:secret@host:port/db", "error: the PostgreSQL database cannot be reached"),
+        ("mysql://owner:secret@host/db", "error: this is not the address of a database"),
     ],
 )
 def test_what_is_no_database_is_refused(folder: Path, database: str, message: str) -> None:

@@ -1,15 +1,17 @@
-"""`dpsql ledger verify`: sound, or each contradiction; and nothing is written."""
+"""`dpsql ledger`: sound, or each contradiction, and nothing is written; and a ledger on a server."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
+import pytest
 from click.testing import CliRunner, Result
 
 import dpsql
 from dpsql.cli import commands
 from tests import toy
-from tests.unit.ledger.test_sqlite import tamper
+from tests.ledger_places import Server, tamper
 
 
 def verify(policy: Path) -> Result:
@@ -70,3 +72,98 @@ def test_there_is_nothing_to_verify(clinic: Path) -> None:
 def test_the_group_explains_itself() -> None:
     result = CliRunner().invoke(commands, ["ledger", "verify", "--help"], prog_name="dpsql")
     assert "Example:\n" in result.stdout
+
+
+# --- on a server ---
+
+
+@pytest.fixture
+def served(clinic: Path, ledger_server: Server) -> Path:
+    """A policy that keeps its ledger on a server, with a password in the address."""
+    clinic.write_text(
+        clinic.read_text().replace("[privacy]", f'ledger = "{ledger_server.empty_database().url}"\n[privacy]')
+    )
+    return clinic
+
+
+def run(policy: Path, *words: str) -> Result:
+    return CliRunner().invoke(commands, [*words, "--policy", str(policy)], prog_name="dpsql")
+
+
+COUNT = "SELECT COUNT(*) FROM people"
+
+
+def test_a_ledger_on_a_server_needs_the_owners_word(served: Path) -> None:
+    for words in (["query", "--user", "alice", COUNT], ["budget"], ["log"], ["ledger", "verify"]):
+        result = run(served, *words)
+        assert result.exit_code == 1
+        assert "is missing" in result.stderr
+        assert "secret" not in result.output + result.stderr
+    assert run(served, "query", "--user", "alice", "--new-ledger", COUNT).exit_code == 0
+    assert not list(served.parent.glob("*.ledger"))
+
+
+def test_every_command_works_with_a_ledger_on_a_server(served: Path) -> None:
+    assert run(served, "user", "allowance", "alice", "50").exit_code == 0  # before there is a ledger
+    first = run(served, "query", "--user", "alice", "--new-ledger", COUNT)
+    assert run(served, "query", "--user", "alice", COUNT).stdout.splitlines()[:3] == first.stdout.splitlines()[:3]
+    refused = run(served, "query", "--user", "alice", "SELECT id FROM people")
+    assert refused.exit_code == 1
+    allowed = run(served, "user", "allowance", "alice", "40")
+    expected = {
+        ("budget",): "user alice",
+        ("log",): COUNT,
+        ("log", "--limits"): "user alice",
+        ("log", "--refused"): "refused",
+        ("user", "list"): "alice",
+        ("ledger", "verify"): ": sound, 1 charge, 1 refusal, 3 changes of limits",
+    }
+    shown = [first, refused, allowed]
+    for words, text in expected.items():
+        shown.append(result := run(served, *words))
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert text in result.stdout
+    assert "secret" not in "".join(result.output + result.stderr for result in shown)
+
+
+def test_a_server_that_is_not_there(clinic: Path, tmp_path: Path) -> None:
+    address = f"postgresql://dpsql:secret@{quote(str(tmp_path), safe='')}/books"
+    clinic.write_text(clinic.read_text().replace("[privacy]", f'ledger = "{address}"\n[privacy]'))
+    for words in (["query", "--user", "alice", COUNT], ["budget"], ["log"], ["ledger", "verify"]):
+        result = run(clinic, *words)
+        assert result.exit_code == 1
+        assert "the server of the ledger cannot be reached (SQLSTATE 58000)" in result.stderr
+        assert "secret" not in result.output + result.stderr
+    edited = run(clinic, "user", "allowance", "alice", "2")
+    assert "The policy is changed; the ledger records that when it is next opened." in edited.stderr
+
+
+def test_a_ledger_moves_to_a_server_and_back(clinic: Path, ledger_server: Server) -> None:
+    ledger, address = ask(clinic), ledger_server.empty_database()
+    before = clinic.read_text()
+    moved = run(clinic, "ledger", "migrate", address.url)
+    assert (moved.exit_code, moved.stderr) == (0, "")
+    assert moved.stdout.startswith(f"{ledger}: moved to {address} with 1 charge, and closed for good\n")
+    assert "secret" not in moved.stdout
+    for words in (["query", "--user", "alice", COUNT], ["budget"], ["ledger", "verify"]):
+        result = run(clinic, *words)
+        assert result.exit_code == 1
+        assert f'was moved to "{address}"' in result.stderr
+    clinic.write_text(before.replace("[privacy]", f'ledger = "{address.url}"\n[privacy]'))
+    assert "sound, 1 charge," in run(clinic, "ledger", "verify").stdout
+    back = clinic.parent / "again.ledger"
+    assert run(clinic, "ledger", "migrate", str(back)).exit_code == 0
+    clinic.write_text(before.replace("[privacy]", 'ledger = "again.ledger"\n[privacy]'))
+    assert "sound, 1 charge," in run(clinic, "ledger", "verify").stdout
+    assert run(clinic, "query", "--user", "alice", COUNT).exit_code == 0
+    assert "sound, 1 charge," in run(clinic, "ledger", "verify").stdout  # answered again from the stored answer
+
+
+@pytest.mark.parametrize("target", ["mysql://root:secret@host/db", "postgresql://dpsql:secret@[host/db", "postgres://"])
+def test_a_target_that_is_no_place(clinic: Path, target: str) -> None:
+    ask(clinic)
+    result = run(clinic, "ledger", "migrate", target)
+    assert result.exit_code == 1
+    assert "neither a path nor the address" in result.stderr
+    assert "secret" not in result.stderr
+    assert run(clinic, "ledger", "verify").exit_code == 0

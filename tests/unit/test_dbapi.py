@@ -431,6 +431,19 @@ def test_margins_are_those_of_noisy_counts_and_sums(asking: Cursor) -> None:
     assert total is not None and total > count
 
 
+def test_every_row_has_margins_of_its_own(asking: Cursor) -> None:
+    asking.execute("SELECT state, COUNT(*), AVG(age) FROM people GROUP BY 1")
+    asking.fetchone()
+    assert len(asking.row_margins) == 3 and asking.margins is not None
+    for state, count, mean in asking.row_margins:
+        assert state is None and count == asking.margins[1]
+        assert isinstance(mean, float) and 0 < mean < 100
+    asking.execute("SHOW dpsql.epsilon")
+    assert asking.row_margins == [(None,)]
+    asking.execute("SET dpsql.epsilon = 1")
+    assert asking.row_margins == []
+
+
 def test_explain_is_free_and_leaves_the_rows(connection: Connection, cursor: Cursor) -> None:
     every = cursor.execute(BY_STATE).fetchall()
     cursor.execute(BY_STATE)

@@ -91,13 +91,13 @@ def test_a_notebook_shows_what_is_not_a_query_and_nothing_without_rows(cursor: d
 
 def test_everything_is_escaped() -> None:
     evil = "<script>alert(1)</script> & \"'"
-    seen = Seen(html_table([Column(evil, TEXT)], [(evil,)], evil))
+    seen = Seen(html_table([Column(evil, TEXT)], [(evil,)], [(None,)], evil))
     assert "script" not in seen.tags
     assert seen.texts == [evil, evil, evil]
 
 
 def test_long_answers_are_cut() -> None:
-    seen = Seen(html_table([Column("n", BIGINT)], [(i,) for i in range(1_100)], "price"))
+    seen = Seen(html_table([Column("n", BIGINT)], [(i,) for i in range(1_100)], [(None,)] * 1_100, "price"))
     assert seen.tags.count("tr") == 101
     assert seen.texts[-1] == "1,000 more rows; price"
 

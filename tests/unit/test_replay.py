@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.backends.duckdb import DuckDBBackend
+from dpsql.backends import Backend
 from dpsql.dataset import build_engine, open_backend
 from dpsql.engine import Answer, Engine
 from dpsql.errors import BudgetExhausted, Cancelled, EngineFailed, TooManyRows
+from dpsql.generate.dialect import Dialect
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Ledger, Purchase
 from dpsql.noise.samplers import SystemSampler
@@ -37,12 +38,22 @@ ABOVE = "SELECT COUNT(*) FROM people WHERE income > (SELECT AVG(income) FROM peo
 class WatchedBackend:
     """The real backend; says when it is asked, and may be told to fail."""
 
-    inner: DuckDBBackend
+    inner: Backend
     events: list[str]
     fail: Callable[[], None] = lambda: None
 
+    @property
+    def dialect(self) -> Dialect:
+        return self.inner.dialect
+
     def schema(self) -> DatabaseSchema:
         return self.inner.schema()
+
+    def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
+        return self.inner.warnings(sources)
+
+    def ready(self) -> None:
+        self.inner.ready()
 
     def execute(
         self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsql.errors import PolicyError
-from dpsql.policy.loader import database_path, load
+from dpsql.policy.address import PostgresAddress
+from dpsql.policy.loader import database_name, database_path, load
 from dpsql.policy.model import Limits, Policy, UnitReference, UserPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, describe_problems
 
@@ -248,13 +249,16 @@ def test_wrong_settings(tmp_path: Path, lines: str, line: int, message: str, fix
     assert fix is None or problem.fix == fix
 
 
+NO_ADDRESS = '"url" in [database] is not the address of a DuckDB file or a PostgreSQL database'
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("postgresql://me:secret@db/clinic", "PostgreSQL databases are not supported yet"),
-        ("duckdb://clinic.duckdb", '"url" in [database] is not the address of a DuckDB file'),
-        ("duckdb:///", '"url" in [database] is not the address of a DuckDB file'),
-        ("clinic.duckdb", '"url" in [database] is not the address of a DuckDB file'),
+        ("mysql://me:secret@db/clinic", NO_ADDRESS),
+        ("duckdb://clinic.duckdb", NO_ADDRESS),
+        ("duckdb:///", NO_ADDRESS),
+        ("clinic.duckdb", NO_ADDRESS),
         ("", '"url" in [database] must be a string that is not empty and holds no NUL character'),
     ],
 )
@@ -262,6 +266,35 @@ def test_wrong_addresses(tmp_path: Path, url: str, message: str) -> None:
     problem = the_problem(tmp_path, HEAD.replace("duckdb:///clinic.duckdb", url) + TABLE)
     assert (problem.line, problem.message) == (2, message)
     assert "secret" not in str(problem)
+
+
+def test_a_ledger_may_be_on_a_server(tmp_path: Path) -> None:
+    ledger = "postgresql://dpsql:secret@books.example/clinic"
+    policy = loaded(tmp_path, HEAD.replace("[privacy]", f'ledger = "{ledger}"\n[privacy]') + TABLE)
+    assert policy.ledger == PostgresAddress(ledger)
+    assert "secret" not in repr(policy)
+
+
+@pytest.mark.parametrize(
+    "ledger", ["sqlite:///books", "postgresql://dpsql:secret@host", "mysql://dpsql:secret@host/db"]
+)
+def test_a_ledger_that_is_nowhere(tmp_path: Path, ledger: str) -> None:
+    problem = the_problem(tmp_path, HEAD.replace("[privacy]", f'ledger = "{ledger}"\n[privacy]') + TABLE)
+    assert problem.message == '"ledger" in [database] is neither a path nor the address of a PostgreSQL database'
+    assert problem.line == 3
+    assert "secret" not in str(problem)
+
+
+def test_a_server_needs_a_ledger_to_be_named(tmp_path: Path) -> None:
+    """There is no place beside the database for one, and a policy must not choose by where it lies itself."""
+    head = HEAD.replace("duckdb:///clinic.duckdb", "postgresql://me:secret@db/clinic")
+    problem = the_problem(tmp_path, head + TABLE)
+    assert '"ledger"' in problem.message
+    assert problem.fix is not None and "ledger =" in problem.fix
+    policy = loaded(tmp_path, head.replace("[database]\n", '[database]\nledger = "clinic.ledger"\n') + TABLE)
+    assert policy.ledger == tmp_path / "clinic.ledger"
+    assert database_name(policy) == "clinic"
+    assert "secret" not in repr(policy)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,264 @@
+"""PostgreSQL: the bounded SQL runs inside the server, and only its sums come back."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, cast
+
+import numpy as np
+import psycopg
+
+from dpsql.backends.postgres_catalogue import Identity, current_identities, read_tables, read_warnings
+from dpsql.backends.postgres_connections import Connection, Connections, Interrupt, opened
+from dpsql.errors import Error, InternalError, PolicyError, SchemaChanged
+from dpsql.generate.dialect import quoted
+from dpsql.generate.engine_log import engine_failed
+from dpsql.generate.postgres_dialect import POSTGRES
+from dpsql.generate.query import Cancellation, EngineQuery
+from dpsql.generate.watchdog import TIMED_OUT, Watch, Watchdog, stopped
+from dpsql.policy.model import DatabaseSchema
+from dpsql.tables import ExactTable
+from dpsql.types import Kind, Type, Value
+
+_SUM = "int8"
+_KEYS = frozenset(("bool", "int8", "numeric", "float8", "text", "date", "timestamp"))
+_PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$([a-z]\w*)""")
+_PUBLIC_SECONDS = 600.0
+
+
+class PostgresBackend:
+    """A PostgreSQL database. Each call has its own connection, so calls run side by side and are stopped one by one."""
+
+    dialect = POSTGRES
+
+    def __init__(self, url: str, *, memory: str, threads: int) -> None:
+        settings = {
+            "work_mem": f"{_kilobytes(memory) // (4 * max(1, threads))}kB",
+            "max_parallel_workers_per_gather": str(max(0, threads - 1)),
+        }
+        self._connections: Connections = opened(url, settings)
+        self._watchdog = Watchdog()
+        self._lock = threading.Lock()
+        self._identities: dict[tuple[str, ...], Identity] = {}
+        self._changed: str | None = None  # the table that was
+
+    def schema(self) -> DatabaseSchema:
+        """Tables, views, column types and enforced uniqueness, from the catalogue. Later queries must find it so."""
+        failure: Error
+        try:
+            with self._connections.transaction(seconds=_PUBLIC_SECONDS) as connection:
+                tables, identities = read_tables(connection)
+        except psycopg.Error as error:
+            failure = engine_failed(error)
+        else:
+            with self._lock:
+                self._identities = identities
+                self._changed = None
+            return DatabaseSchema(tables, self._connections.default_schema)
+        raise failure
+
+    def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
+        """What the owner should know about the role and these tables."""
+        failure: Error
+        try:
+            with self._connections.transaction(seconds=_PUBLIC_SECONDS) as connection:
+                return read_warnings(connection, sources)
+        except psycopg.Error as error:
+            failure = engine_failed(error)
+        raise failure
+
+    def ready(self) -> None:
+        """Raise if a table was found changed: to be asked before anything is paid."""
+        if self._changed is not None:
+            raise SchemaChanged(self._changed)
+
+    def execute(
+        self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> list[ExactTable]:
+        """Run the queries on one snapshot of the data.
+
+        Claim: no error shows a value of the data.
+        Because: engine errors become a fixed sentence, raised outside the handler so that nothing is chained to it;
+        our own errors here name types, tables and counts of columns, which query text and schema fix.
+        Needs: queries that are total; otherwise the fact that one failed tells something.
+        """
+        failure: Error
+        interrupt = Interrupt()
+        try:
+            with self._watchdog.guard(interrupt, timeout, cancellation) as watch:
+                return self._run_all(queries, timeout, watch, interrupt)
+        except psycopg.errors.QueryCanceled:
+            failure = stopped(TIMED_OUT)
+        except psycopg.Error as error:
+            failure = engine_failed(error)
+        raise failure
+
+    def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
+        """The named columns of a public table, column by column, of at most `limit` + 1 rows."""
+        failure: Error
+        try:
+            with self._connections.transaction([_table(source)], seconds=_PUBLIC_SECONDS) as connection:
+                tables, _ = read_tables(connection, [source])
+                declared = tables[source[0], source[1]].columns
+                types = [_known(declared[name].type) for name in columns]
+                shown = [_public_value(quoted(name), type_) for name, type_ in zip(columns, types, strict=True)]
+                sql = f"SELECT {', '.join(shown)} FROM {_table(source)} LIMIT {limit + 1}"
+                rows = connection.execute(sql).fetchall()
+        except psycopg.Error as error:
+            failure = engine_failed(error)
+        else:
+            return [
+                [_public(row[i], type_, name) for row in rows]
+                for i, (name, type_) in enumerate(zip(columns, types, strict=True))
+            ]
+        raise failure
+
+    def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        """Never known beyond what the catalogue says: rows may be added while the database is open."""
+        del source, columns
+        return False
+
+    def close(self) -> None:
+        """Let go of the database. Calls that still run may finish."""
+        self._connections.close()
+
+    # --- running ---
+
+    def _run_all(
+        self, queries: Sequence[EngineQuery], timeout: float, watch: Watch, interrupt: Interrupt
+    ) -> list[ExactTable]:
+        sources = sorted({source for query in queries for source in query.sources})
+        try:
+            with self._connections.transaction(
+                [_table(source) for source in sources], watch=watch, seconds=timeout, interrupt=interrupt
+            ) as connection:
+                self._check_unchanged(connection, sources)
+                tables = []
+                for query in queries:
+                    watch.check()
+                    tables.append(_run(connection, query))
+                return tables
+        except psycopg.Error:
+            # The server says that it was stopped, or nothing any more.
+            watch.check()
+            raise
+
+    def _check_unchanged(self, connection: Connection, sources: Sequence[tuple[str, ...]]) -> None:
+        """Refuse if a table is no longer what the policy was checked against.
+
+        Claim: the queries of this transaction read the tables that were checked, with the types and the uniqueness
+        found then.
+        Because: the tables are locked before the snapshot is taken, so the catalogue that it shows is the one in force
+        until the transaction ends.
+        Needs: sources name every table that the queries read.
+        """
+        if not sources:
+            return
+        now = current_identities(connection, sources)
+        for source in sources:
+            expected = self._identities.get(source)
+            if expected is None or source not in now or not expected.holds_in(now[source]):
+                with self._lock:
+                    self._changed = source[-1]
+                raise SchemaChanged(source[-1])
+
+
+def _run(connection: Connection, query: EngineQuery) -> ExactTable:
+    sql, values = numbered(query.sql, query.parameters)
+    # In binary form, for which the server takes one statement only.
+    cursor = connection.execute(sql, values, binary=True)
+    types = [_type_name(connection, column.type_code) for column in cursor.description or ()]
+    if any(name != _SUM for name in types[query.keys :]):
+        raise InternalError("generated SQL returned a sum that is not a 64-bit integer")
+    if not _KEYS.issuperset(types[: query.keys]):
+        raise InternalError("generated SQL returned a key of a type that dpsql does not know")
+    rows = cursor.fetchall()
+    sums = []
+    for i in range(query.keys, len(types)):
+        if any(row[i] is None for row in rows):
+            raise InternalError("generated SQL returned a sum that is NULL")
+        sums.append(np.fromiter((row[i] for row in rows), np.int64, len(rows)))
+    return ExactTable(tuple(row[: query.keys] for row in rows), tuple(sums))
+
+
+def _type_name(connection: Connection, oid: int) -> str:
+    found = connection.adapters.types.get(oid)
+    return "" if found is None else found.name
+
+
+def numbered(sql: str, parameters: Mapping[str, object]) -> tuple[str, list[Any]]:
+    """PostgreSQL numbers its parameters. What looks like one inside quotation marks stays as it is."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return match[0]
+        if name not in parameters:
+            raise InternalError("generated SQL names a parameter that has no value")
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    text = _PARAMETER.sub(number, sql)
+    return text, [_parameter(parameters[name]) for name in names]
+
+
+def _parameter(value: object) -> object:
+    """As text: the SQL says what it is to be read as."""
+    match value:
+        case list():
+            return [_parameter(item) for item in value]
+        case bool():
+            return "true" if value else "false"
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            return value.isoformat(sep=" ")
+        case date():
+            return value.isoformat()
+        case float():
+            return repr(value)
+        case _:
+            return None if value is None else str(value)
+
+
+# --- public tables ---
+
+
+def _known(type_: Type | None) -> Type:
+    if type_ is None:
+        raise InternalError("a column has a type that dpsql does not know")
+    return type_
+
+
+def _public_value(name: str, type_: Type) -> str:
+    # Python cannot hold every date of PostgreSQL, so dates come as text.
+    kind = Kind.TEXT if type_.is_temporal else type_.kind
+    value = POSTGRES.moment.format(name, type=POSTGRES.type(type_)) if type_.is_temporal else name
+    return f"CAST({POSTGRES.column(value, type_)} AS {POSTGRES.types[kind]})"
+
+
+def _public(value: Any, type_: Type, name: str) -> Value:
+    if value is None or not type_.is_temporal:
+        return cast(Value, value)
+    try:
+        return date.fromisoformat(value) if type_.kind is Kind.DATE else datetime.fromisoformat(value)
+    except ValueError:
+        raise PolicyError(f'public column "{name}" holds a date outside the years 1 to 9999') from None
+
+
+# --- small things ---
+
+
+def _table(source: Sequence[str]) -> str:
+    return ".".join(map(quoted, source))
+
+
+def _kilobytes(memory: str) -> int:
+    number, unit = re.fullmatch(r"([0-9.]+) ?([KMGT])i?B", memory).groups()  # type: ignore[union-attr]
+    return max(256, int(float(number) * 1024 ** "KMGT".index(unit)))

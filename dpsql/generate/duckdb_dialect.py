@@ -1,0 +1,152 @@
+"""DuckDB's forms: TRY_CAST gives NULL for what does not fit; doubles overflow to infinity, which later steps drop."""
+
+from __future__ import annotations
+
+from dpsql.generate.dialect import Dialect, Grid, in_calendar, in_steps
+from dpsql.plan.scalars import Op
+from dpsql.types import Kind, Type
+
+_TYPES = {
+    Kind.BOOLEAN: "BOOLEAN",
+    Kind.INTEGER: "BIGINT",
+    Kind.DECIMAL: "DECIMAL",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.TEXT: "VARCHAR",
+    Kind.DATE: "DATE",
+    Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.INTERVAL: "DOUBLE",  # seconds: intervals are only compared
+}
+_LARGEST = "1.7976931348623157e308"
+_NARROW = ((5, "SMALLINT"), (10, "INTEGER"))  # integer types with the digits they hold
+
+
+def _try_cast(text: str, target: Type) -> str:
+    digits = f"({target.precision},{target.scale})" if target.kind is Kind.DECIMAL else ""
+    return f"TRY_CAST({text} AS {_TYPES[target.kind]}{digits})"
+
+
+def _cast(text: str, source: Type, target: Type) -> str:
+    if target.kind is Kind.INTEGER:
+        return _to_integer(text, source, target)
+    cast = _try_cast(text, target)
+    # Text can name dates that no other expression may meet.
+    made = target.is_temporal and source.kind is Kind.TEXT
+    return f"(CASE WHEN {in_calendar(cast, target)} THEN {cast} END)" if made else cast
+
+
+def _to_integer(text: str, source: Type, target: Type) -> str:
+    """A cast to an integer type: NULL for what does not fit, so that no more digits come out than the type says."""
+    if source.numeric:
+        text = f"round({text})"
+    fits = source.kind in (Kind.INTEGER, Kind.DECIMAL) and source.precision - source.scale < target.precision
+    if not fits and source.kind is not Kind.BOOLEAN:
+        narrow = next((name for digits, name in _NARROW if target.precision <= digits), None)
+        text = text if narrow is None else f"TRY_CAST({text} AS {narrow})"
+    return _try_cast(text, target)
+
+
+def _trunc_places(text: str, places: int) -> str:
+    power = f"CAST('1e{places}' AS DOUBLE)"
+    return f"(trunc({text} * {power}) / {power})"
+
+
+def _on_grid(name: str, _: Type, grid: Grid) -> str:
+    below, above = (f"CAST('{float(bound)}' AS DOUBLE)" for bound in (grid.below, grid.above))
+    value = f"CAST({name} AS DOUBLE)"
+    return (
+        f"CASE WHEN {value} >= {above} AND {value} <= {_LARGEST} THEN {grid.high}"
+        f" WHEN {value} <= {below} AND {value} >= -{_LARGEST} THEN {grid.low}"
+        f" WHEN {value} > {below} AND {value} < {above}"
+        f" THEN TRY_CAST(round({in_steps(value, grid.step)}) AS BIGINT) END"
+    )
+
+
+DUCKDB = Dialect(
+    name="duckdb",
+    types=_TYPES,
+    decimal_digits=True,
+    wide="HUGEINT",
+    binary='{0} COLLATE "C"',
+    text="{0}",
+    templates={
+        Op.AND: "({0} AND {1})",
+        Op.OR: "({0} OR {1})",
+        Op.NOT: "(NOT {0})",
+        Op.EQ: "({0} = {1})",
+        Op.NE: "({0} <> {1})",
+        Op.LT: "({0} < {1})",
+        Op.LE: "({0} <= {1})",
+        Op.GT: "({0} > {1})",
+        Op.GE: "({0} >= {1})",
+        Op.IS_NULL: "({0} IS NULL)",
+        Op.IS_TRUE: "COALESCE({0}, FALSE)",
+        Op.IS_FALSE: "(NOT COALESCE({0}, TRUE))",
+        Op.DISTINCT_FROM: "({0} IS DISTINCT FROM {1})",
+        Op.ADD: "({0} + {1})",
+        Op.SUB: "({0} - {1})",
+        Op.MUL: "({0} * {1})",
+        Op.DIV: "({0} / NULLIF({1}, 0))",
+        Op.MOD: "({0} % NULLIF({1}, 0))",
+        Op.NEG: "(-{0})",
+        Op.ABS: "abs({0})",
+        Op.SIGN: "CAST(sign({0}) AS {type})",
+        Op.FLOOR: "CAST(floor({0}) AS {type})",
+        Op.CEIL: "CAST(ceil({0}) AS {type})",
+        Op.SQRT: "sqrt(CASE WHEN {0} >= 0 THEN {0} END)",
+        Op.LN: "ln(CASE WHEN {0} > 0 THEN {0} END)",
+        Op.LOG10: "log10(CASE WHEN {0} > 0 THEN {0} END)",
+        Op.NULLIF: "NULLIF({0}, {1})",
+        Op.WIDTH_BUCKET: (
+            "(CASE WHEN {0} IS NULL THEN NULL WHEN {0} < {1} THEN 0 WHEN {0} >= {2} THEN {3} + 1"
+            " ELSE LEAST(TRY_CAST(floor(({0} - {1}) * {3} / ({2} - {1})) AS BIGINT) + 1, {3}) END)"
+        ),
+        Op.LENGTH: "length({0})",
+        Op.LOWER: "lower({0})",
+        Op.UPPER: "upper({0})",
+        Op.TRIM: "trim({0}, ' ')",
+        # Cut, so that nested concatenations cannot make a row's text, and the time it takes, grow without bound.
+        Op.CONCAT: "left(left({0}, 10000) || left({1}, 10000), 10000)",
+        Op.LEFT: "left({0}, {1})",
+        Op.RIGHT: "right({0}, {1})",
+        Op.SUBSTRING: "substring({0}, {1}, {2})",
+        # The number of days is guarded in the argument: a sum outside the calendar would raise.
+        Op.ADD_DAYS: (
+            "({0} + CAST(CASE WHEN {1} >= DATE '0001-01-01' - {0} AND {1} <= DATE '9999-12-31' - {0} THEN {1} END"
+            " AS INTEGER))"
+        ),
+        Op.ADD_MONTHS: "({0} + to_months(CAST({1} AS INTEGER)))",
+        Op.ADD_SECONDS: "({0} + to_microseconds(CAST({1} * 1000000 AS BIGINT)))",
+        Op.DAYS_BETWEEN: "({0} - {1})",
+        Op.SECONDS_BETWEEN: "(CAST(epoch_us({0}) - epoch_us({1}) AS DOUBLE) / 1000000)",
+    },
+    whole_quotient="({0} // NULLIF({1}, 0))",
+    wide_quotient="({0} // NULLIF({1}, 0))",
+    like="({0} LIKE {1}{escape})",
+    ilike="({0} ILIKE {1}{escape})",
+    like_escape=False,
+    round_even="round_even({0}, 0)",
+    # Some temporal types reach further than others.
+    moment="TRY_CAST({0} AS {type})",
+    extract="CAST(extract('{part}' FROM {0}) AS {type})",
+    extract_seconds="CAST(extract('microseconds' FROM {0}) / 1000000 AS {type})",
+    extract_epoch="epoch({0})",
+    date_trunc="CAST(date_trunc('{part}', {0}) AS TIMESTAMP)",
+    in_list="list_contains({1}, {0})",
+    array="CAST({0} AS {type}[])",
+    flag="{0}",
+    salt="$salt",
+    chosen_by="md5({0})",
+    not_owned_by="owner NOT IN (SELECT owner FROM ({0}) AS s)",
+    count_distinct=True,
+    largest_double=_LARGEST,
+    column=lambda name, _: name,
+    cast=_cast,
+    fit=_try_cast,
+    stage_value=_try_cast,
+    round_away=lambda text, places: f"round({text}, {places})",
+    trunc_places=_trunc_places,
+    on_grid=_on_grid,
+    window_arguments=lambda _, args: args,
+    # Sums come back wider than their type; what PostgreSQL would refuse as out of range is NULL.
+    window_result=lambda call, text: _try_cast(text, call.type) if call.function == "sum" else text,
+)

@@ -1,0 +1,218 @@
+"""Who pays what, and whether they can: the arithmetic of a charge, inside a transaction that excludes all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dpsql.errors import BadSetting, BudgetExhausted, InternalError, UnknownUser
+from dpsql.ledger import Purchase, clock
+from dpsql.ledger.database import Database
+from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
+from dpsql.ledger.verification import first_hash, hash_of
+from dpsql.privacy.accounting import Price
+
+KEY_BYTES = 32
+FREE = Price()
+UNLIMITED = Price(loss=MAX_GRAINS, delta=MAX_GRAINS)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a user paid, and the number of the row that says so; a question that costs and buys nothing leaves none."""
+
+    paid: Price
+    number: int | None
+
+
+def require_payable(purchases: Sequence[Purchase]) -> None:
+    """Refuse what is no purchase before any account is looked at."""
+    for purchase in purchases:
+        require_storable(purchase.price)
+        if len(purchase.key) != KEY_BYTES:
+            raise InternalError(f"the key of an answer has {KEY_BYTES} bytes")
+    require_storable(_sum(purchase.price for purchase in purchases))
+
+
+def pay(db: Database, user: str, purchases: Sequence[Purchase], sql: str) -> Receipt:
+    """Record the purchases, or raise BudgetExhausted if the dataset or the user cannot pay for all of them.
+
+    Claim: the dataset's sum never exceeds its total in either component.
+    Because: sum and limits are read, compared and written here, and nothing here makes a sum smaller.
+    Needs: a transaction that excludes every other writer and is durable before anyone acts on the receipt; prices
+        that cover what the purchases reveal; a replay only of what was released before (checked as far as the
+        ledger can know it: somebody has paid for the key).
+    """
+    accounts = [(DATASET, _limit(db, DATASET)), (subject_of(user), allowance(db, user))]
+    bill = _bill(db, user, purchases)
+    if bill.user == FREE and not bill.keys:
+        return Receipt(FREE, None)
+    for (subject, limit), price in zip(accounts, (bill.dataset, bill.user), strict=True):
+        sum_ = spent(db, subject)
+        if price != FREE:
+            _admit(user if subject != DATASET else None, price, sum_, limit)
+        _set_spent(db, subject, _sum((sum_, price)))
+    return Receipt(bill.user, _append(db, user, sql, bill))
+
+
+def is_free(db: Database, user: str, purchases: Sequence[Purchase]) -> bool:
+    """Whether `pay` would record nothing: the user has paid for all of it before, and that cannot be undone."""
+    allowance(db, user)
+    return all(purchase.replay and has_paid(db, user, purchase.key) for purchase in purchases)
+
+
+def remaining(db: Database, user: str) -> Price:
+    """The smaller of the dataset's rest and the user's own, per component."""
+    dataset = _left(spent(db, DATASET), _limit(db, DATASET))
+    own = _left(spent(db, subject_of(user)), allowance(db, user))
+    return Price(loss=min(dataset.loss, own.loss), delta=min(dataset.delta, own.delta))
+
+
+def storable(text: str) -> str:
+    """No lone surrogates, which SQLite does not take, and no NUL, which PostgreSQL does not."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+# --- a charge ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Bill:
+    dataset: Price
+    user: Price
+    keys: tuple[bytes, ...]  # what the user has not paid for before, in order of bytes
+
+
+def _bill(db: Database, user: str, purchases: Sequence[Purchase]) -> _Bill:
+    """Who pays what.
+
+    Claim: the dataset pays for every answer computed from data.
+    Because: only a replay is free for it, and a key that nobody ever paid for cannot be replayed.
+    Needs: the caller holds the stored answer when it asks for a replay.
+    """
+    dataset, own, keys = [FREE], [FREE], set[bytes]()
+    for purchase in purchases:
+        owned = purchase.key in keys or has_paid(db, user, purchase.key)
+        if not purchase.replay:
+            dataset.append(purchase.price)
+            own.append(purchase.price)
+        elif not owned:
+            if not _was_bought(db, purchase.key):
+                raise InternalError("an answer that nobody paid for cannot be replayed")
+            own.append(purchase.price)
+        if not owned:
+            keys.add(purchase.key)
+    return _Bill(_sum(dataset), _sum(own), tuple(sorted(keys)))
+
+
+def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
+    """Refuse a price that an account cannot pay; `user` None is the dataset.
+
+    An account that is asked for nothing is not asked at all: a replay works also above a lowered total.
+    """
+    parts = []
+    if spent.loss + price.loss > limit.loss:
+        parts.append("loss")
+    if spent.delta + price.delta > limit.delta:
+        parts.append("delta for unknown keys")
+    if parts:
+        raise BudgetExhausted(
+            "the privacy budget of the dataset is exhausted"
+            if user is None
+            else f'the allowance of user "{user}" is exhausted',
+            detail=f"The query needs more {' and more '.join(parts)} than is left.",
+            hint="Ask for a smaller price, repeat a question that was answered before, or ask the owner for more.",
+            needed=price,
+            left=_left(spent, limit),
+        )
+
+
+def _append(db: Database, user: str, sql: str, bill: _Bill) -> int:
+    last = db.execute("SELECT number, hash FROM charges ORDER BY number DESC LIMIT 1").fetchone()
+    number, previous = (1, first_hash(db)) if last is None else (last[0] + 1, last[1])
+    row = (number, clock.timestamp(), user, storable(sql), *_grains(bill.dataset), *_grains(bill.user))
+    db.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, hash_of(previous, row, bill.keys)))
+    for key in bill.keys:
+        db.execute("INSERT INTO paid VALUES (?, ?, ?)", (key, user, number))
+    return int(number)
+
+
+def has_paid(db: Database, user: str, key: bytes) -> bool:
+    return db.execute('SELECT 1 FROM paid WHERE key = ? AND "user" = ?', (key, user)).fetchone() is not None
+
+
+def _was_bought(db: Database, key: bytes) -> bool:
+    return db.execute("SELECT 1 FROM paid WHERE key = ? LIMIT 1", (key,)).fetchone() is not None
+
+
+# --- sums and limits ---
+
+
+def require_storable(price: Price) -> None:
+    """A Price is whole and not negative by itself; here it must also fit into a column."""
+    if not price.fits_in(UNLIMITED):
+        raise BadSetting("a price is at most 2^63 - 1 grains")
+
+
+def spent(db: Database, subject: str) -> Price:
+    row = db.execute("SELECT loss, delta FROM accounts WHERE subject = ?", (subject,)).fetchone()
+    return FREE if row is None else Price(*row)
+
+
+def allowance(db: Database, user: str) -> Price:
+    """What the user may spend in all; raises UnknownUser for one whom the policy does not name."""
+    limit = _limit_or_none(db, subject_of(user))
+    if limit is None:
+        raise UnknownUser(f'user "{user}" is not known', hint="The owner declares users in the policy.")
+    return limit
+
+
+def set_limits(db: Database, limits: Mapping[str, Price]) -> None:
+    """Put limits in force, in place of all before; each change adds a row."""
+    known = {subject for (subject,) in db.execute("SELECT DISTINCT subject FROM limits")}
+    for subject in sorted(known | limits.keys()):
+        _record_limit(db, subject, _limit_or_none(db, subject), limits.get(subject))
+
+
+def _grains(price: Price) -> tuple[int, int]:
+    return price.loss, price.delta
+
+
+def _sum(prices: Iterable[Price]) -> Price:
+    return sum(prices, FREE)
+
+
+def _left(spent: Price, limit: Price) -> Price:
+    return Price(loss=max(0, limit.loss - spent.loss), delta=max(0, limit.delta - spent.delta))
+
+
+def _set_spent(db: Database, subject: str, sum_: Price) -> None:
+    db.execute(
+        "INSERT INTO accounts VALUES (?, ?, ?) "
+        "ON CONFLICT (subject) DO UPDATE SET loss = excluded.loss, delta = excluded.delta",
+        (subject, *_grains(sum_)),
+    )
+
+
+def _limit_or_none(db: Database, subject: str) -> Price | None:
+    row = db.execute(
+        "SELECT new_loss, new_delta FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1", (subject,)
+    ).fetchone()
+    return None if row is None or row[0] is None else Price(*row)
+
+
+def _limit(db: Database, subject: str) -> Price:
+    limit = _limit_or_none(db, subject)
+    if limit is None:
+        raise InternalError(f"the ledger holds no limit for {subject}")
+    return limit
+
+
+def _record_limit(db: Database, subject: str, old: Price | None, new: Price | None) -> None:
+    """Add a row if the limit changed; None is a subject the policy does not name."""
+    if old != new:
+        before, after = ((None, None) if p is None else _grains(p) for p in (old, new))
+        db.execute(
+            "INSERT INTO limits VALUES ((SELECT COALESCE(MAX(number), 0) + 1 FROM limits), ?, ?, ?, ?, ?, ?)",
+            (clock.timestamp(), subject, *before, *after),
+        )

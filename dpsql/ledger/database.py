@@ -1,0 +1,34 @@
+"""What the books need of a database. Statements are written once, with `?` for values, for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+Row = tuple[Any, ...]
+
+
+class Rows(Protocol):
+    """What a statement returned."""
+
+    def __iter__(self) -> Iterator[Row]: ...
+
+    def fetchone(self) -> Row | None: ...
+
+    def fetchall(self) -> list[Row]: ...
+
+
+class Database(Protocol):
+    """One connection, inside a transaction that the caller began and will end."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
+
+    def format(self) -> int:
+        """The format in which the ledger is written."""
+        ...
+
+    def damage(self) -> list[str]:
+        """What the engine itself finds broken in its storage, as far as it can tell."""
+        ...

@@ -1,0 +1,97 @@
+"""Which ledger this is: of what dataset, counted how, in which format, and whether it is still the one to charge."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from dpsql.errors import OperationalError, PolicyError
+from dpsql.ledger import clock
+from dpsql.ledger.database import Database
+from dpsql.ledger.schema import ARRIVING, DATASET, DEPARTED, FORMAT, OLDEST_FORMAT
+
+
+def begin_ledger(db: Database, dataset: str, accounting: str) -> None:
+    """Make empty tables the ledger of a dataset."""
+    db.execute("INSERT INTO ledger VALUES (?, ?, ?, ?)", (uuid.uuid4().hex, dataset, accounting, clock.timestamp()))
+    begin_accounts(db)
+
+
+def begin_accounts(db: Database) -> None:
+    """The account of the dataset is there from the beginning: in PostgreSQL its row is what writers queue for."""
+    db.execute("INSERT INTO accounts VALUES (?, 0, 0) ON CONFLICT (subject) DO NOTHING", (DATASET,))
+
+
+def missing(place: object) -> PolicyError:
+    return PolicyError(
+        f'the ledger "{place}" is missing',
+        detail="A new ledger would forget what was spent.",
+        hint="Put the ledger back, or move it there with: dpsql ledger migrate. Create a new one only if this data has"
+        " never been asked anything.",
+    )
+
+
+def not_a_ledger(place: object) -> PolicyError:
+    return PolicyError(f'"{place}" is not a ledger', hint="Name the place of the ledger in the policy.")
+
+
+def require_format(db: Database, place: object) -> None:
+    """Refuse a ledger of a version of dpsql to come."""
+    if not OLDEST_FORMAT <= (version := db.format()) <= FORMAT:
+        raise PolicyError(
+            f'the ledger "{place}" has format {version}; this version of dpsql knows format {FORMAT}',
+            hint="Use the version of dpsql that wrote it.",
+        )
+
+
+def require_identity(db: Database, place: object, dataset: str, accounting: str) -> None:
+    """Refuse the ledger of another dataset, and one that counts in another way."""
+    identity = db.execute("SELECT dataset, accounting FROM ledger").fetchone()
+    if identity is None or identity[0] != dataset:
+        raise PolicyError(
+            f'the ledger "{place}" belongs to another dataset',
+            hint="Give each dataset a ledger of its own; a ledger cannot be moved from one to another.",
+        )
+    if identity[1] != accounting:
+        raise PolicyError(
+            f'the ledger "{place}" was created for accounting "{identity[1]}", not "{accounting}"',
+            hint=f'Set accounting = "{identity[1]}" in the policy; what was spent cannot be converted.',
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Which ledger it is, how far it has come, and the last that happened to it as a whole."""
+
+    id: str
+    charges: int
+    event: str | None
+    place: str | None  # where the event leads to or comes from
+
+    def require_chargeable(self, place: object) -> None:
+        """Claim: of a ledger and its copies, one at most is charged.
+
+        Because: a copy is not charged before it has arrived, which it has only after its original departed; and
+            a ledger that has departed is never charged again. Whoever charges looks here in the same transaction.
+        """
+        if self.event == DEPARTED:
+            raise PolicyError(
+                f'the ledger "{place}" was moved to "{self.place}"',
+                hint="Name its new place as `ledger` in [database] of the policy.",
+            )
+        if self.event == ARRIVING:
+            raise PolicyError(
+                f'the ledger "{place}" is an unfinished copy of "{self.place}"',
+                hint="Run again: dpsql ledger migrate, with a policy that names the original.",
+            )
+
+
+def standing(db: Database) -> Standing:
+    """Of a ledger in the present format."""
+    row = db.execute(
+        "SELECT id, (SELECT COALESCE(MAX(number), 0) FROM charges), event, place FROM ledger"
+        " LEFT JOIN moves ON number = (SELECT MAX(number) FROM moves)"
+    ).fetchone()
+    if row is None:
+        raise OperationalError("the ledger is damaged", hint="Restore a copy that holds all charges.")
+    return Standing(*row)

@@ -1,0 +1,394 @@
+"""The ledger in the schema `dpsql_ledger` of a PostgreSQL database, shared by proxies on many machines.
+
+Writers queue for one row, the account of the dataset, and hold it until their transaction ends: whoever has it
+sees all that was written before, and nobody writes beside them.
+
+A connection can break after COMMIT was sent and before it was acknowledged. Whoever then gets the row knows that the
+transaction has ended; a charge has the mark of its attempt, so that it is either found or made again, never both.
+Where the row cannot be had, the answer is that the charge may stand, and nothing is answered.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from dpsql.errors import OperationalError
+from dpsql.ledger import connections
+from dpsql.ledger.accounts import Receipt
+from dpsql.ledger.connections import Connection, Connections, connect
+from dpsql.ledger.database import Database, Rows
+from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
+from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME
+from dpsql.ledger.schema import DATASET
+from dpsql.ledger.sql_ledger import SqlLedger, limits_of
+from dpsql.policy.address import PostgresAddress
+from dpsql.privacy.accounting import Price
+
+MAX_TRIES = 3  # where it is known that nothing was recorded
+DOUBT_SECONDS = 10.0  # how long to look for a charge that may have been recorded
+PAUSE_SECONDS = 0.1
+STALLED_SECONDS = 15  # when the server drops a writer that holds the row and does nothing
+HOLDING_SECONDS = 600  # the same for one who moves the ledger, and reads another place meanwhile
+CREATION_LOCK = 0x64707371  # "dpsq"
+
+T = TypeVar("T")
+
+
+class PostgresDatabase:
+    """A connection as the books need it: inside a transaction, with the ledger's own schema as its world."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
+        return self._connection.execute(sql.replace("?", "%s").encode(), parameters or None)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.executemany(sql.replace("?", "%s").encode(), parameters)
+
+    def format(self) -> int:
+        [(version,)] = self.execute("SELECT MAX(format) FROM formats").fetchall()
+        return int(version)
+
+    def damage(self) -> list[str]:
+        return []  # a page that PostgreSQL cannot read is an error of the statement that reads it
+
+
+class PostgresLedger(SqlLedger):
+    """A Ledger on a server, shared by all threads and processes that can reach it."""
+
+    def __init__(self, address: PostgresAddress, replay_days: float | None) -> None:
+        """Use `open`."""
+        super().__init__(address, replay_days)
+        self._connections = Connections(address)
+
+    @classmethod
+    def open(
+        cls,
+        address: PostgresAddress,
+        *,
+        dataset: str,
+        accounting: str,
+        total: Price,
+        allowances: Mapping[str, Price | None],
+        create: bool,
+        replay_days: float | None = None,
+    ) -> PostgresLedger:
+        """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded."""
+        limits = limits_of(total, allowances)
+        if not server_has_ledger(address):
+            if not create:
+                raise missing(address)
+            create_on_server(address, lambda db: begin_ledger(db, dataset, accounting))
+        ledger = cls(address, replay_days)
+        try:
+            ledger._adopt(dataset, accounting, limits)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def close(self) -> None:
+        """Let go of the server. A closed ledger refuses everything else."""
+        self._connections.close()
+
+    def _write(self, work: Callable[[Database], T]) -> T:
+        """One transaction, again where it is known to have left nothing.
+
+        Claim: work whose result is returned from here is recorded, durably.
+        Because: a transaction whose COMMIT was acknowledged without a warning is on disk. One that broke before
+            COMMIT was sent left nothing. One that broke after is in doubt, and nothing is returned until a later
+            try has had the row that it held, and so knows that it has ended.
+        Needs: work that is harmless when it was recorded before, or recognises that (`_write_once`).
+        """
+        tries, in_doubt_until = 0, None
+        while True:
+            tries += 1
+            try:
+                return self._try_to_write(work)
+            except _Cut as cut:
+                if cut.in_doubt and in_doubt_until is None:
+                    in_doubt_until = time.monotonic() + DOUBT_SECONDS
+                if in_doubt_until is None and tries == MAX_TRIES:
+                    raise plain(cut.error) from cut.error
+            except psycopg.Error as error:
+                if in_doubt_until is None:
+                    raise plain(error) from error
+            if in_doubt_until is not None:
+                if time.monotonic() > in_doubt_until:
+                    raise _in_doubt()
+                time.sleep(PAUSE_SECONDS)
+
+    def _try_to_write(self, work: Callable[[Database], T]) -> T:
+        with self._connections.one() as connection:
+            committing = False
+            try:
+                _begin_writing(connection, STALLED_SECONDS)
+                result = work(PostgresDatabase(connection))
+                committing = True
+                _commit(connection)
+            except psycopg.Error as error:
+                if connection.broken:
+                    raise _Cut(error, in_doubt=committing) from error
+                raise
+            return result
+
+    def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
+        attempt = uuid.uuid4()
+
+        def once(db: Database) -> Receipt:
+            found = db.execute(
+                "SELECT user_loss, user_delta, number FROM attempts JOIN charges ON number = charge WHERE id = ?",
+                (attempt,),
+            ).fetchone()
+            if found is not None:
+                loss, delta, number = found
+                return Receipt(Price(loss, delta), number)
+            receipt = work(db)
+            if receipt.number is not None:
+                db.execute("INSERT INTO attempts VALUES (?, ?)", (attempt, receipt.number))
+            return receipt
+
+        return self._write(once)
+
+    def _read(self, work: Callable[[Database], T], tries: int = MAX_TRIES) -> T:
+        try:
+            return self._try_to_read(work)
+        except _Cut as cut:
+            # An idle connection does not know that the server has restarted since.
+            if tries > 1:
+                return self._read(work, tries - 1)
+            raise plain(cut.error) from cut.error
+        except psycopg.Error as error:
+            raise plain(error) from error
+
+    def _try_to_read(self, work: Callable[[Database], T]) -> T:
+        with self._connections.one() as connection:
+            try:
+                _begin_viewing(connection)
+                return work(PostgresDatabase(connection))
+            except psycopg.Error as error:
+                if connection.broken:
+                    raise _Cut(error, in_doubt=False) from error
+                raise
+
+    def _upgrade(self, db: Database) -> None:
+        """There is no older format on servers."""
+        require_format(db, self._place)
+
+
+# --- transactions ---
+
+
+class _Cut(Exception):
+    """The connection broke, or the server did not keep its word. In doubt: after COMMIT was sent."""
+
+    def __init__(self, error: psycopg.Error, *, in_doubt: bool) -> None:
+        super().__init__()
+        self.error = error
+        self.in_doubt = in_doubt
+
+
+# A schema that a role may not use is passed over in the path: its full name, said once, tells that from a missing one.
+_WORLD = f"SET LOCAL search_path = pg_catalog, {SCHEMA_NAME}, pg_temp"
+
+
+def _begin_writing(connection: Connection, stalled_seconds: int) -> None:
+    """Begin, and wait for the row that all writers queue for.
+
+    Everything that matters is said in the transaction itself, in one message: the defaults of a role or a pooler on
+    the way cannot weaken it. COMMIT has no time limit: PostgreSQL would then report success without its replicas.
+    """
+    cursor = connection.execute(
+        f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {_WORLD};"
+        "SET LOCAL synchronous_commit = on;"
+        "SET LOCAL statement_timeout = 0;"
+        f"SET LOCAL lock_timeout = {int(connections.BUSY_SECONDS * 1000)};"
+        f"SET LOCAL idle_in_transaction_session_timeout = {stalled_seconds * 1000};"
+        f"SELECT 1 FROM {SCHEMA_NAME}.accounts WHERE subject = '{DATASET}' FOR UPDATE".encode()
+    )
+    while cursor.nextset():
+        pass
+    if cursor.fetchone() is None:
+        raise _failure(_DAMAGED)
+
+
+def _begin_viewing(connection: Connection) -> None:
+    connection.execute(
+        f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_WORLD}; SELECT FROM {SCHEMA_NAME}.formats".encode()
+    )
+
+
+def _commit(connection: Connection) -> None:
+    """Durable when this returns: also on the replicas, where the server is told to wait for them."""
+    warnings: list[str | None] = []
+
+    def heed(diagnostic: errors.Diagnostic) -> None:
+        if diagnostic.severity_nonlocalized == "WARNING":
+            warnings.append(diagnostic.sqlstate)
+
+    connection.add_notice_handler(heed)
+    try:
+        outcome = connection.execute("COMMIT").statusmessage
+    finally:
+        connection.remove_notice_handler(heed)
+    if outcome != "COMMIT":
+        raise _failure(_FAILED)
+    if warnings:
+        # Committed here, and not yet where it must also be: whoever commits next waits for both.
+        raise _Cut(psycopg.OperationalError("COMMIT with a warning"), in_doubt=True)
+
+
+# --- the schema ---
+
+
+def server_has_ledger(address: PostgresAddress) -> bool:
+    with _connected(address) as connection:
+        return _has_ledger(connection, address)
+
+
+def create_on_server(
+    address: PostgresAddress, fill: Callable[[Database], None], *, instead: Callable[[Database], bool] | None = None
+) -> bool:
+    """Make a ledger appear, whole, or lose the race to another process that does; which of the two.
+
+    `instead` says of a ledger that is there already whether it may be discarded.
+    """
+    with _connected(address) as connection:
+        connection.execute(f"BEGIN; SELECT pg_advisory_xact_lock({CREATION_LOCK})".encode())
+        db = PostgresDatabase(connection)
+        if _has_ledger(connection, address):
+            connection.execute(_WORLD.encode())
+            if instead is None or not instead(db):
+                return False
+            connection.execute(DISCARD.encode())
+        elif not _has_schema(connection):
+            connection.execute(f"CREATE SCHEMA {SCHEMA_NAME}".encode())
+        # New tables go to the first schema of the path.
+        connection.execute(f"SET LOCAL search_path = {SCHEMA_NAME}, pg_catalog, pg_temp".encode())
+        connection.execute("SET LOCAL synchronous_commit = on")
+        connection.execute(CREATE.encode())
+        fill(db)
+        _commit(connection)
+        return True
+
+
+@contextmanager
+def read_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
+    """One consistent view of what the server holds, without a trace."""
+    with _connected(address) as connection:
+        if not _has_ledger(connection, address):
+            raise missing(address)
+        _begin_viewing(connection)
+        db = PostgresDatabase(connection)
+        require_format(db, address)
+        yield db
+
+
+@contextmanager
+def hold_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
+    """The ledger for one alone, for as long as it takes; what was done is committed at the end."""
+    with _connected(address) as connection:
+        if not _has_ledger(connection, address):
+            raise missing(address)
+        _begin_writing(connection, HOLDING_SECONDS)
+        db = PostgresDatabase(connection)
+        require_format(db, address)
+        yield db
+        _commit(connection)
+
+
+@contextmanager
+def _connected(address: PostgresAddress) -> Iterator[Connection]:
+    try:
+        with closing(connect(address)) as connection:
+            yield connection
+    except psycopg.Error as error:
+        raise plain(error) from error
+    except _Cut as cut:
+        raise plain(cut.error) from cut
+
+
+def _has_schema(connection: Connection) -> bool:
+    return connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (SCHEMA_NAME,)).fetchone() is not None
+
+
+def _has_ledger(connection: Connection, address: PostgresAddress) -> bool:
+    """From the catalogue, which every role may read; an empty schema may wait for a role that cannot make one."""
+    names = {
+        name
+        for (name,) in connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)",
+            (SCHEMA_NAME,),
+        )
+    }
+    if names and not {"ledger", "formats"} <= names:
+        raise not_a_ledger(address)
+    return bool(names)
+
+
+# --- failures ---
+
+_LOCKED = ("the ledger is in use by another process", "Try again later.")
+_DAMAGED = ("the ledger is damaged", "Stop serving, keep the database, and restore a copy that holds all charges.")
+_UNWRITABLE = ("the ledger cannot be opened for writing", "Name the server that takes writes, not a replica.")
+_RIGHTS = (
+    f'the role in the address of the ledger lacks a right on schema "{SCHEMA_NAME}"',
+    "Let the owner of the schema grant it what dpsql/ledger/README.md lists.",
+)
+_GONE = ("the ledger was moved, deleted or replaced while in use", "Put the ledger back and start again.")
+_UNREACHABLE = (
+    "the server of the ledger cannot be reached",
+    "Try again later. If it does not pass, check the address, the role and its password.",
+)
+_UNSTORABLE = (
+    "a text of the ledger holds a NUL character, which PostgreSQL cannot store",
+    "Keep this ledger in a file.",
+)
+_FAILED = ("the ledger failed", "The owner finds the cause in the log.")
+_REASONS = {
+    "55P03": _LOCKED,
+    "53100": ("the disk of the ledger is full", "Make room on it."),
+    "53300": ("the server of the ledger has no connection left", "Try again later, or raise max_connections."),
+    "25006": _UNWRITABLE,
+    "0A000": _UNWRITABLE,  # BEGIN READ WRITE on a replica
+    "42501": _RIGHTS,
+    "42P01": _GONE,
+    "3F000": _GONE,
+    "XX001": _DAMAGED,
+    "XX002": _DAMAGED,
+}
+
+
+_LOST = "08006"  # where libpq itself says so, there is no code
+_CONNECTION = ("08", "57P")  # lost, shut down, starting
+
+
+def _failure(reason: tuple[str, str]) -> OperationalError:
+    message, hint = reason
+    return OperationalError(message, hint=hint)
+
+
+def _in_doubt() -> OperationalError:
+    return OperationalError(
+        "it cannot be seen whether the charge was recorded",
+        detail="The connection to the ledger broke while it was. If it was recorded it stands; nothing was asked.",
+        hint="Try again when the server of the ledger can be reached.",
+    )
+
+
+def plain(error: psycopg.Error) -> OperationalError:
+    """A sentence of ours; PostgreSQL's own text stays in the cause."""
+    if isinstance(error, psycopg.OperationalError) and (error.sqlstate or _LOST).startswith(_CONNECTION):
+        return _failure(_UNREACHABLE)
+    if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+        return _failure(_UNSTORABLE)
+    return _failure(_REASONS.get(error.sqlstate or "", _FAILED))

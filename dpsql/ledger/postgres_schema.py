@@ -1,0 +1,91 @@
+"""What the schema `dpsql_ledger` of a PostgreSQL database holds. Triggers forbid its owner, too, to change the past."""
+
+from __future__ import annotations
+
+from dpsql.ledger.schema import APPEND_ONLY, DEPARTED, FORMAT, IN_ORDER, TABLES, Types, books, moves, refusals
+
+SCHEMA_NAME = "dpsql_ledger"
+
+# Compared byte by byte, whatever the database's own order of letters.
+_TYPES = Types(text='text COLLATE "C"', whole="bigint", binary="bytea", by_key="", is_whole="")
+
+_ATTEMPTS = """
+-- Which attempt made a charge: one whose acknowledgement was lost is recognised, and not made twice.
+CREATE TABLE attempts (
+    id uuid PRIMARY KEY,
+    charge bigint NOT NULL REFERENCES charges
+);
+"""
+
+_FORMATS = f"""
+CREATE TABLE formats (format bigint PRIMARY KEY);
+INSERT INTO formats VALUES ({FORMAT});
+"""
+
+
+def _function(name: str, body: str) -> str:
+    return f"""
+CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, {SCHEMA_NAME}, pg_temp
+AS $$ BEGIN {body} RETURN NEW; END $$;
+"""
+
+
+def _functions() -> str:
+    functions = [
+        _function("only_added_to", "RAISE EXCEPTION '% is append-only', TG_TABLE_NAME;"),
+        _function(
+            "only_growing",
+            "IF TG_OP = 'DELETE' OR NEW.subject <> OLD.subject OR NEW.loss < OLD.loss OR NEW.delta < OLD.delta"
+            " THEN RAISE EXCEPTION 'nothing is refunded'; END IF;",
+        ),
+        _function(
+            "end_with_departure",
+            f"IF (SELECT event FROM moves ORDER BY number DESC LIMIT 1) = '{DEPARTED}'"
+            " THEN RAISE EXCEPTION 'the ledger was moved'; END IF;",
+        ),
+    ]
+    functions += [
+        _function(
+            f"{table}_in_order",
+            f"IF NEW.number <> (SELECT COALESCE(MAX(number), 0) + 1 FROM {table})"
+            f" THEN RAISE EXCEPTION '{table} is append-only'; END IF;",
+        )
+        for table in IN_ORDER
+    ]
+    return "".join(functions)
+
+
+def _trigger(name: str, when: str, table: str, function: str) -> str:
+    each = "STATEMENT" if when.endswith("TRUNCATE") else "ROW"
+    return f"CREATE TRIGGER {name} {when} ON {table} FOR EACH {each} EXECUTE FUNCTION {function}();\n"
+
+
+def _triggers() -> str:
+    guards = dict.fromkeys((*APPEND_ONLY, "attempts", "formats"), "only_added_to") | {"accounts": "only_growing"}
+    triggers = [_trigger("never_changed", "BEFORE UPDATE OR DELETE", table, guard) for table, guard in guards.items()]
+    triggers += [_trigger("never_emptied", "BEFORE TRUNCATE", table, "only_added_to") for table in guards]
+    triggers += [_trigger("in_order", "BEFORE INSERT", table, f"{table}_in_order") for table in IN_ORDER]
+    triggers += [_trigger("end_with_departure", "BEFORE INSERT", "charges", "end_with_departure")]
+    return "".join(triggers)
+
+
+_ALL_TABLES = ", ".join((*TABLES, "attempts", "formats"))
+
+# In the transaction of the caller, whose search path leads to the schema. Nobody else may read it: it holds queries.
+CREATE = f"""
+{books(_TYPES)}
+{refusals(_TYPES)}
+{moves(_TYPES)}
+{_ATTEMPTS}
+{_FORMATS}
+{_functions()}
+{_triggers()}
+REVOKE ALL ON SCHEMA {SCHEMA_NAME} FROM PUBLIC;
+REVOKE ALL ON {_ALL_TABLES} FROM PUBLIC;
+"""
+
+# Only for a copy that was never charged.
+DISCARD = f"""
+DROP TABLE {_ALL_TABLES};
+DROP FUNCTION only_added_to, only_growing, end_with_departure, {", ".join(f"{table}_in_order" for table in IN_ORDER)};
+"""

@@ -1,0 +1,210 @@
+"""A ledger in a SQL database: what it does, whichever database that is.
+
+Rows are only ever added; running sums are kept beside them in the same transaction, so that a charge costs the
+same however long the history is, and `verify` recomputes the sums from the rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from dpsql.errors import OperationalError
+from dpsql.ledger import Entry, Purchase, accounts, clock
+from dpsql.ledger.accounts import UNLIMITED, Receipt, storable
+from dpsql.ledger.database import Database
+from dpsql.ledger.identity import require_identity, standing
+from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
+from dpsql.ledger.verification import contradictions
+from dpsql.privacy.accounting import Price
+
+MAX_REFUSAL_TEXT = 2_000  # characters kept of a refused query
+MAX_REFUSALS_A_DAY = 1_000  # kept of one user
+
+T = TypeVar("T")
+
+
+def limits_of(total: Price, allowances: Mapping[str, Price | None]) -> dict[str, Price]:
+    """What the dataset and each user may spend in all; None is a user whom only the total limits."""
+    limits = {DATASET: total} | {subject_of(u): UNLIMITED if a is None else a for u, a in allowances.items()}
+    for limit in limits.values():
+        accounts.require_storable(limit)
+    return limits
+
+
+class SqlLedger(ABC):
+    """A Ledger over two kinds of transactions. The limits in force are those of the policy opened last, for all."""
+
+    def __init__(self, place: object, replay_days: float | None) -> None:
+        self._place = place
+        self._replay_days = replay_days
+        self._id: str | None = None
+        self._seen = 0  # the newest charge that this process knows of
+
+    # --- what the database must do ---
+
+    @abstractmethod
+    def _write(self, work: Callable[[Database], T]) -> T:
+        """Do the work in one transaction that excludes every other writer, durable when this returns.
+
+        The work may be done again from the start where the transaction is known to have left nothing.
+        """
+
+    @abstractmethod
+    def _read(self, work: Callable[[Database], T]) -> T:
+        """Do the work on one consistent view, beside writers."""
+
+    def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
+        """As `_write`; the work is recorded once, also where it cannot be seen at first whether it was."""
+        return self._write(work)
+
+    @abstractmethod
+    def _upgrade(self, db: Database) -> None:
+        """Bring a ledger of an older format to the present one."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    # --- what a ledger does ---
+
+    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
+        """Record the purchases, durably when this returns, and say what the user paid.
+
+        A question that costs nothing and buys nothing new leaves no row: nobody can fill the disk for free.
+        """
+        accounts.require_payable(purchases)
+
+        # A dashboard that shows what was bought before keeps nobody waiting who buys.
+        if all(purchase.replay for purchase in purchases) and self._read(
+            self._standing(lambda db: accounts.is_free(db, user, purchases))
+        ):
+            return accounts.FREE
+        receipt = self._write_once(self._standing(lambda db: accounts.pay(db, user, purchases, sql)))
+        self._seen = max(self._seen, receipt.number or 0)
+        return receipt.paid
+
+    def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:
+        """Record that a query was not answered, for the owner to read.
+
+        Says nothing about the data: a refusal comes before any private row is read, and depends on the query, the
+        policy, public tables, this ledger and values already released only (rule Static).
+
+        Refusals are free, and nobody may fill the disk for free: long texts are cut, and of one user only so many
+        are kept of a day.
+        """
+
+        def refused(db: Database) -> None:
+            accounts.allowance(db, user)  # a user whom the policy does not name leaves no trace
+            now = clock.timestamp()
+            today = now[: len("2000-01-01")]
+            [(kept,)] = db.execute(
+                'SELECT COUNT(*) FROM refusals WHERE "user" = ? AND at >= ?', (user, today)
+            ).fetchall()
+            if kept < MAX_REFUSALS_A_DAY:
+                texts = [storable(_cut(text)) for text in (sql, sqlstate, message)]
+                db.execute(
+                    "INSERT INTO refusals VALUES ((SELECT COALESCE(MAX(number), 0) + 1 FROM refusals), ?, ?, ?, ?, ?)",
+                    (now, user, *texts),
+                )
+
+        self._write(self._standing(refused))
+
+    def spent(self, user: str | None = None) -> Price:
+        """What the dataset has paid, or one user; also a user whom the policy no longer names."""
+        return self._read(lambda db: accounts.spent(db, DATASET if user is None else subject_of(user)))
+
+    def remaining(self, user: str) -> Price:
+        """What the user can still spend: the smaller of the dataset's rest and the user's own, per component."""
+        return self._read(lambda db: accounts.remaining(db, user))
+
+    def lookup(self, key: bytes) -> bytes | None:
+        """The stored answer; None if there is none or it has expired."""
+        row = self._read(lambda db: db.execute("SELECT created, payload FROM answers WHERE key = ?", (key,)).fetchone())
+        if row is None:
+            return None
+        created, payload = row
+        if not self._has_expired(created):
+            return bytes(payload)
+        # Forgotten for good, so that a clock set back does not bring it back.
+        self._write(lambda db: db.execute("DELETE FROM answers WHERE key = ? AND created = ?", (key, created)))
+        return None
+
+    def has_paid(self, user: str, key: bytes) -> bool:
+        """Whether a replay of this answer is free for the user."""
+        return self._read(lambda db: accounts.has_paid(db, user, key))
+
+    def store(self, key: bytes, answer: bytes) -> None:
+        """Keep a released answer, in place of an older one. It holds noisy values only."""
+
+        def stored(db: Database) -> None:
+            db.execute(
+                "INSERT INTO answers (key, created, payload) VALUES (?, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET created = excluded.created, payload = excluded.payload",
+                (key, clock.timestamp(), answer),
+            )
+
+        self._write(self._standing(stored))
+
+    def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
+        """The last charges, newest first."""
+        whose, values = ("", []) if user is None else ('WHERE "user" = ?', [user])
+        rows = self._read(
+            lambda db: db.execute(
+                'SELECT at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta FROM charges '
+                f"{whose} ORDER BY number DESC LIMIT ?",
+                (*values, min(max(limit, 0), MAX_GRAINS)),
+            ).fetchall()
+        )
+        return [Entry(at, who, sql, Price(dl, dd), Price(ul, ud)) for at, who, sql, dl, dd, ul, ud in rows]
+
+    def verify(self) -> list[str]:
+        """Recompute everything from the append-only rows; each string is a contradiction, none means sound."""
+        return self._read(contradictions)
+
+    # --- which ledger it is ---
+
+    def _adopt(self, dataset: str, accounting: str, limits: Mapping[str, Price]) -> None:
+        """Make sure that it is the ledger of this dataset, and put the policy's limits in force."""
+
+        def adopted(db: Database) -> str:
+            require_identity(db, self._place, dataset, accounting)
+            self._upgrade(db)
+            found = standing(db)
+            found.require_chargeable(self._place)
+            accounts.set_limits(db, limits)
+            return found.id
+
+        self._id = self._write(adopted)
+
+    def _standing(self, work: Callable[[Database], T]) -> Callable[[Database], T]:
+        """The work, refused by a ledger that is no longer the one that was opened, or has forgotten charges since."""
+        seen = self._seen  # before the transaction, whose view may be older than charges made meanwhile
+
+        def checked(db: Database) -> T:
+            found = standing(db)
+            found.require_chargeable(self._place)
+            if found.id != self._id:
+                raise OperationalError(
+                    "the ledger was replaced by another while in use", hint="Put the ledger back and start again."
+                )
+            if found.charges < seen:
+                raise OperationalError(
+                    "the ledger has lost charges while in use",
+                    hint="An older copy was put in its place. Stop serving, and restore one that holds all charges.",
+                )
+            return work(db)
+
+        return checked
+
+    def _has_expired(self, created: str) -> bool:
+        """An answer from further in the future than the limit was stored under a wrong clock: expired too."""
+        if self._replay_days is None:
+            return False
+        age = clock.now() - datetime.fromisoformat(created)
+        return not abs(age.total_seconds()) <= self._replay_days * 86_400
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_REFUSAL_TEXT else text[: MAX_REFUSAL_TEXT - 1] + "…"

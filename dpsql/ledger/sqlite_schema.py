@@ -1,0 +1,114 @@
+"""What the file of a ledger holds, and how the file of an older format becomes one of the present."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from dpsql.ledger.schema import (
+    DEPARTED,
+    FORMAT,
+    IN_ORDER,
+    MOVES_SINCE,
+    REFUSALS_SINCE,
+    Types,
+    books,
+    moves,
+    refusals,
+)
+
+APPLICATION = 0x64707371  # "dpsq": marks the file as a ledger of dpsql
+
+_TYPES = Types(
+    text="TEXT",
+    whole="INTEGER",
+    binary="BLOB",
+    by_key=" WITHOUT ROWID",
+    is_whole="typeof({column}) = 'integer' AND ",
+)
+
+
+def _only_added_to(*tables: str) -> str:
+    return "".join(
+        f"""
+CREATE TRIGGER {table}_never_{event.lower()} BEFORE {event} ON {table}
+BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END;
+"""
+        for table in tables
+        for event in ("UPDATE", "DELETE")
+    ) + "".join(_in_order(table) for table in tables if table in IN_ORDER)
+
+
+def _in_order(table: str) -> str:
+    """REPLACE deletes without asking the triggers; a number that must be the next one leaves nothing to replace."""
+    return f"""
+CREATE TRIGGER {table}_in_order BEFORE INSERT ON {table}
+WHEN NEW.number <> (SELECT COALESCE(MAX(number), 0) + 1 FROM {table})
+BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END;
+"""
+
+
+_BOOKS = f"""
+{books(_TYPES)}
+{_only_added_to("ledger", "charges", "paid", "limits")}
+
+CREATE TRIGGER accounts_never_shrink BEFORE UPDATE ON accounts
+WHEN NEW.subject <> OLD.subject OR NEW.loss < OLD.loss OR NEW.delta < OLD.delta
+BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
+
+CREATE TRIGGER accounts_never_delete BEFORE DELETE ON accounts
+BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
+"""
+
+_REFUSALS = f"""
+{refusals(_TYPES)}
+{_only_added_to("refusals")}
+"""
+
+_MOVES = f"""
+{moves(_TYPES)}
+{_only_added_to("moves")}
+
+CREATE TRIGGER charges_end_with_departure BEFORE INSERT ON charges
+WHEN (SELECT event FROM moves ORDER BY number DESC LIMIT 1) = '{DEPARTED}'
+BEGIN SELECT RAISE(ABORT, 'the ledger was moved'); END;
+"""
+
+# As a whole or not at all: the transaction that it begins is the caller's to commit.
+SCHEMA = f"""
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+PRAGMA fullfsync = ON;
+BEGIN;
+{_BOOKS}
+{_REFUSALS}
+{_MOVES}
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {FORMAT};
+"""
+
+
+def format_of(db: sqlite3.Connection) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def upgrade(db: sqlite3.Connection) -> None:
+    """Bring a ledger of an older format to the present one, in the transaction of the caller. It loses nothing."""
+    found = format_of(db)
+    for since, script in ((REFUSALS_SINCE, _REFUSALS), (MOVES_SINCE, _MOVES)):
+        if found < since:
+            for statement in _statements(script):
+                db.execute(statement)
+    if found < FORMAT:
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _statements(script: str) -> list[str]:
+    """One by one, since SQLite runs a script only outside of a transaction."""
+    statements, begun = [], ""
+    for line in script.splitlines(keepends=True):
+        begun += line
+        if sqlite3.complete_statement(begun):
+            statements.append(begun)
+            begun = ""
+    return statements

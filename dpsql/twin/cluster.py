@@ -1,0 +1,378 @@
+"""A PostgreSQL server of our own: made, started, watched and stopped.
+
+The folder of the server, which belongs to whoever runs dpsql:
+
+    data/       the cluster; belongs to the server's user
+    socket/     where the server listens; a link to a short name in the temporary folder if this one is too long
+    config/     rewritten with each start
+    log         of the server: its starts and stops, no statements
+
+and in the state folder two locks. `owner.lock` is held by the dpsql that uses the state. `server.lock` is handed to the
+server, and so is held for as long as one of its processes lives: it tells a server that was left behind from a
+postmaster.pid that was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from dpsql.errors import OperationalError
+from dpsql.twin.binaries import VERSION, Binaries, find_binaries, reachable_binaries
+from dpsql.twin.server_user import identity, own_name, server_user
+from dpsql.twin.settings import PORT, configuration, host_based_authentication, user_map
+
+ADMIN = "dpsql_admin"  # the superuser; the door never lets a client in under this name
+
+# Where servers live whose state folder an unprivileged user cannot reach.
+_ELSEWHERE = Path("/var/lib/dpsql")
+
+_LONGEST_SOCKET = 100  # bytes; systems differ between 104 and 108
+_START_SECONDS = 60.0
+_STOP_SECONDS = 15.0  # for each kind of asking
+_PAUSE = 0.02
+
+# When dpsql is gone, however it went, its end of the pipe closes, and the server is asked to stop.
+_WATCH = 'read -r _; read -r pid < postmaster.pid && [ "$pid" = "$1" ] && kill -INT "$1"'
+
+
+class Cluster:
+    """One server. Its methods may be called from any thread."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state.resolve() / "twin"
+        try:
+            # Before its permissions are looked at.
+            self._state.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OperationalError(f'the state folder "{state}" cannot be used: {error.strerror}') from None
+        self._user = server_user()
+        self._place = self._find_place()
+        self._binaries: Binaries = find_binaries()
+        self._socket_folder = self._place / "socket"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+        self._owner_lock: int | None = None
+        self._guard = threading.RLock()
+
+    @property
+    def data(self) -> Path:
+        return self._place / "data"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the postmaster, if it runs."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def socket(self) -> Path:
+        return self._socket_folder / f".s.PGSQL.{PORT}"
+
+    def start(self) -> None:
+        with self._guard:
+            self._take_ownership()
+            try:
+                self._launch()
+            except BaseException:
+                self.stop()
+                raise
+
+    def ensure_running(self) -> None:
+        """Start the server again if it has died."""
+        with self._guard:
+            if self._owner_lock is None:
+                raise OperationalError("the twin is stopped")
+            if self.pid is None:
+                try:
+                    self._launch()
+                except BaseException:
+                    self._halt()
+                    raise
+
+    def connect(self, database: str) -> psycopg.Connection[TupleRow]:
+        """As the superuser."""
+        self.ensure_running()
+        return psycopg.connect(
+            host=str(self._socket_folder), port=PORT, user=ADMIN, dbname=database, autocommit=True, connect_timeout=30
+        )
+
+    def stop(self) -> None:
+        """Stop the server and give up the state folder; once is enough, twice is no error."""
+        with self._guard:
+            self._halt()
+            if self._owner_lock is not None:
+                self._remove_socket_folder()
+                os.close(self._owner_lock)
+                self._owner_lock = None
+
+    def _halt(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            for urgency in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+                process.send_signal(urgency)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_STOP_SECONDS)
+                    break
+        self._end_watch()
+
+    # --- places ---
+
+    def _find_place(self) -> Path:
+        inside = self._state / "server"
+        if self._user is None or self._user.can_enter(inside):
+            return inside
+        return _ELSEWHERE / hashlib.sha256(os.fsencode(self._state)).hexdigest()[:16]
+
+    def _make_folder(self, folder: Path, mode: int, *, servers: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if servers and self._user is not None:
+            os.chown(folder, self._user.uid, self._user.gid)
+        folder.chmod(mode)
+
+    def _make_places(self) -> None:
+        foreign = self._user is not None
+        if self._place.parent == _ELSEWHERE:
+            self._make_folder(_ELSEWHERE, 0o711)
+        self._make_folder(self._place, 0o711 if foreign else 0o700)
+        self._make_folder(self._place / "config", 0o755 if foreign else 0o700)
+
+    def _make_socket_folder(self) -> None:
+        self._remove_socket_folder()
+        folder = self._place / "socket"
+        if len(os.fsencode(folder / self.socket.name)) > _LONGEST_SOCKET:
+            short = Path(tempfile.mkdtemp(prefix="dpsql-"))
+            if len(os.fsencode(short / self.socket.name)) > _LONGEST_SOCKET:
+                short.rmdir()
+                short = Path(tempfile.mkdtemp(prefix="dpsql-", dir="/tmp"))
+            folder.symlink_to(short)
+            folder = short
+        self._make_folder(folder, 0o700, servers=True)
+        self._socket_folder = folder
+
+    def _remove_socket_folder(self) -> None:
+        """Also one that a dpsql which was killed has left in the temporary folder."""
+        link = self._place / "socket"
+        if link.is_symlink():
+            shutil.rmtree(link.readlink(), ignore_errors=True)
+            link.unlink()
+
+    # --- locks and leftovers ---
+
+    def _take_ownership(self) -> None:
+        if self._owner_lock is not None:
+            raise OperationalError("the twin is running already")
+        try:
+            lock = os.open(self._state / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise OperationalError(
+                f'the state folder "{self._state.parent}" cannot be used: {error.strerror}'
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise OperationalError(
+                f'another dpsql uses the state folder "{self._state.parent}"',
+                hint="Stop it first, or give this one a state folder of its own.",
+            ) from None
+        self._owner_lock = lock
+
+    def _take_server_lock(self) -> int:
+        """Returns when no process of an earlier server is left."""
+        lock = os.open(self._state / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            for urgency in (None, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+                if urgency is not None:
+                    self._signal_leftovers(urgency)
+                if _locked(lock, within=0 if urgency is None else _STOP_SECONDS):
+                    return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+        raise OperationalError(
+            f'an earlier server of the twin in "{self._place}" does not end', hint="End its processes by hand."
+        )
+
+    def _signal_leftovers(self, urgency: signal.Signals) -> None:
+        """The politer signals tell the first process to end the others; the last one is for each."""
+        first = self._recorded_pid()
+        for pid in _processes_in(self.data):
+            if pid == first or urgency is signal.SIGKILL:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, urgency)
+
+    def _recorded_pid(self) -> int | None:
+        lines = self._pid_file()
+        return int(lines[0]) if lines and lines[0].isdigit() else None
+
+    def _pid_file(self) -> list[str]:
+        try:
+            return [line.strip() for line in (self.data / "postmaster.pid").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    # --- making and starting ---
+
+    def _launch(self) -> None:
+        self._process = None
+        self._end_watch()
+        try:
+            lock = self._take_server_lock()
+            try:
+                # No server of ours runs, whatever process has got the recorded number since.
+                (self.data / "postmaster.pid").unlink(missing_ok=True)
+                self._make_places()
+                self._binaries = reachable_binaries(find_binaries(), self._user, self._place)
+                self._make_cluster()
+                self._write_configuration()
+                self._spawn(lock)
+            finally:
+                os.close(lock)  # from here on the server's own
+        except OSError as error:
+            raise OperationalError(
+                f"the twin's server cannot be started: {error.strerror or 'unknown'}",
+                detail=f"At: {error.filename}" if error.filename else None,
+            ) from error
+        self._wait_until_ready()
+        self._start_watch()
+
+    def _make_cluster(self) -> None:
+        version = self.data / "PG_VERSION"
+        if version.exists():
+            if (found := version.read_text().strip()) != str(VERSION):
+                raise OperationalError(
+                    f'the twin in "{self.data}" was made by PostgreSQL {found}',
+                    hint="Remove the folder: it holds nothing but the settings of roles, and is made anew.",
+                )
+            return
+        new = self._place / "data.new"
+        shutil.rmtree(new, ignore_errors=True)
+        failure = ""
+        for character_type in ("C.UTF-8", "C"):  # the first knows more than ASCII letters, but not everywhere
+            self._make_folder(new, 0o700, servers=True)
+            made = subprocess.run(  # noqa: S603 - our own words
+                [
+                    self._binaries.initdb,
+                    *("--pgdata", new, "--username", ADMIN, "--encoding", "UTF8", "--locale", "C"),
+                    *("--lc-ctype", character_type, "--auth", "reject", "--no-instructions"),
+                ],
+                capture_output=True,
+                cwd="/",
+                env=_environment(),
+                **identity(self._user),
+            )
+            if made.returncode == 0:
+                new.rename(self.data)
+                return
+            failure = made.stderr.decode(errors="replace").strip()
+            shutil.rmtree(new, ignore_errors=True)
+        raise OperationalError("the twin's cluster cannot be made", detail=failure or None)
+
+    def _write_configuration(self) -> None:
+        self._make_socket_folder()
+        folder = self._place / "config"
+        contents = {
+            "postgresql.conf": configuration(self._socket_folder, folder),
+            "pg_hba.conf": host_based_authentication(),
+            "pg_ident.conf": user_map(own_name()),
+        }
+        for name, content in contents.items():
+            (folder / name).write_text(content, encoding="utf-8")
+            (folder / name).chmod(0o644)
+
+    def _spawn(self, lock: int) -> None:
+        log = self._place / "log"
+        if log.exists() and log.stat().st_size > 1_000_000:
+            log.replace(log.with_suffix(".old"))
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own words
+                [
+                    self._binaries.postgres,
+                    *("-D", self.data, "-c", f"config_file={self._place / 'config' / 'postgresql.conf'}"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env=_environment(),
+                pass_fds=(lock,),
+                start_new_session=True,  # Ctrl-C at dpsql's terminal is dpsql's to handle
+                umask=0o077,
+                **identity(self._user),
+            )
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _START_SECONDS
+        while (lines := self._pid_file())[:1] != [str(self._process.pid)] or lines[7:8] != ["ready"]:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise OperationalError(
+                    "the twin's server does not start",
+                    detail="\n".join(_last_lines(self._place / "log")),
+                    hint=f'If the cluster is damaged, remove "{self.data}": it holds only the settings of roles.',
+                )
+            time.sleep(_PAUSE)
+
+    def _start_watch(self) -> None:
+        assert self._process is not None
+        self._watch = subprocess.Popen(  # noqa: S603 - our own words
+            ["/bin/sh", "-c", _WATCH, "sh", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.data,
+            start_new_session=True,
+            **identity(self._user),
+        )
+
+    def _end_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.kill()
+            watch.communicate()
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of dpsql's own: it may hold passwords, and PG* variables would change what is started."""
+    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+
+
+def _locked(lock: int, *, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PAUSE)
+
+
+def _processes_in(folder: Path) -> Iterable[int]:
+    """Processes that work in a folder, as all of a PostgreSQL server do; where there is no /proc, the recorded one."""
+    if not Path("/proc/self").exists():
+        with suppress(OSError, ValueError, IndexError):
+            yield int((folder / "postmaster.pid").read_text().splitlines()[0])
+        return
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                yield int(entry.name)
+
+
+def _last_lines(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]

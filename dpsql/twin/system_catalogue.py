@@ -1,0 +1,153 @@
+"""Changes to PostgreSQL's own catalogue, in the twin's database only: what users are told, and what they may not call.
+
+A built-in function is found by its number, and then its entry in the catalogue is not even read. So it cannot be
+replaced; it is renamed, and another one gets its name. Views that were defined with the old one keep it, unless they
+are defined again. No real right depends on any of this: PostgreSQL checks rights without calling functions by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from psycopg import sql
+
+# Tools ask before they show a table. As users see it, they may read every declared table; that they cannot read the
+# empty one here is dpsql's own affair. REFERENCES, which they do have, is what tells these tables from others.
+_INQUIRIES = ("has_table_privilege", "has_any_column_privilege", "has_column_privilege")
+
+# Lists of sessions: a user sees the own ones. The first is what tells whose a session is.
+_SESSIONS = ("pg_stat_get_activity", "pg_lock_status", "pg_stat_get_progress_info")
+
+# Functions that fill the disk or the memory that all share, or that tell of the sessions of others.
+_FORBIDDEN = (
+    r"lo_.*|loread|lowrite",
+    r"pg_(try_)?advisory_(xact_)?lock(_shared)?",
+    r"pg_notify|pg_export_snapshot|pg_logical_emit_message",
+    r"pg_stat_get_backend_.*",
+)
+
+_RENAME_INQUIRIES = """
+DO $body$
+DECLARE
+    old record;
+    shown text;
+BEGIN
+    FOR old IN
+        SELECT f.oid, f.proname, f.pronargs AS last, 'dpsql_real_' || f.proname AS real,
+               pg_catalog.pg_get_function_identity_arguments(f.oid) AS arguments,
+               (SELECT string_agg('$' || i, ', ' ORDER BY i) FROM generate_series(1, f.pronargs - 1) AS i) AS subject
+        FROM pg_catalog.pg_proc AS f
+        WHERE f.pronamespace = 'pg_catalog'::regnamespace AND f.proname = ANY ({names}) AND f.prolang = 12
+    LOOP
+        EXECUTE format('ALTER FUNCTION pg_catalog.%I(%s) RENAME TO %I', old.proname, old.arguments, old.real);
+        EXECUTE format(
+            'CREATE FUNCTION pg_catalog.%1$I(%2$s) RETURNS boolean STABLE PARALLEL SAFE '
+            'RETURN pg_catalog.%3$I(%4$s, $%5$s) OR $%5$s ~* %6$L AND pg_catalog.%3$I(%4$s, ''REFERENCES'')',
+            old.proname, old.arguments, old.real, old.subject, old.last, '(^|,)\\s*select\\s*(,|$)'
+        );
+    END LOOP;
+END
+$body$
+"""
+
+_RENAME_SESSIONS = """
+DO $body$
+DECLARE
+    old record;
+    dependent record;
+BEGIN
+    FOR old IN
+        SELECT f.oid, f.proname, 'dpsql_real_' || f.proname AS real,
+               pg_catalog.pg_get_function_identity_arguments(f.oid) AS identity,
+               pg_catalog.pg_get_function_arguments(f.oid) AS arguments,
+               CASE f.pronargs WHEN 0 THEN '' ELSE '$1' END AS passed
+        FROM pg_catalog.pg_proc AS f
+        JOIN unnest({names}::text[]) WITH ORDINALITY AS wanted (name, place) ON wanted.name = f.proname
+        WHERE f.pronamespace = 'pg_catalog'::regnamespace AND f.prolang = 12
+        ORDER BY wanted.place
+    LOOP
+        CREATE TEMPORARY TABLE dpsql_dependent ON COMMIT DROP AS
+            SELECT r.ev_class::regclass::text AS name, pg_catalog.pg_get_viewdef(r.ev_class) AS definition
+            FROM pg_catalog.pg_rewrite AS r WHERE r.ev_action::text ~ (' :funcid ' || old.oid || ' ');
+        EXECUTE format('ALTER FUNCTION pg_catalog.%I(%s) RENAME TO %I', old.proname, old.identity, old.real);
+        EXECUTE format(
+            'CREATE FUNCTION pg_catalog.%1$I(%2$s) RETURNS SETOF record LANGUAGE sql VOLATILE SECURITY DEFINER '
+            'SET search_path = pg_catalog, pg_temp AS %3$L',
+            old.proname, old.arguments, format(
+                'SELECT r.* FROM pg_catalog.%I(%s) AS r WHERE r.pid IN ('
+                'SELECT s.pid FROM pg_catalog.dpsql_real_pg_stat_get_activity(NULL) AS s, pg_catalog.pg_authid AS me '
+                'WHERE me.rolname = SESSION_USER AND (me.rolsuper OR s.usesysid = me.oid))',
+                old.real, old.passed
+            )
+        );
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION pg_catalog.%I(%s) FROM PUBLIC', old.real, old.identity);
+        FOR dependent IN SELECT * FROM dpsql_dependent LOOP
+            EXECUTE format('CREATE OR REPLACE VIEW pg_catalog.%s AS %s', dependent.name, dependent.definition);
+        END LOOP;
+        DROP TABLE dpsql_dependent;
+    END LOOP;
+END
+$body$
+"""
+
+# A session whose query the engine works on is idle in the twin, which would ignore the signal. So the relay is told, by
+# a notice that it recognises; it checks that both sessions are of the same user.
+CANCEL_NOTICE = "DP001"
+_TELL_OF_CANCEL = """
+DO $body$
+BEGIN
+    IF to_regprocedure('pg_catalog.dpsql_real_pg_cancel_backend(integer)') IS NULL THEN
+        ALTER FUNCTION pg_catalog.pg_cancel_backend(integer) RENAME TO dpsql_real_pg_cancel_backend;
+        CREATE FUNCTION pg_catalog.pg_cancel_backend(pid integer) RETURNS boolean LANGUAGE plpgsql STRICT
+            SET client_min_messages = notice AS $function$
+        BEGIN
+            IF NOT pg_catalog.dpsql_real_pg_cancel_backend(pid) THEN
+                RETURN false;
+            END IF;
+            RAISE NOTICE USING ERRCODE = {notice}, MESSAGE = pid::text;
+            RETURN true;
+        END
+        $function$;
+    END IF;
+END
+$body$
+"""
+
+# For the twin to know the type: the engine answers queries that use them.
+_INTERVAL_END = """
+CREATE OR REPLACE FUNCTION pg_catalog.{name}(double precision) RETURNS double precision LANGUAGE plpgsql STABLE
+AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '0A000', MESSAGE = {words},
+        HINT = 'Write it around an aggregate of a private table.';
+END
+$body$
+"""
+
+_REVOKE_FUNCTIONS = """
+DO $body$
+DECLARE
+    forbidden regprocedure;
+BEGIN
+    FOR forbidden IN
+        SELECT oid FROM pg_catalog.pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace AND proname ~ {pattern}
+    LOOP
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', forbidden);
+    END LOOP;
+END
+$body$
+"""
+
+
+def system_catalogue_statements() -> Iterator[sql.Composed]:
+    """May be run again: what is renamed already is not found again. Number 12 is the language of built-in functions."""
+    yield sql.SQL("SET LOCAL search_path = pg_catalog").format()
+    yield sql.SQL(_RENAME_INQUIRIES).format(names=sql.Literal(list(_INQUIRIES)))
+    yield sql.SQL(_RENAME_SESSIONS).format(names=sql.Literal(list(_SESSIONS)))
+    for name in ("dp_low", "dp_high"):
+        words = sql.Literal(f"{name} needs a noisy number")
+        yield sql.SQL(_INTERVAL_END).format(name=sql.Identifier(name), words=words)
+    yield sql.SQL(_TELL_OF_CANCEL).format(notice=sql.Literal(CANCEL_NOTICE))
+    yield sql.SQL(_REVOKE_FUNCTIONS).format(pattern=sql.Literal(f"^({'|'.join(_FORBIDDEN)})$"))
+    # Neither functions nor DO: a loop would have no end, and a body is text that dpsql does not read.
+    yield sql.SQL("REVOKE USAGE ON LANGUAGE sql, plpgsql FROM PUBLIC").format()

@@ -1,0 +1,1 @@
+"""The wire server: a relay between PostgreSQL clients and the twin."""

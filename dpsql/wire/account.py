@@ -1,0 +1,64 @@
+"""What the ledger holds of a user, for the views of the twin."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from dpsql.engine import Engine
+from dpsql.privacy.accounting import Accountant, Price
+from dpsql.twin.account import BudgetRow, HistoryRow, refresh
+
+SHOWN = 1_000  # charges of the history
+
+
+def refresh_account(connection: psycopg.Connection[TupleRow], engine: Engine, user: str) -> None:
+    """Let the user's views show what the ledger holds now."""
+    refresh(connection, user, [_budget(engine, user)], _history(engine, user))
+
+
+def _budget(engine: Engine, user: str) -> BudgetRow:
+    accountant = engine.accountant
+    spent, left = engine.ledger.spent(user), engine.ledger.remaining(user)
+    limit = Price(spent.loss + left.loss, spent.delta + left.delta)
+    default = accountant.price_of(accountant.policy.query_epsilon)
+    return BudgetRow(
+        accounting=accountant.policy.accounting,
+        limit_epsilon=_epsilon(limit, accountant),
+        spent_epsilon=_epsilon(spent, accountant),
+        left_epsilon=_epsilon(left, accountant),
+        limit_rho=_rho(limit, accountant),
+        spent_rho=_rho(spent, accountant),
+        left_rho=_rho(left, accountant),
+        limit_delta=float(limit.delta_value),
+        spent_delta=float(spent.delta_value),
+        left_delta=float(left.delta_value),
+        queries_left=left.loss // default,
+    )
+
+
+def _history(engine: Engine, user: str) -> list[HistoryRow]:
+    accountant = engine.accountant
+    return [
+        HistoryRow(
+            datetime.fromisoformat(entry.time),
+            "paid" if entry.user_price.loss or entry.user_price.delta else "replayed",
+            _epsilon(entry.user_price, accountant),
+            _rho(entry.user_price, accountant),
+            float(entry.user_price.delta_value),
+            "00000",
+            None,
+            entry.sql,
+        )
+        for entry in engine.ledger.history(user, SHOWN)
+    ]
+
+
+def _epsilon(price: Price, accountant: Accountant) -> float:
+    return float(accountant.epsilon_of(price.loss))
+
+
+def _rho(price: Price, accountant: Accountant) -> float | None:
+    return float(price.loss_value) if accountant.policy.accounting == "zcdp" else None

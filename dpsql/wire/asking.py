@@ -1,0 +1,152 @@
+"""What is done in a worker thread for one statement: the engine is asked, and its rows become SQL for the twin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from typing import Literal
+
+from dpsql.engine import Answer, Engine
+from dpsql.errors import BadSetting, Cancelled, Error, InternalError, NotSupported
+from dpsql.explain import number_text, price_text
+from dpsql.generate.engine_log import log_engine_error
+from dpsql.generate.query import Cancellation
+from dpsql.privacy.accounting import Price
+from dpsql.release import Output
+from dpsql.session import Session, SessionSettings
+from dpsql.types import Value
+from dpsql.wire import render
+from dpsql.wire.messages import Column
+
+SETTINGS = ("epsilon", "delta", "fresh")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query as the client asked it, with the settings of its session and the shape its answer shall have."""
+
+    text: str
+    parameters: tuple[Value, ...]
+    settings: Mapping[str, str]  # those of SETTINGS that are set
+    columns: tuple[Column, ...]
+    types: tuple[str, ...]  # the names of the columns' types
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    sql: bytes  # a query whose answer are the rows
+    notice: str | None = None
+    outcome: Literal["answered", "replayed", "explained"] = "answered"
+    price: Price = field(default_factory=Price)  # what was paid for it now
+
+
+def answer(engine: Engine, user: str, question: Question, cancellation: Cancellation) -> Reply:
+    """The answer to a query, paid for. Whether it can be delivered is checked before."""
+    session = _session(engine, user, question)
+    outputs = None
+    with suppress(Error):  # raised again below, where it is recorded
+        outputs = session.describe(question.text, question.parameters)
+    if outputs is not None:
+        _check_shape(outputs, question.columns)
+    if cancellation.cancelled:
+        raise Cancelled("canceling statement due to user request")
+    result = session.execute(question.text, question.parameters, cancellation)
+    assert isinstance(result, Answer)
+    sql = render.rendering(question.columns, question.types, result.table.rows)
+    is_replay = bool(result.release.measurements) and result.charged == Price()
+    return Reply(sql, _notice(session, result), "replayed" if is_replay else "answered", result.charged)
+
+
+def explain(engine: Engine, user: str, question: Question, *, as_json: bool) -> Reply:
+    """EXPLAIN: free."""
+    lines = _session(engine, user, question).explain(question.text, question.parameters)
+    rows: list[tuple[Value, ...]] = [(line,) for line in lines]
+    if as_json:
+        rows = [(json.dumps([{"Plan": {"Node Type": "Private answer", "Output": lines}}], ensure_ascii=False),)]
+    return Reply(render.rendering(question.columns, question.types, rows), outcome="explained")
+
+
+def refuse(engine: Engine, user: str, text: str, refusal: Error) -> Reply:
+    """A statement that is refused by its form alone; the owner finds it in the log all the same."""
+    with suppress(Exception):
+        engine.ledger.refuse(user, text, refusal.sqlstate, refusal.message)
+    raise refusal.with_traceback(None)  # it is kept with the statement, and would gather tracebacks
+
+
+def _check_shape(outputs: Sequence[Output], columns: Sequence[Column]) -> None:
+    if len(outputs) == len(columns):
+        for output, column in zip(outputs, columns, strict=True):
+            if not render.is_rendered(output.type, column.type):
+                break
+        else:
+            return
+    raise NotSupported("the answer has another form than PostgreSQL would give it", hint="Add a cast to its columns.")
+
+
+def _session(engine: Engine, user: str, question: Question) -> Session:
+    settings = SessionSettings()
+    for name, text in question.settings.items():
+        if text.lower() not in ("", "default"):
+            settings.set(name, text)
+    return Session(engine, user, settings)
+
+
+def _notice(session: Session, result: Answer) -> str | None:
+    if not result.release.measurements:
+        return None
+    accountant = session.engine.accountant
+    paid = price_text(result.charged, accountant)
+    left = price_text(session.remaining(), accountant)
+    margins = [
+        f'"{output.name}" {text}'
+        for number, output in enumerate(result.release.outputs)
+        if (text := _margin([row[number] for row in result.margins]))
+    ]
+    return f"paid {paid}, left {left}" + (f"; margins (95 %): {', '.join(margins)}" if margins else "")
+
+
+def _margin(margins: Sequence[float | None]) -> str | None:
+    """The margins of a column, from its smallest to its largest."""
+    known = [margin for margin in margins if margin is not None]
+    if not known:
+        return None
+    least, most = (number_text(Fraction(margin)) for margin in (min(known), max(known)))
+    return f"±{least}" if least == most else f"±{least} to ±{most}"
+
+
+def decoded(values: Sequence[bytes | None], types: Sequence[int]) -> tuple[Value, ...]:
+    """Parameters that the twin has read and written as JSON."""
+    found: list[Value] = []
+    for number, (value, oid) in enumerate(zip(values, types, strict=True), 1):
+        try:
+            found.append(None if value is None else _decoded(json.loads(value, parse_float=Decimal), oid))
+        except (ValueError, ArithmeticError):
+            raise BadSetting(f"the value of parameter ${number} is out of range") from None
+    return tuple(found)
+
+
+def _decoded(value: object, oid: int) -> Value:
+    match oid:
+        case render.FLOAT4 | render.FLOAT8:
+            return float(str(value))
+        case render.NUMERIC:
+            return Decimal(str(value))
+        case render.DATE:
+            return date.fromisoformat(str(value))
+        case render.TIMESTAMP | render.TIMESTAMPTZ:
+            return datetime.fromisoformat(str(value))
+        case _:
+            return value if isinstance(value, bool | int | str) else str(value)
+
+
+def defect(error: Exception) -> Error:
+    """A defect of ours, as the client shall see it: nothing of its insides."""
+    return InternalError(
+        f"the query could not be answered (log id {log_engine_error(error)})",
+        hint="The owner finds the cause in the log under this id.",
+    )

@@ -1,0 +1,119 @@
+"""Rows as SQL literals: the twin reads them back and sends them in whatever form the client asked for.
+
+Literals are ASCII, so they are right under any client_encoding; names of columns are bytes as the twin sent them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import assert_never
+
+from dpsql.types import Kind, Type, Value
+from dpsql.wire.messages import Column
+
+# Types by number, where the twin need not be asked; only those without a modifier.
+BOOL, INT8, INT2, INT4, TEXT, JSON, FLOAT4, FLOAT8 = 16, 20, 21, 23, 25, 114, 700, 701
+NAME, UNKNOWN, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC = 19, 705, 1042, 1043, 1082, 1114, 1184, 1700
+TYPE_NAMES = {
+    BOOL: "boolean",
+    INT8: "bigint",
+    INT2: "smallint",
+    INT4: "integer",
+    TEXT: "pg_catalog.text",
+    JSON: "pg_catalog.json",
+    FLOAT4: "real",
+    FLOAT8: "double precision",
+    VARCHAR: "character varying",
+    DATE: "pg_catalog.date",
+    TIMESTAMP: "timestamp without time zone",
+    NUMERIC: "numeric",
+}
+_NUMBERS = frozenset((INT2, INT4, INT8, NUMERIC, FLOAT4, FLOAT8))
+_TEXTS = frozenset((TEXT, VARCHAR, BPCHAR, NAME, UNKNOWN))
+_RENDERED = {
+    Kind.BOOLEAN: frozenset((BOOL,)),
+    Kind.INTEGER: _NUMBERS,
+    Kind.DECIMAL: frozenset((NUMERIC, FLOAT4, FLOAT8)),
+    Kind.DOUBLE: frozenset((NUMERIC, FLOAT4, FLOAT8)),
+    Kind.TEXT: _TEXTS,
+    Kind.DATE: frozenset((DATE,)),
+    Kind.TIMESTAMP: frozenset((TIMESTAMP,)),
+    Kind.INTERVAL: frozenset(),  # intervals are compared, never shown
+}
+
+
+def is_rendered(type_: Type, oid: int) -> bool:
+    """Whether every value of the engine's type can be read as one of the twin's."""
+    return type_.kind is Kind.UNKNOWN or oid in _RENDERED[type_.kind]
+
+
+def stub(columns: Sequence[Column], types: Sequence[str]) -> bytes:
+    """A query of the same shape that has no rows and reads nothing."""
+    items = [
+        b"NULL::%s AS %s" % (type_.encode(), _quoted(column.name)) for column, type_ in zip(columns, types, strict=True)
+    ]
+    return b"SELECT " + b", ".join(items) + b" WHERE false"
+
+
+def rendering(columns: Sequence[Column], types: Sequence[str], rows: Sequence[Sequence[Value]]) -> bytes:
+    """A query whose answer is these rows, in this order."""
+    if not rows:
+        return stub(columns, types)
+    if not columns:
+        return b"SELECT FROM pg_catalog.generate_series(1, %d)" % len(rows)
+    arrays = [
+        b"pg_catalog.unnest(%s::pg_catalog.text[])" % literal(_array([row[number] for row in rows])).encode()
+        for number in range(len(columns))
+    ]
+    items = [
+        b"r.c%d::%s AS %s" % (number, type_.encode(), _quoted(column.name))
+        for number, (column, type_) in enumerate(zip(columns, types, strict=True))
+    ]
+    names = b", ".join(b"c%d" % number for number in range(len(columns)))
+    return b"SELECT %s FROM ROWS FROM (%s) AS r(%s)" % (b", ".join(items), b", ".join(arrays), names)
+
+
+_SPECIAL = re.compile(r"[\\'\x00-\x1f\x7f-\U0010ffff]")
+
+
+def literal(text: str | None) -> str:
+    """A text as an ASCII literal that means the same under every setting."""
+    return "NULL" if text is None else f"E'{_SPECIAL.sub(_escaped, text)}'"
+
+
+def _escaped(character: re.Match[str]) -> str:
+    # A quote is doubled: that a backslash before it escapes it can be forbidden by a setting.
+    return character[0] * 2 if character[0] in "\\'" else f"\\U{ord(character[0]):08X}"
+
+
+def _array(values: Sequence[Value]) -> str:
+    return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+def _element(value: Value) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "t" if value else "f"
+        case int():
+            return str(value)
+        case float():
+            return repr(value)  # inf and nan are read as well
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            return f'"{value.isoformat(sep=" ")}"'
+        case date():
+            return f'"{value.isoformat()}"'
+        case str():
+            return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        case _:
+            assert_never(value)
+
+
+def _quoted(name: bytes) -> bytes:
+    return b'"' + name.replace(b'"', b'""') + b'"'

@@ -1,0 +1,79 @@
+"""Wrong passwords are slowed down, so that guessing takes longer than anyone has. Right ones are not.
+
+A failure is answered late, the later the more there were of that name or from that address. Who does not wait for the
+answer gains nothing: a failure keeps its turn until then, and a name has few turns at a time from one address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+FIRST_DELAY = 0.25  # seconds; doubles with each further failure
+LONGEST_DELAY = 8.0
+FORGET_AFTER = 900.0  # seconds without a failure
+MOST_REMEMBERED = 10_000  # names and addresses; the ones that failed longest ago are forgotten first
+TURNS = 4
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int
+    last: float
+
+
+@dataclass(slots=True)
+class _Queue:
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(TURNS))
+    present: int = 0
+
+
+class Throttle:
+    def __init__(self) -> None:
+        self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+        self._queues: dict[tuple[str, str], _Queue] = {}
+
+    def failed(self, user: str, address: str, now: float) -> float:
+        """Note a failure, and say for how many seconds its answer is held back."""
+        count = max(self._note(("user", user), now), self._note(("address", neighbourhood(address)), now))
+        return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(count - 1, 30))
+
+    def _note(self, key: tuple[str, str], now: float) -> int:
+        failures = self._failures.pop(key, None)
+        if failures is None or now - failures.last > FORGET_AFTER:
+            failures = _Failures(0, now)
+        failures.count += 1
+        failures.last = now
+        self._failures[key] = failures
+        if len(self._failures) > MOST_REMEMBERED:
+            self._failures.popitem(last=False)
+        return failures.count
+
+    @asynccontextmanager
+    async def turn(self, user: str, address: str) -> AsyncIterator[None]:
+        """Wait until a password of this name may be judged. Nobody waits unless others are failing just now."""
+        key = (user, neighbourhood(address))
+        queue = self._queues.setdefault(key, _Queue())
+        queue.present += 1
+        try:
+            async with queue.turns:
+                yield
+        finally:
+            queue.present -= 1
+            if not queue.present:
+                del self._queues[key]
+
+
+def neighbourhood(address: str) -> str:
+    """What one guesser can have many of counts as one: an IPv6 network of 64 bits."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed), 64), strict=False))
+    return str(parsed)

@@ -1,0 +1,114 @@
+"""Statements for the engine: each in a thread of its own, a few at a time, and written down when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+from dpsql.engine import Engine
+from dpsql.errors import Cancelled, EngineFailed, Error, InternalError
+from dpsql.generate.query import Cancellation
+from dpsql.privacy.accounting import Price
+from dpsql.wire.asking import Reply
+from dpsql.wire.logs import note
+
+AT_ONCE = 16  # more would not be quicker, and would share the same memory
+
+_PAUSE = 0.02
+
+
+class Workers:
+    """Belongs to the event loop, in which all of its methods are called."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dpsql-answer")
+        self._jobs: Counter[Engine] = Counter()
+        self._cancellations: set[Cancellation] = set()  # of all jobs
+
+    @property
+    def busy(self) -> int:
+        return self._jobs.total()
+
+    async def run(self, engine: Engine, user: str, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
+        """The reply of a job. Who no longer waits for it does not end it: it is told so by its cancellation."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        submitted: list[Future[Reply]] = []
+
+        def drop() -> None:
+            submitted[0].cancel()
+
+        def ended(future: Future[Reply]) -> None:
+            self._jobs[engine] -= 1
+            self._cancellations.discard(cancellation)
+            _note(engine, user, future, loop.time() - began)
+
+        def tell(future: Future[Reply]) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(ended, future)
+
+        # One that waits for its turn is dropped. Once it runs, what stops it takes this place.
+        cancellation.on_cancel(drop)
+        self._jobs[engine] += 1
+        self._cancellations.add(cancellation)
+        submitted.append(self._pool.submit(job, engine))
+        submitted[0].add_done_callback(tell)
+        try:
+            return await asyncio.wrap_future(submitted[0])
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Cancelled("canceling statement due to user request") from None
+
+    async def finished(self, engine: Engine | None = None, *, within: float = 3_600.0) -> bool:
+        """Wait until no job of an engine, or of any, is under way; False if that takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        while self.busy if engine is None else self._jobs[engine]:
+            if loop.time() > deadline:
+                return False
+            await asyncio.sleep(_PAUSE)
+        return True
+
+    async def stop(self, *, within: float) -> None:
+        """Cancel what is under way, and wait for its end."""
+        for cancellation in list(self._cancellations):
+            cancellation.cancel()
+        await self.finished(within=within)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _note(engine: Engine, user: str, future: Future[Reply], seconds: float) -> None:
+    outcome, price, sqlstate = "cancelled", None, None
+    if not future.cancelled():
+        error = future.exception()
+        if error is None:
+            outcome, price = future.result().outcome, future.result().price
+        else:
+            sqlstate = error.sqlstate if isinstance(error, Error) else InternalError.sqlstate
+            if not isinstance(error, Error) or isinstance(error, EngineFailed | InternalError):
+                outcome = "failed"
+            elif not isinstance(error, Cancelled):
+                outcome = "refused"
+    note(
+        "statement",
+        user=user,
+        outcome=outcome,
+        sqlstate=sqlstate,
+        seconds=round(seconds, 4),
+        **_price_facts(price, engine),
+    )
+
+
+def _price_facts(price: Price | None, engine: Engine) -> dict[str, float]:
+    if price is None or price == Price():
+        return {}
+    accountant = engine.accountant
+    found = {"epsilon": float(accountant.epsilon_of(price.loss))}
+    if accountant.policy.accounting == "zcdp":
+        found["rho"] = float(price.loss_value)
+    return found | ({"delta": float(price.delta_value)} if price.delta else {})

@@ -1,0 +1,29 @@
+"""The server goes away and comes back: queries in between fail with our own error, those after it are answered."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from dpsql.backends.postgres import PostgresBackend
+from dpsql.errors import EngineFailed
+from dpsql.generate.query import EngineQuery
+from grammar_tests.servers import Server
+
+QUERY = EngineQuery("SELECT count(*) FROM public.people", 0, sources=(("public", "people"),))
+
+
+def test_a_restart_of_the_server_is_survived() -> None:
+    with closing(Server(18)) as server:
+        with server.connect() as connection:
+            connection.execute("CREATE TABLE people (id integer PRIMARY KEY); INSERT INTO people VALUES (1), (2)")
+        with closing(PostgresBackend(server.url(), memory="64MB", threads=1)) as backend:
+            backend.schema()
+            assert backend.execute([QUERY], timeout=30)[0].sums[0].tolist() == [2]
+            server.stop()
+            for _ in range(2):
+                with pytest.raises(EngineFailed):
+                    backend.execute([QUERY], timeout=30)
+            server.start()
+            assert backend.execute([QUERY], timeout=30)[0].sums[0].tolist() == [2]

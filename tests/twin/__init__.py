@@ -1,0 +1,1 @@
+"""The twin, as users reach it and as dpsql does."""

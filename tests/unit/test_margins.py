@@ -1,0 +1,200 @@
+"""The margins of expressions: the right ones where they can be told, none elsewhere."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dpsql
+from tests import toy
+
+CELLS = "(SELECT state, COUNT(*) AS c, SUM(age) AS s FROM people GROUP BY state) AS cells"
+COUNTS = "(SELECT state, COUNT(*) AS c FROM people GROUP BY state) AS cells"
+
+
+@pytest.fixture(scope="module")
+def cursor(clinic_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dpsql.Cursor]:
+    directory = tmp_path_factory.mktemp("margins")
+    shutil.copy(clinic_database, directory / toy.DATABASE)
+    with dpsql.connect(toy.write_policy(directory, epsilon="500.0")) as connection:
+        yield connection.cursor()
+
+
+def margin(cursor: dpsql.Cursor, sql: str) -> float | None:
+    """That of the last column, in the first row."""
+    cursor.execute(sql)
+    return cursor.row_margins[0][-1]
+
+
+def count_margin(cursor: dpsql.Cursor, price_shared_by: str = "COUNT(*)") -> float:
+    cursor.execute(f"SELECT {price_shared_by}, COUNT(*) FROM people GROUP BY state")
+    assert cursor.margins is not None and cursor.margins[-1] is not None
+    return cursor.margins[-1]
+
+
+# In margins of one count.
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (f"SELECT 2 * c FROM {COUNTS}", 2),
+        (f"SELECT -c::double precision / 4 + 1 FROM {COUNTS}", 1 / 4),
+        (f"SELECT c - c FROM {COUNTS}", None),
+        (f"SELECT ABS(-c) FROM {COUNTS}", 1),
+        (f"SELECT GREATEST(c, 100000) FROM {COUNTS}", 1),  # what the bound cuts off may be where the truth is
+        (f"SELECT COALESCE(c, 0) FROM {COUNTS}", 1),
+        (f"SELECT NULLIF(c, 0) FROM {COUNTS}", 1),
+        (f"SELECT CASE WHEN state = 'CA' THEN c * 3 ELSE 1 END FROM {COUNTS} WHERE state = 'CA'", 3),
+        (f"SELECT CASE WHEN state = 'CA' THEN c * 3 ELSE 1 END FROM {COUNTS} WHERE state <> 'CA'", None),
+        (f"SELECT CASE WHEN c > 0 THEN c ELSE 5 END FROM {COUNTS}", 1),
+        (f"SELECT CASE WHEN c > 0 THEN 1 ELSE 0 END FROM {COUNTS}", None),  # noise chose between exact numbers
+        (f"SELECT CASE WHEN c < 100000 THEN 100000 ELSE c END FROM {COUNTS}", 1),
+        (f"SELECT c % 7 FROM {COUNTS}", None),
+        (f"SELECT SIGN(c) FROM {COUNTS}", None),
+        # sums over cells
+        (f"SELECT SUM(c) FROM {COUNTS}", math.sqrt(3)),
+        (f"SELECT AVG(c) FROM {COUNTS}", 1 / math.sqrt(3)),
+        (f"SELECT SUM(c) - SUM(2 * c) FROM {COUNTS}", math.sqrt(3)),
+        (f"SELECT SUM(c) FILTER (WHERE state <> 'CA') FROM {COUNTS}", math.sqrt(2)),
+        (f"SELECT SUM(c) - SUM(c) FILTER (WHERE state <> 'CA') FROM {COUNTS}", None),  # they share some errors
+        (f"SELECT SUM(CASE WHEN state = 'CA' THEN c ELSE 0 END) FROM {COUNTS}", 1),
+        (f"SELECT SUM(c) FROM {COUNTS} WHERE c > 0", None),  # noise chose the rows
+        (f"SELECT SUM(c) FROM (SELECT c FROM {COUNTS} ORDER BY c DESC LIMIT 2) AS most", None),
+        (f"SELECT SUM(c) FROM (SELECT c FROM {COUNTS} ORDER BY state LIMIT 2) AS first", math.sqrt(2)),
+        (f"SELECT SUM(c) FILTER (WHERE c > 0) FROM {COUNTS}", None),
+        (f"SELECT SUM(c) FROM {COUNTS} GROUP BY c > 0", None),
+        (f"SELECT MAX(c) FROM {COUNTS}", None),
+        (f"SELECT COUNT(*) FROM {COUNTS}", None),
+        (f"SELECT SUM(c) FROM {COUNTS} CROSS JOIN states", None),  # cells that count several times
+        (f"SELECT SUM(c) FROM (SELECT c FROM {COUNTS} UNION ALL SELECT c FROM {COUNTS}) AS twice", None),
+        # windows
+        (f"SELECT SUM(c) OVER () FROM {COUNTS}", math.sqrt(3)),
+        (f"SELECT SUM(c) OVER () - c FROM {COUNTS}", math.sqrt(2)),
+        (f"SELECT SUM(c) OVER (PARTITION BY state) - c FROM {COUNTS}", None),  # nothing at all
+        (f"SELECT AVG(c) OVER () - c FROM {COUNTS}", math.sqrt(2 / 3)),
+        (f"SELECT SUM(c) OVER (ORDER BY state) FROM {COUNTS} ORDER BY state DESC", math.sqrt(3)),
+        (f"SELECT SUM(c) OVER (ORDER BY state) - c FROM {COUNTS}", None),
+        (f"SELECT SUM(c) OVER (ORDER BY c) FROM {COUNTS}", None),
+        (f"SELECT c - LAG(c) OVER (ORDER BY state) FROM {COUNTS} ORDER BY state DESC", math.sqrt(2)),
+        (f"SELECT c - LEAD(c, 1, 0) OVER (ORDER BY state) FROM {COUNTS} ORDER BY state DESC", 1),
+        (f"SELECT c - FIRST_VALUE(c) OVER (ORDER BY state) FROM {COUNTS}", None),
+        (f"SELECT ROW_NUMBER() OVER (ORDER BY c) FROM {COUNTS}", None),
+        # the same cell twice, or another one: nobody knows
+        (f"SELECT a.c - b.c FROM {COUNTS} JOIN states ON code = state JOIN {COUNTS[:-8]} AS b ON TRUE", None),
+        (f"SELECT c - (SELECT MAX(c) FROM {COUNTS}) FROM {COUNTS}", None),
+        (f"SELECT DISTINCT c + 1 FROM {COUNTS}", None),
+        (f"SELECT c + 1 FROM {COUNTS} UNION SELECT 2", None),
+    ],
+)
+def test_margins_in_those_of_a_count(cursor: dpsql.Cursor, sql: str, expected: float | None) -> None:
+    found = margin(cursor, sql.replace("a.c", "cells.c"))
+    assert found == (None if expected is None else pytest.approx(expected * count_margin(cursor)))
+
+
+def test_an_average_has_the_margins_of_its_sum_and_count(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT SUM(age), COUNT(age), AVG(age), SUM(age)::double precision / COUNT(age) FROM people")
+    ((total, count, mean, again),) = cursor.fetchall()
+    ((of_total, of_count, of_mean, of_again),) = cursor.row_margins
+    assert isinstance(total, int) and isinstance(count, int) and isinstance(mean, float)
+    assert of_total is not None and of_count is not None
+    first_order = math.hypot(of_total, mean * of_count) / count
+    assert of_mean == pytest.approx(first_order, rel=0.01) and of_again == pytest.approx(of_mean)
+    assert mean == again
+
+
+def test_rounding_is_an_error_too(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT AVG(age), ROUND(AVG(age)::numeric, -2), FLOOR(AVG(age)), AVG(age)::integer FROM people")
+    ((mean, hundreds, floor, whole),) = cursor.row_margins
+    assert mean is not None
+    assert [hundreds, floor, whole] == pytest.approx([math.hypot(mean, grain) for grain in (50, 1, 0.5)])
+
+
+def test_released_values_from_subqueries_have_margins(cursor: dpsql.Cursor) -> None:
+    young, old = "(SELECT COUNT(*) FROM people WHERE age < 40)", "(SELECT COUNT(*) FROM people WHERE age > 60)"
+    alone = margin(cursor, f"SELECT {young} + 0, {old} + 0")
+    assert alone is not None
+    assert margin(cursor, f"SELECT {young} - {old}") == pytest.approx(math.sqrt(2) * alone)
+    assert margin(cursor, f"SELECT {young} - {young}") is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT AVG(age) FROM people WHERE age > {age}",
+        "SELECT COUNT(*)::double precision / (COUNT(*) - 600) FROM people WHERE age < {age}",
+        "SELECT STDDEV(age) FROM people WHERE age = {age}",
+    ],
+)
+def test_a_divisor_near_zero_has_no_margin(cursor: dpsql.Cursor, query: str) -> None:
+    # In 1 of 20 cases noise alone makes nobody look like somebody; hardly ever six times.
+    assert None in [margin(cursor, query.format(age=age)) for age in range(200, 206)]
+
+
+def test_a_product_near_zero_is_not_certain(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT COUNT(*), (COUNT(*) - 600) * (COUNT(*) - 600) FROM people")
+    ((count, square),) = cursor.row_margins
+    assert count is not None and square is not None
+    assert square >= count**2
+
+
+def test_all_sets_of_a_rollup_have_margins(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT state, AVG(age) FROM people GROUP BY ROLLUP (state) ORDER BY state")
+    *states, every = [margins[1] for margins in cursor.row_margins]
+    assert len(states) == 3 and every is not None
+    assert all(each is not None and each > 1.5 * every for each in states)
+
+
+def test_margins_change_neither_rows_nor_their_order(cursor: dpsql.Cursor) -> None:
+    mean = "AVG(age) AS mean"
+    sql = "SELECT state, {} FROM people GROUP BY state HAVING COUNT(*) > 10 ORDER BY mean DESC LIMIT 2"
+    rows = cursor.execute(sql.format(mean)).fetchall()
+    (_, first), (_, second) = rows
+    assert isinstance(first, float) and isinstance(second, float) and first > second
+
+
+# --- the ends of the interval ---
+
+
+def test_the_ends_of_the_interval(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT dp_low(AVG(age)), AVG(age), DP_HIGH(AVG(age)), dp_low(COUNT(*)), COUNT(*) FROM people")
+    ((low, mean, high, fewest, count),) = cursor.fetchall()
+    ((of_low, of_mean, of_high, _, of_count),) = cursor.row_margins
+    assert isinstance(mean, float) and of_mean is not None and isinstance(count, int) and of_count is not None
+    assert (low, high, fewest) == (mean - of_mean, mean + of_mean, count - of_count)
+    assert of_low is of_high is None  # an end has no interval of its own
+
+
+def test_ends_choose_and_order_rows(cursor: dpsql.Cursor) -> None:
+    by_state = "SELECT state, AVG(age), dp_low(AVG(age)) FROM people GROUP BY state"
+    every = cursor.execute(by_state).fetchall()
+    assert cursor.execute(f"{by_state} HAVING dp_high(AVG(age)) > 1000").fetchall() == []
+    assert cursor.execute(f"{by_state} HAVING dp_low(AVG(age)) < 1000").fetchall() == every
+    first, second, third = cursor.execute(f"{by_state} ORDER BY dp_low(AVG(age))").fetchall()
+    assert first[2] < second[2] < third[2]  # type: ignore[operator]
+
+
+def test_a_stage_may_use_an_end(cursor: dpsql.Cursor) -> None:
+    older = "SELECT COUNT(*) FROM people WHERE age > (SELECT {}(AVG(age)) FROM people)"
+    cursor.execute("SET dpsql.epsilon = 10")
+    fewer, more = (cursor.execute(older.format(end)).fetchone() for end in ("dp_high", "dp_low"))
+    cursor.execute("RESET dpsql.epsilon")
+    assert fewer is not None and more is not None
+    assert isinstance(fewer[0], int) and isinstance(more[0], int) and fewer[0] <= more[0]
+
+
+# --- EXPLAIN ---
+
+
+def test_explain_gives_the_margin_of_an_average_at_a_thousand_rows(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT SUM(age), COUNT(age), AVG(age) FROM people")
+    assert cursor.margins is not None
+    of_sum, of_count, _ = cursor.margins
+    assert of_sum is not None and of_count is not None
+    widest = math.hypot(of_sum, 110 * of_count) / 1000
+    text = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age), STDDEV(age) * 2 AS wide FROM people GROUP BY state")
+    shown = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age) FROM people")
+    assert f'Averages (95 %): "avg" ±{widest:.4g} or less at n = 1,000 rows' in shown
+    assert 'Margins by row: "wide": made of noisy numbers' in text

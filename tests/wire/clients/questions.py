@@ -1,0 +1,25 @@
+"""What all clients ask, and the answers."""
+
+from __future__ import annotations
+
+COUNT = "SELECT count(*) AS n FROM people"
+PEOPLE = 48
+
+STATES = "SELECT state, count(*) AS n FROM people WHERE age > 40 GROUP BY state ORDER BY state"
+STATE_ROWS = [("CA", 9), ("NY", 9), ("TX", 8)]
+
+OLDER = "SELECT count(*) AS n FROM people WHERE age > {}"  # with a client's own placeholder
+OLDER_THAN_65 = 13
+
+TABLES = {"Gifts", "holidays", "kinds", "people", "states", "surveys", "visits"}
+
+UNKNOWN_COLUMN = "SELECT count(*) FROM people WHERE nothing = 1"
+UNKNOWN_COLUMN_AT = 35
+
+REFUSED = "SELECT age FROM people"  # by dpsql alone
+REFUSED_AT = 8
+
+# The middle part is public, and longer than anyone waits.
+ENDLESS = "SELECT (SELECT count(*) FROM people) AS n, (SELECT count(*) FROM {}) AS endless".format(
+    " CROSS JOIN ".join(f"states s{i}" for i in range(30))
+)

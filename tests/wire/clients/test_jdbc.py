@@ -1,0 +1,62 @@
+"""pgjdbc, the driver under DBeaver, Metabase and Tableau: one Java program takes all steps."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.wire.connection import Address
+
+DRIVER = Path("/usr/share/java/postgresql.jar")  # where Debian's libpostgresql-jdbc-java puts it
+EXPECTED = {
+    "count": "48",
+    "states": "CA|9 NY|9 TX|8",
+    "parameter": "13",
+    "many uses": "[13]",
+    "fetch size": "CA|9 NY|9 TX|8",
+    "transaction": "48 48",
+    "error": "42703 at 35",
+    "several results": "[1, 48, 2]",
+    "simple mode": "CA|9 NY|9 TX|8",
+    "tables": "[Gifts, holidays, kinds, people, states, surveys, visits]",
+    "columns": "[code text, region text, population int8]",
+    "other metadata": "PostgreSQL 16",
+    "statement metadata": "n int8 int4",
+    "batch": "10 13",
+    "copy": "CA,9 NY,9 TX,8 2 13",
+    "query timeout": "57014 13",
+    "cancel": "57014 13",
+    "refusal": "42501 at 8",
+}
+ONLY_DPSQL = "refusal"
+
+
+@pytest.fixture(scope="module")
+def steps(served: Address) -> dict[str, str]:
+    java = shutil.which("java")
+    if java is None or not DRIVER.exists():
+        pytest.skip("JDBC was not run: it needs java and libpostgresql-jdbc-java")
+    url = f"jdbc:postgresql://{served.host}:{served.port}/{served.database}"
+    program = Path(__file__).with_name("Jdbc.java")
+    command = [java, "-XX:TieredStopAtLevel=1", "-cp", str(DRIVER), str(program), url]
+    done = subprocess.run(
+        [*command, served.user, served.password or ""],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(line.split(": ", 1) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("step", [step for step in EXPECTED if step != ONLY_DPSQL])
+def test_step(steps: dict[str, str], step: str) -> None:
+    assert steps[step] == EXPECTED[step]
+
+
+def test_refusals(steps: dict[str, str], dpsql_only: None) -> None:
+    assert steps[ONLY_DPSQL] == EXPECTED[ONLY_DPSQL]
