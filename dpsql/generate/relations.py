@@ -140,7 +140,7 @@ class RelationWriter:
         parts = (part for value in values for part in walk(value))
         owners = [part.owner for part in parts if isinstance(part, Correlated) and part.owner is not None]
         if owners:
-            named = ", ".join(f"{OWNER} AS {self.name(owner)}" for owner in owners)
+            named = ", ".join(dict.fromkeys(f"{OWNER} AS {self.name(owner)}" for owner in owners))
             inner = f"SELECT *, {named} FROM ({inner}) AS u"
         return self._nest(inner)
 
