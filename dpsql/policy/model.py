@@ -183,6 +183,19 @@ class Table:
         return self.owner is not None
 
     @property
+    def hidden(self) -> Mapping[str, Type]:
+        """The columns that say whose a row is and are not declared: they can be compared, and nothing else."""
+        found: dict[str, Type] = {}
+        if self.owner is not None and not self.path:
+            assert self.owner_type is not None
+            found[self.owner] = self.owner_type
+        named = list(self.keys.items()) + [(step.via, step.types) for step in self.path[:1]]
+        for columns, types in named:
+            for name, type_ in zip(columns, types, strict=True):
+                found.setdefault(name, type_)
+        return {name: type_ for name, type_ in found.items() if name not in self.columns}
+
+    @property
     def unit_text(self) -> str:
         """The unit as the owner declared it, for messages: its column, or the way to it."""
         return " → ".join([*(", ".join(step.via) for step in self.path), self.owner or ""])

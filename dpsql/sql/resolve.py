@@ -421,21 +421,13 @@ class Resolver:
         """A declared table. Columns that only say whose a row is can be compared and nothing else."""
         row = next(self._ids)
         links: dict[str, list[Link]] = {}
-        hidden: dict[str, Type] = {}
-        if table.owner is not None and not table.path:
-            assert table.owner_type is not None
-            hidden[table.owner] = table.owner_type
-        named = [(table.name, key, key, types) for key, types in table.keys.items()]
-        if table.path:
-            step = table.path[0]
-            named.append((step.table, step.key, step.via, step.types))
-        for target, key, here, types in named:
-            for part, (name, type_) in enumerate(zip(here, types, strict=True)):
+        named = [(table.name, key, key) for key in table.keys]
+        named += [(step.table, step.key, step.via) for step in table.path[:1]]
+        for target, key, here in named:
+            for part, name in enumerate(here):
                 exact = name not in table.columns or not table.columns[name].is_clamped
                 links.setdefault(name, []).append(Link(target, key, part, row, exact))
-                hidden.setdefault(name, type_)
-        own = {name: type_ for name, type_ in hidden.items() if name not in table.columns}
-        types_of = own | {name: column.type for name, column in table.columns.items()}
+        types_of = {**table.hidden, **{name: column.type for name, column in table.columns.items()}}
         fields = tuple(
             Field(
                 next(self._ids),

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from dpsql.policy.model import Catalog, Column, Table
 from dpsql.twin.names import check_column, check_schema, check_table
-from dpsql.twin.wording import bound_text, column_words, table_words, unit_words, value_text
+from dpsql.twin.wording import bound_text, column_words, reference_words, table_words, unit_words, value_text
 from dpsql.types import Kind, Type
 
 DEFAULT_SCHEMA = "public"  # what clients of PostgreSQL expect
@@ -118,11 +118,12 @@ def _twin_table(table: Table, catalog: Catalog) -> TwinTable:
 
 
 def _twin_columns(table: Table) -> Iterator[TwinColumn]:
-    if table.owner is not None and table.owner not in table.columns:
-        assert table.owner_type is not None
-        yield TwinColumn(table.owner, table.owner_type, True, unit_words(table.owner), None)
+    for name, type_ in table.hidden.items():
+        is_unit = name == table.owner and not table.path
+        yield TwinColumn(name, type_, True, unit_words(name) if is_unit else reference_words(table, name), None)
     for column in table.columns.values():
-        words = column_words(column, is_unit=column.name == table.owner) if table.is_private else None
+        is_unit = column.name == table.owner and not table.path
+        words = column_words(column, is_unit=is_unit) if table.is_private else None
         yield TwinColumn(column.name, column.type, column.nullable, words, column)
 
 
@@ -138,7 +139,7 @@ def _table_statements(table: TwinTable) -> Iterator[sql.Composed]:
         )
         for column in table.columns
     ]
-    if table.table.owner_unique and table.table.owner is not None:
+    if table.table.owner_unique and table.table.owner is not None and not table.table.path:
         lines.append(sql.SQL("PRIMARY KEY ({})").format(sql.Identifier(table.table.owner)))
     yield sql.SQL("CREATE TABLE {} ({})").format(table.identifier, sql.SQL(", ").join(lines))
     yield sql.SQL("COMMENT ON TABLE {} IS {}").format(table.identifier, sql.Literal(table_words(table.table)))
@@ -213,4 +214,4 @@ def _policy_row(table: TwinTable, column: TwinColumn) -> list[str | int | list[s
 def _protection(table: Table, column: str) -> str:
     if not table.is_private:
         return "public"
-    return "unit" if column == table.owner else "private"
+    return "unit" if column == table.owner and not table.path else "private"

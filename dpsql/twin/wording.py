@@ -16,7 +16,7 @@ def table_words(table: Table) -> str:
     if table.owner is None:
         return "Public: answered exactly and for free."
     rows = "one row" if table.max_rows_per_unit == 1 else f"{table.max_rows_per_unit:,} rows"
-    words = f"Private: only aggregates are answered. The unit is {table.owner}; at most {rows} of a unit count."
+    words = f"Private: only aggregates are answered. The unit is {table.unit_text}; at most {rows} of a unit count."
     if table.max_groups_per_unit is not None:
         words += f" A unit counts in at most {table.max_groups_per_unit:,} groups."
     return words
@@ -44,6 +44,13 @@ def column_words(column: Column, *, is_unit: bool) -> str:
 
 def unit_words(name: str) -> str:
     return f"The unit: for COUNT(DISTINCT {name}) and for joining the rows of one unit; never shown."
+
+
+def reference_words(table: Table, name: str) -> str:
+    """Of a column that says whose a row is, and is not declared."""
+    targets = [step.table for step in table.path[:1] if name in step.via]
+    what = f"Names the row of {targets[0]} that it belongs to" if targets else "A key that other tables refer to"
+    return f"{what}: for joining the rows of one unit; never shown."
 
 
 def bound_text(bound: Bound) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from dpsql.engine import Engine
 from dpsql.errors import Error
 from dpsql.generate.query import Cancellation
-from dpsql.policy.model import Policy, Table
+from dpsql.policy.model import Policy
 from dpsql.twin import Twin
 from dpsql.wire import messages
 from dpsql.wire.account import refresh_account
@@ -380,5 +380,5 @@ def _reason(error: Error | OSError) -> str:
 
 
 def _last_names(engine: Engine) -> frozenset[str]:
-    tables: dict[str, Table] = dict(engine.catalog.tables)
-    return frozenset(name.rpartition(".")[2] for name in tables)
+    names = [*engine.catalog.tables, *engine.catalog.views]
+    return frozenset(name.rpartition(".")[2] for name in names)

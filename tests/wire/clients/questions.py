@@ -11,7 +11,7 @@ STATE_ROWS = [("CA", 9), ("NY", 9), ("TX", 8)]
 OLDER = "SELECT count(*) AS n FROM people WHERE age > {}"  # with a client's own placeholder
 OLDER_THAN_65 = 13
 
-TABLES = {"Gifts", "holidays", "kinds", "people", "states", "surveys", "visits"}
+TABLES = {"Gifts", "holidays", "items", "kinds", "people", "remarks", "states", "surveys", "tariffs", "visits"}
 
 UNKNOWN_COLUMN = "SELECT count(*) FROM people WHERE nothing = 1"
 UNKNOWN_COLUMN_AT = 35

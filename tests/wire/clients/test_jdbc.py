@@ -21,7 +21,7 @@ EXPECTED = {
     "error": "42703 at 35",
     "several results": "[1, 48, 2]",
     "simple mode": "CA|9 NY|9 TX|8",
-    "tables": "[Gifts, holidays, kinds, people, states, surveys, visits]",
+    "tables": "[Gifts, holidays, items, kinds, people, remarks, states, surveys, tariffs, visits]",
     "columns": "[code text, region text, population int8]",
     "other metadata": "PostgreSQL 16",
     "statement metadata": "n int8 int4",
