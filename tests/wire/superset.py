@@ -2,7 +2,7 @@
 
 Too heavy for every run of the tests; to be run by hand, in an environment of Superset's own:
 
-    python -m venv superset && superset/bin/pip install apache-superset 'flask-caching<2.4' psycopg2-binary
+    python -m venv superset && superset/bin/pip install apache-superset 'flask-caching<2.4' cachetools psycopg2-binary
     dpsql demo --serve
     superset/bin/python tests/wire/superset.py postgresql://analyst:demo@127.0.0.1:5437/dpsql
 
@@ -36,16 +36,15 @@ def main(url: str) -> None:
 
         app = create_app()
         with app.app_context():
-            password = _prepare(app)
-            _try(app.test_client(), password, url)
+            password = _prepare()
+        _try(app.test_client(), password, url)  # outside: each request has a context, and a user, of its own
 
 
-def _prepare(app: Any) -> str:
+def _prepare() -> str:
     """Superset's own tables, and somebody who may do everything."""
+    import superset
     from flask_migrate import upgrade
     from superset.extensions import appbuilder
-
-    import superset
 
     upgrade(directory=str(Path(superset.__file__).parent / "migrations"))
     appbuilder.add_permissions(update_perms=True)
