@@ -33,6 +33,7 @@ from dpsql.release import Measurement, Output, Release, Settings, Stage, compile
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.tables import NoisyTable, ResultTable
+from dpsql.turns import Turns
 from dpsql.types import Value
 
 MAX_PUBLIC_ROWS = 1_000_000
@@ -77,6 +78,7 @@ class Engine:
         self._releases: OrderedDict[tuple[object, ...], Release] = OrderedDict()
         self._loaded: set[str] = set()
         self._lock = threading.Lock()
+        self._turns = Turns()
 
     def compile(self, sql: str, parameters: Sequence[Value], settings: Settings) -> Release:
         """The release of a query: pure, and remembered, so that a repeated text costs no parsing."""
@@ -112,13 +114,17 @@ class Engine:
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned."""
         bill = self._bill(release, fresh)
-        if len(bill.known) < len(release.measurements):
-            self._backend.ready()
-        charged = self._charge(user, bill, sql)
-        known = dict(bill.known)
-        for index, measurement in enumerate(release.measurements):
-            if index not in known:
-                known[index] = self._measure(release, measurement, bill, index, known, cancellation)
+        missing = [] if fresh else bill.missing
+        with self._turns.of(missing, cancellation):
+            if missing:  # somebody may have bought it in the meantime
+                bill = self._bill(release, fresh)
+            if bill.missing:
+                self._backend.ready()
+            charged = self._charge(user, bill, sql)
+            known = dict(bill.known)
+            for index, measurement in enumerate(release.measurements):
+                if index not in known:
+                    known[index] = self._measure(release, measurement, bill, index, known, cancellation)
         wide = self._finish(release, release.sql, known, cancellation)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
@@ -263,6 +269,11 @@ class _Bill:
         self.keys: dict[int, bytes] = {}
         self.instances: dict[int, str] = {}
         self.known: dict[int, _Known] = {}
+
+    @property
+    def missing(self) -> list[bytes]:
+        """The keys of what is not stored."""
+        return [key for index, key in self.keys.items() if index not in self.known]
 
 
 def _with_parameters(query: EngineQuery, parameters: Mapping[str, object]) -> EngineQuery:

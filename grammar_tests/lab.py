@@ -16,7 +16,7 @@ from dpsql.engine import Answer, Engine
 from dpsql.errors import Error
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.query import Cancellation, EngineQuery
-from dpsql.ledger import Entry, Purchase
+from dpsql.ledger import Entry, Purchase, Refusal
 from dpsql.policy.loader import load
 from dpsql.policy.model import DatabaseSchema
 from dpsql.privacy.accounting import Accountant, Price
@@ -81,6 +81,10 @@ class Purse:
         del key, answer
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
+        del user, limit
+        return []
+
+    def refusals(self, user: str, limit: int = 100) -> list[Refusal]:
         del user, limit
         return []
 

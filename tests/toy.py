@@ -104,5 +104,8 @@ def wait_for_release(policy: Path) -> None:
 
 def _stored_answers(ledger: Path) -> int:
     with closing(sqlite3.connect(ledger)) as connection:
-        (count,) = connection.execute("SELECT COUNT(*) FROM answers").fetchone()
+        try:
+            (count,) = connection.execute("SELECT COUNT(*) FROM answers").fetchone()
+        except sqlite3.OperationalError:  # the file is there before its tables are
+            return 0
     return int(count)

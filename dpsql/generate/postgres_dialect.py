@@ -107,15 +107,16 @@ def _product(left: str, right: str) -> str:
     """Claim: defined for all doubles.
 
     Because: a finite right factor only stays where |left| <= LARGEST / max(|right|, 1), so that nothing overflows, and
-    where |left| >= SMALLEST / min(|right|, 1), so that the product is not below SMALLEST. Neither limit overflows or
-    underflows itself: the divisors lie between SMALLEST and LARGEST, on the right side of 1. A product with infinity
-    raises nothing.
+    where |right| >= 1 or |left| >= SMALLEST / |right|, so that nothing underflows. Neither limit does so itself, in
+    whatever order they are computed: the divisors lie between SMALLEST and LARGEST, on the right side of 1. A product
+    with infinity raises nothing.
     """
     return (
         f"({left} * CASE WHEN {right} IS NULL THEN NULL"
         f" WHEN abs({left}) > {_HUGE} / LEAST(GREATEST(abs({right}), 1), {_HUGE})"
         f" THEN CASE WHEN {right} < 0 THEN {_INFINITY_BELOW} ELSE {_INFINITY} END"
-        f" WHEN abs({left}) < {_TINY} / LEAST(GREATEST(abs({right}), {_TINY}), 1) THEN 0 ELSE {right} END)"
+        f" WHEN abs({right}) < 1 AND abs({left}) < {_TINY} / LEAST(GREATEST(abs({right}), {_TINY}), 1) THEN 0"
+        f" ELSE {right} END)"
     )
 
 
@@ -124,7 +125,8 @@ def _quotient(left: str, right: str) -> str:
     return (
         f"(CASE WHEN abs({left}) > {_HUGE} * LEAST(abs({right}), 1)"
         f" THEN CASE WHEN {left} < 0 THEN {_INFINITY_BELOW} ELSE {_INFINITY} END"
-        f" WHEN abs({left}) < {_TINY} * GREATEST(abs({right}), 1) THEN 0 ELSE {left} END / NULLIF({right}, 0))"
+        f" WHEN abs({right}) > 1 AND abs({left}) < {_TINY} * GREATEST(abs({right}), 1) THEN 0 ELSE {left} END"
+        f" / NULLIF({right}, 0))"
     )
 
 

@@ -82,6 +82,10 @@ class Ledger(Protocol):
         """The last charges, newest first."""
         ...
 
+    def refusals(self, user: str, limit: int = 100) -> list[Refusal]:
+        """The last refusals of a user, newest first."""
+        ...
+
     def verify(self) -> list[str]:
         """Recompute everything from the append-only rows; each string is a contradiction, none means sound."""
         ...

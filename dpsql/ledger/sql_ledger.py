@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from dpsql.errors import OperationalError
-from dpsql.ledger import Entry, Purchase, accounts, clock
+from dpsql.ledger import Entry, Purchase, Refusal, accounts, clock
 from dpsql.ledger.accounts import UNLIMITED, Receipt, storable
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import require_identity, standing
@@ -158,6 +158,16 @@ class SqlLedger(ABC):
             ).fetchall()
         )
         return [Entry(at, who, sql, Price(dl, dd), Price(ul, ud)) for at, who, sql, dl, dd, ul, ud in rows]
+
+    def refusals(self, user: str, limit: int = 100) -> list[Refusal]:
+        """The last refusals of a user, newest first."""
+        rows = self._read(
+            lambda db: db.execute(
+                'SELECT at, "user", sql, sqlstate, message FROM refusals WHERE "user" = ? ORDER BY number DESC LIMIT ?',
+                (user, min(max(limit, 0), MAX_GRAINS)),
+            ).fetchall()
+        )
+        return [Refusal(*row) for row in rows]
 
     def verify(self) -> list[str]:
         """Recompute everything from the append-only rows; each string is a contradiction, none means sound."""

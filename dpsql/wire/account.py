@@ -11,7 +11,7 @@ from dpsql.engine import Engine
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.twin.account import BudgetRow, HistoryRow, refresh
 
-SHOWN = 1_000  # charges of the history
+SHOWN = 1_000  # charges and refusals of the history
 
 
 def refresh_account(connection: psycopg.Connection[TupleRow], engine: Engine, user: str) -> None:
@@ -41,7 +41,7 @@ def _budget(engine: Engine, user: str) -> BudgetRow:
 
 def _history(engine: Engine, user: str) -> list[HistoryRow]:
     accountant = engine.accountant
-    return [
+    charges = [
         HistoryRow(
             datetime.fromisoformat(entry.time),
             "paid" if entry.user_price.loss or entry.user_price.delta else "replayed",
@@ -54,6 +54,20 @@ def _history(engine: Engine, user: str) -> list[HistoryRow]:
         )
         for entry in engine.ledger.history(user, SHOWN)
     ]
+    refusals = [
+        HistoryRow(
+            datetime.fromisoformat(refusal.time),
+            "refused",
+            None,
+            None,
+            None,
+            refusal.sqlstate,
+            refusal.message,
+            refusal.sql,
+        )
+        for refusal in engine.ledger.refusals(user, SHOWN)
+    ]
+    return sorted([*charges, *refusals], key=lambda row: row.time, reverse=True)[:SHOWN]
 
 
 def _epsilon(price: Price, accountant: Accountant) -> float:

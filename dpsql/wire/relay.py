@@ -213,6 +213,8 @@ class Relay:
         portal = _Portal(statement, bind, described)
         owed = Owed(b"B", portal=bind.portal, on_ok=lambda: self._bound(bind.portal, portal))
         if statement.kind not in (Kind.QUERY, Kind.REFUSED) or described.columns is None:
+            if statement.names(*_ACCOUNT):  # now, not at Execute: the twin reads the rows that are there at Bind
+                await self._host.refresh_account(self._user)
             self._link.send(message, owed)
             return
         # The client's role may not read the tables, so the portal is bound to a query of the same shape.
@@ -292,8 +294,6 @@ class Relay:
         owed = Owed(b"E")
         if portal is not None and not portal.answered:
             owed.on_complete = [self._effect(portal.statement)]
-            if portal.statement.names(*_ACCOUNT):
-                await self._host.refresh_account(self._user)
             try:
                 owed.shown = await self._fill_named(portal.statement)
             except Error as error:

@@ -28,9 +28,15 @@ def shared_folder() -> Path | None:
 _started: dict[int, Server] = {}
 
 
+def pytest_sessionfinish() -> None:
+    """Workers end without the farewells of Python, so servers are closed here; the last worker deletes them."""
+    while _started:
+        _started.popitem()[1].close()
+
+
 @pytest.fixture(scope="session", params=VERSIONS, ids=lambda version: f"postgres{version}")
 def server(request: pytest.FixtureRequest) -> Server:
-    """Not closed, for another worker may still use it: it goes when the last of them exits."""
+    """Kept until the session ends, for tests of both versions may take turns."""
     version: int = request.param
     if version not in _started:
         _started[version] = Server(version, shared_folder())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -411,3 +413,61 @@ def test_a_process_that_dies_in_the_engine_keeps_the_charge(policy_path: Path, m
     assert found.spent() == found.spent("alice") == found.price(COUNT)
     assert found.ask(COUNT).charged == found.price(COUNT)
     found.engine.close()
+
+
+def test_the_same_question_at_the_same_moment_is_paid_once(asked: Clinic) -> None:
+    askers = 8
+    start = threading.Barrier(askers)
+
+    def ask() -> Answer:
+        start.wait()
+        return asked.ask(BY_STATE)
+
+    with ThreadPoolExecutor(askers) as pool:
+        answers = [future.result() for future in [pool.submit(ask) for _ in range(askers)]]
+    assert all(answer.table.rows == answers[0].table.rows for answer in answers)
+    assert asked.spent() == asked.spent("alice") == asked.price(BY_STATE)
+    assert asked.events.count("execute") == 1
+
+
+def test_who_waits_for_an_answer_that_fails_buys_it(asked: Clinic) -> None:
+    fails = iter([True, False])
+
+    def fail() -> None:
+        if next(fails):
+            waiting.wait()
+            raise EngineFailed("x")
+
+    waiting = threading.Event()
+    asked.backend.fail = fail
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(asked.ask, BY_STATE)
+        while "charge" not in asked.events:
+            pass
+        second = pool.submit(asked.ask, BY_STATE)
+        waiting.set()
+        with pytest.raises(EngineFailed):
+            first.result()
+        assert second.result().table.rows
+    assert asked.spent() == asked.price(BY_STATE) + asked.price(BY_STATE)
+
+
+def test_who_waits_can_be_cancelled(asked: Clinic) -> None:
+    waiting = threading.Event()
+
+    def wait() -> None:
+        waiting.wait()
+
+    asked.backend.fail = wait
+    cancellation = Cancellation()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(asked.ask, BY_STATE)
+        while "charge" not in asked.events:
+            pass
+        second = pool.submit(asked.ask, BY_STATE, cancellation=cancellation)
+        cancellation.cancel()
+        with pytest.raises(Cancelled):
+            second.result()
+        waiting.set()
+        assert first.result().table.rows
+    assert asked.spent() == asked.price(BY_STATE)

@@ -342,3 +342,13 @@ def test_the_log_of_a_terminal_is_words() -> None:
     told = json.loads(JsonLines().format(failed))
     assert told["message"] == "it failed" and told["error"] == "ValueError" and "test_server.py" in told["at"]
     assert "data" not in Words().format(failed)
+
+
+def test_years_of_dates_are_midnights_in_the_sessions_time_zone(serving: Serving) -> None:
+    """As tools with time charts ask, Superset for one."""
+    with serving.connect(options="-c TimeZone=Europe/Berlin") as connection:
+        shown = connection.execute(
+            "SELECT DATE_TRUNC('year', joined), COUNT(*) FROM people GROUP BY DATE_TRUNC('year', joined) ORDER BY 1"
+        ).fetchall()
+    assert len(shown) == 6
+    assert shown[0][0].isoformat() == "2019-01-01T00:00:00+01:00"
