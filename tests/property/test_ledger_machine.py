@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dpsql.errors import BudgetExhausted, UnknownUser
 from dpsql.ledger import Purchase
+from dpsql.ledger.accounts import storable
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.policy.model import Place
 from dpsql.privacy.accounting import Price
@@ -96,7 +97,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ):
             assert pay() == own
             if own != Price() or paid != self.paid:
-                self.rows.insert(0, (user, sql, dataset, own))
+                self.rows.insert(0, (user, storable(sql), dataset, own))
             self.spent[DATASET] += dataset
             self.spent[user] += own
             self.paid = paid

@@ -521,10 +521,11 @@ def test_an_interrupt_stops_a_query(clinic: Path, cursor: Cursor) -> None:
     assert main is not None and main == threading.get_ident()
 
     def interrupt() -> Cancellation | None:
-        toy.wait_for_release(clinic)
-        running = cursor._running
-        signal.pthread_kill(main, signal.SIGINT)
-        return running
+        try:
+            toy.wait_for_release(clinic)
+            return cursor._running
+        finally:
+            signal.pthread_kill(main, signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
         interrupted = pool.submit(interrupt)
