@@ -42,11 +42,21 @@ def work(place: str, worker: int, total: int, threads: int) -> None:
     sqlite.CHECKPOINT_BYTES = 50_000  # often enough to be killed and raced in one, too
     print("ready", flush=True)
     sys.stdin.readline()
-    ledger = open_ledger(PostgresAddress(place) if "://" in place else Path(place), Price(total, total))
+    ledger = _opened(PostgresAddress(place) if "://" in place else Path(place), Price(total, total))
     with ThreadPoolExecutor(threads) as pool:
         for ended in [pool.submit(spend, ledger, worker, thread) for thread in range(threads)]:
             ended.result()
     ledger.close()
+
+
+def _opened(place: Place, total: Price) -> SqlLedger:
+    """Connections may be cut while it is opened, too."""
+    for _ in range(200):
+        try:
+            return open_ledger(place, total)
+        except OperationalError:
+            time.sleep(0.05)
+    return open_ledger(place, total)
 
 
 def spend(ledger: SqlLedger, worker: int, thread: int) -> None:

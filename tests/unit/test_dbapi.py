@@ -516,9 +516,12 @@ def test_a_statement_cancelled_in_the_queue_never_starts(clinic: Path, connectio
     assert spent(connection) == paid
 
 
-def test_an_interrupt_stops_a_query(clinic: Path, cursor: Cursor) -> None:
+def test_an_interrupt_stops_a_query(clinic: Path, cursor: Cursor, request: pytest.FixtureRequest) -> None:
     main = threading.main_thread().ident
     assert main is not None and main == threading.get_ident()
+    # Tests that a shell runs in the background are told to ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
     def interrupt() -> Cancellation | None:
         try:
