@@ -9,6 +9,7 @@ from contextlib import closing
 import duckdb
 
 from dpsql.errors import Error, InternalError, OutOfRange, TooManyRows
+from dpsql.generate.dialect import quoted
 from dpsql.generate.duckdb_lockdown import lock_down
 from dpsql.generate.engine_log import engine_failed
 from dpsql.generate.query import Cancellation
@@ -83,14 +84,14 @@ class Postprocessor:
         self._connection.close()
 
     def _create(self, name: str, columns: Sequence[tuple[str, Type]], data: Sequence[Sequence[Value]]) -> None:
-        definitions = [f"{_quoted(column)} {_column_type(type_)}" for column, type_ in columns]
+        definitions = [f"{quoted(column)} {_column_type(type_)}" for column, type_ in columns]
         lists = [f"unnest(CAST($c{i} AS {_column_type(type_)}[]))" for i, (_, type_) in enumerate(columns)]
         with closing(self._connection.cursor()) as cursor:
             # Closing the cursor undoes what was not committed, so nobody sees a table without its rows.
             cursor.begin()
-            cursor.execute(f"CREATE TABLE {_quoted(name)} ({', '.join(definitions)})")
+            cursor.execute(f"CREATE TABLE {quoted(name)} ({', '.join(definitions)})")
             cursor.execute(
-                f"INSERT INTO {_quoted(name)} SELECT {', '.join(lists)}",
+                f"INSERT INTO {quoted(name)} SELECT {', '.join(lists)}",
                 {f"c{i}": list(values) for i, values in enumerate(data)},
             )
             cursor.commit()
@@ -136,7 +137,3 @@ def _column_type(type_: Type) -> str:
     if type_.kind is Kind.DECIMAL:
         return f"DECIMAL({type_.precision},{type_.scale})"
     return _COLUMN_TYPES[type_.kind]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 
 from dpsql.errors import Error, InternalError, PolicyError
+from dpsql.generate.dialect import qualified, quoted
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.duckdb_lockdown import lock_down
 from dpsql.generate.engine_log import engine_failed, log_engine_error
@@ -116,8 +117,8 @@ class DuckDBBackend:
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
         """The named columns of a public table, column by column, of at most `limit` + 1 rows."""
         declared = self.schema().tables[source[0], source[1]].columns
-        casts = [f"CAST({_quoted(name)} AS {_cast_type(declared[name])})" for name in columns]
-        sql = f"SELECT {', '.join(casts)} FROM {_quoted(source[0])}.{_quoted(source[1])} LIMIT {limit + 1}"
+        casts = [f"CAST({quoted(name)} AS {_cast_type(declared[name])})" for name in columns]
+        sql = f"SELECT {', '.join(casts)} FROM {qualified(source)} LIMIT {limit + 1}"
         failure: Error
         try:
             with closing(self._connection.cursor()) as cursor:
@@ -135,10 +136,9 @@ class DuckDBBackend:
         Because: the file is open for reading, and DuckDB lets nobody write to a file that another process reads.
         Needs: nothing more. A database opened anew is asked anew.
         """
-        names = ", ".join(map(_quoted, columns))
-        known = " AND ".join(f"{_quoted(name)} IS NOT NULL" for name in columns)
-        table = ".".join(map(_quoted, source))
-        sql = f"SELECT 1 FROM {table} WHERE {known} GROUP BY {names} HAVING COUNT(*) > 1 LIMIT 1"
+        names = ", ".join(map(quoted, columns))
+        known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in columns)
+        sql = f"SELECT 1 FROM {qualified(source)} WHERE {known} GROUP BY {names} HAVING COUNT(*) > 1 LIMIT 1"
         failure: Error
         try:
             with closing(self._connection.cursor()) as cursor:
@@ -335,7 +335,3 @@ def _cast_type(column: ColumnSchema) -> str:
     if column.type.kind is Kind.DECIMAL:
         return f"DECIMAL({column.type.precision},{column.type.scale})"
     return _CAST[column.type.kind]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import duckdb
 
 from dpsql.errors import Error
+from dpsql.generate.dialect import qualified, quoted
 from dpsql.generate.duckdb_lockdown import lock_down
 from dpsql.generate.engine_log import engine_failed
-from dpsql.policy.draft import Suggestions, wants_bounds
+from dpsql.policy.draft import Suggestions, collect
 from dpsql.policy.model import Bound
 from dpsql.policy.propose import Proposal, Reference, SchemaDetails, Source
-from dpsql.policy.rounding import round_outward, round_up
+from dpsql.policy.rounding import round_outward
 from dpsql.types import Kind
 
 _MOST_UNITS = 0.99  # the rows of so many units shall count in full
@@ -60,33 +62,19 @@ def suggest_bounds(path: Path, proposals: Sequence[Proposal]) -> Suggestions:
     These come from private rows, without noise: the owner asked for it and is told what it reveals. Exact extremes
     do not leave this function.
     """
-    bounds: dict[tuple[Source, str], tuple[Bound, Bound]] = {}
-    rows: dict[Source, int] = {}
     with _reading(path) as connection:
-        for proposal in proposals:
-            if proposal.unit is None:
-                continue
-            source = proposal.table.source
-            for name in wants_bounds(proposal):
-                found = _extremes(connection, proposal, name)
-                if found is not None:
-                    bounds[source, name] = found
-            if not proposal.one_row_per_unit:
-                most = _rows_of_most_units(connection, source, proposal.unit)
-                if most is not None:
-                    rows[source] = round_up(most)
-    return Suggestions(bounds, rows)
+        return collect(proposals, partial(_extremes, connection), partial(_rows_of_most_units, connection))
 
 
 def _extremes(connection: duckdb.DuckDBPyConnection, proposal: Proposal, column: str) -> tuple[Bound, Bound] | None:
     type_ = proposal.table.columns[column].type
     assert type_ is not None
-    name = _quoted(column)
+    name = quoted(column)
     # NaN and infinity are no extremes; whole numbers and decimals have neither.
     finite = f" WHERE isfinite({name})" if type_.kind in (Kind.DOUBLE, Kind.DATE, Kind.TIMESTAMP) else ""
     # A day says enough, and Python knows no moment of a zone without a further package.
     value = f"CAST({name} AS DATE)" if type_.is_temporal else name
-    sql = f"SELECT MIN({value}), MAX({value}) FROM {_table(proposal.table.source)}{finite}"
+    sql = f"SELECT MIN({value}), MAX({value}) FROM {qualified(proposal.table.source)}{finite}"
     low, high = connection.execute(sql).fetchone() or (None, None)
     if low is None or high is None:
         return None
@@ -96,10 +84,10 @@ def _extremes(connection: duckdb.DuckDBPyConnection, proposal: Proposal, column:
 
 
 def _rows_of_most_units(connection: duckdb.DuckDBPyConnection, source: Source, unit: str) -> int | None:
-    name = _quoted(unit)
+    name = quoted(unit)
     row = connection.execute(
         f"SELECT quantile_disc(n, {_MOST_UNITS}) FROM"
-        f" (SELECT COUNT(*) AS n FROM {_table(source)} WHERE {name} IS NOT NULL GROUP BY {name})"
+        f" (SELECT COUNT(*) AS n FROM {qualified(source)} WHERE {name} IS NOT NULL GROUP BY {name})"
     ).fetchone()
     return None if row is None or row[0] is None else int(row[0])
 
@@ -116,11 +104,3 @@ def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     except duckdb.Error as error:
         failure = engine_failed(error)
     raise failure
-
-
-def _table(source: Source) -> str:
-    return ".".join(map(_quoted, source))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

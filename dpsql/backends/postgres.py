@@ -15,7 +15,7 @@ import psycopg
 from dpsql.backends.postgres_catalogue import Identity, current_identities, read_tables, read_warnings
 from dpsql.backends.postgres_connections import Connection, Connections, Interrupt, opened
 from dpsql.errors import Error, InternalError, PolicyError, SchemaChanged
-from dpsql.generate.dialect import quoted
+from dpsql.generate.dialect import qualified, quoted
 from dpsql.generate.engine_log import engine_failed
 from dpsql.generate.postgres_dialect import POSTGRES
 from dpsql.generate.query import Cancellation, EngineQuery
@@ -101,12 +101,12 @@ class PostgresBackend:
         """The named columns of a public table, column by column, of at most `limit` + 1 rows."""
         failure: Error
         try:
-            with self._connections.transaction([_table(source)], seconds=_PUBLIC_SECONDS) as connection:
+            with self._connections.transaction([qualified(source)], seconds=_PUBLIC_SECONDS) as connection:
                 tables, _ = read_tables(connection, [source])
                 declared = tables[source[0], source[1]].columns
                 types = [_known(declared[name].type) for name in columns]
                 shown = [_public_value(quoted(name), type_) for name, type_ in zip(columns, types, strict=True)]
-                sql = f"SELECT {', '.join(shown)} FROM {_table(source)} LIMIT {limit + 1}"
+                sql = f"SELECT {', '.join(shown)} FROM {qualified(source)} LIMIT {limit + 1}"
                 rows = connection.execute(sql).fetchall()
         except psycopg.Error as error:
             failure = engine_failed(error)
@@ -134,7 +134,7 @@ class PostgresBackend:
         sources = sorted({source for query in queries for source in query.sources})
         try:
             with self._connections.transaction(
-                [_table(source) for source in sources], watch=watch, seconds=timeout, interrupt=interrupt
+                [qualified(source) for source in sources], watch=watch, seconds=timeout, interrupt=interrupt
             ) as connection:
                 self._check_unchanged(connection, sources)
                 tables = []
@@ -255,10 +255,7 @@ def _public(value: Any, type_: Type, name: str) -> Value:
 # --- small things ---
 
 
-def _table(source: Sequence[str]) -> str:
-    return ".".join(map(quoted, source))
-
-
 def _kilobytes(memory: str) -> int:
-    number, unit = re.fullmatch(r"([0-9.]+) ?([KMGT])i?B", memory).groups()  # type: ignore[union-attr]
-    return max(256, int(float(number) * 1024 ** "KMGT".index(unit)))
+    found = re.fullmatch(r"([0-9.]+) ?([KMGT])i?B", memory)
+    assert found is not None  # the policy would not have loaded
+    return max(256, int(float(found[1]) * 1024 ** "KMGT".index(found[2])))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -14,13 +15,13 @@ import psycopg
 
 from dpsql.backends.postgres_connections import Connection, opened
 from dpsql.errors import Error
-from dpsql.generate.dialect import quoted
+from dpsql.generate.dialect import qualified, quoted
 from dpsql.generate.engine_log import engine_failed
-from dpsql.policy.draft import Suggestions, wants_bounds
+from dpsql.policy.draft import Suggestions, collect
 from dpsql.policy.model import Bound
 from dpsql.policy.propose import Proposal, Reference, SchemaDetails, Source
-from dpsql.policy.rounding import round_outward, round_up
-from dpsql.types import Kind, Type
+from dpsql.policy.rounding import round_outward
+from dpsql.types import Kind
 
 _MOST_UNITS = 0.99  # the rows of so many units shall count in full
 _SECONDS = 3600.0
@@ -162,27 +163,13 @@ def suggest_bounds(url: str, proposals: Sequence[Proposal]) -> Suggestions:
     These come from private rows, without noise: the owner asked for it and is told what it reveals. Exact extremes
     do not leave this function.
     """
-    bounds: dict[tuple[Source, str], tuple[Bound, Bound]] = {}
-    rows: dict[Source, int] = {}
     with _reading(url) as connection:
-        for proposal in proposals:
-            if proposal.unit is None:
-                continue
-            source = proposal.table.source
-            for name in wants_bounds(proposal):
-                type_ = proposal.table.columns[name].type
-                assert type_ is not None
-                found = _extremes(connection, source, name, type_)
-                if found is not None:
-                    bounds[source, name] = found
-            if not proposal.one_row_per_unit:
-                most = _rows_of_most_units(connection, source, proposal.unit)
-                if most is not None:
-                    rows[source] = round_up(most)
-    return Suggestions(bounds, rows)
+        return collect(proposals, partial(_extremes, connection), partial(_rows_of_most_units, connection))
 
 
-def _extremes(connection: Connection, source: Source, column: str, type_: Type) -> tuple[Bound, Bound] | None:
+def _extremes(connection: Connection, proposal: Proposal, column: str) -> tuple[Bound, Bound] | None:
+    type_ = proposal.table.columns[column].type
+    assert type_ is not None
     name = quoted(column)
     # NaN and infinity are no extremes. A day says enough of a moment.
     finite = {Kind.DATE: f"isfinite({name})", Kind.TIMESTAMP: f"isfinite({name})"}.get(
@@ -191,7 +178,8 @@ def _extremes(connection: Connection, source: Source, column: str, type_: Type) 
     value = f"CAST({name} AS date)" if type_.is_temporal else name
     where = f" WHERE {finite}" if type_.kind is not Kind.INTEGER else ""
     try:
-        row = connection.execute(f"SELECT MIN({value}), MAX({value}) FROM {_table(source)}{where}").fetchone()
+        table = qualified(proposal.table.source)
+        row = connection.execute(f"SELECT MIN({value}), MAX({value}) FROM {table}{where}").fetchone()
     except psycopg.DataError:
         return None  # a year that Python does not know
     if row is None or row[0] is None:
@@ -203,7 +191,7 @@ def _rows_of_most_units(connection: Connection, source: Source, unit: str) -> in
     name = quoted(unit)
     row = connection.execute(
         f"SELECT percentile_disc({_MOST_UNITS}) WITHIN GROUP (ORDER BY n) FROM"
-        f" (SELECT COUNT(*) AS n FROM {_table(source)} WHERE {name} IS NOT NULL GROUP BY {name}) AS t"
+        f" (SELECT COUNT(*) AS n FROM {qualified(source)} WHERE {name} IS NOT NULL GROUP BY {name}) AS t"
     ).fetchone()
     return None if row is None or row[0] is None else int(row[0])
 
@@ -222,7 +210,3 @@ def _reading(url: str) -> Iterator[Connection]:
     finally:
         connections.close()
     raise failure
-
-
-def _table(source: Source) -> str:
-    return ".".join(map(quoted, source))

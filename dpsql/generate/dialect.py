@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -88,6 +88,38 @@ def in_calendar(text: str, type_: Type) -> str:
     return f"{text} >= {word} '{FIRST_DAY}' AND {text} <= {word} '{LAST_DAY}{end}'"
 
 
+# Operations that every engine writes alike. Guards stand in the argument: engines evaluate early.
+EVERYWHERE: dict[Op, str] = {
+    Op.AND: "({0} AND {1})",
+    Op.OR: "({0} OR {1})",
+    Op.NOT: "(NOT {0})",
+    Op.EQ: "({0} = {1})",
+    Op.NE: "({0} <> {1})",
+    Op.LT: "({0} < {1})",
+    Op.LE: "({0} <= {1})",
+    Op.GT: "({0} > {1})",
+    Op.GE: "({0} >= {1})",
+    Op.IS_NULL: "({0} IS NULL)",
+    Op.IS_TRUE: "COALESCE({0}, FALSE)",
+    Op.IS_FALSE: "(NOT COALESCE({0}, TRUE))",
+    Op.DISTINCT_FROM: "({0} IS DISTINCT FROM {1})",
+    Op.ADD: "({0} + {1})",
+    Op.SUB: "({0} - {1})",
+    Op.MUL: "({0} * {1})",
+    Op.DIV: "({0} / NULLIF({1}, 0))",
+    Op.MOD: "({0} % NULLIF({1}, 0))",
+    Op.ABS: "abs({0})",
+    Op.SIGN: "CAST(sign({0}) AS {type})",
+    Op.FLOOR: "CAST(floor({0}) AS {type})",
+    Op.CEIL: "CAST(ceil({0}) AS {type})",
+    Op.SQRT: "sqrt(CASE WHEN {0} >= 0 THEN {0} END)",
+    Op.LN: "ln(CASE WHEN {0} > 0 THEN {0} END)",
+    Op.NULLIF: "NULLIF({0}, {1})",
+    # Cut, so that nested concatenations cannot make a row's text, and the time it takes, grow without bound.
+    Op.CONCAT: "left(left({0}, 10000) || left({1}, 10000), 10000)",
+}
+
+
 def in_steps(value: str, step: Fraction) -> str:
     """The value in steps: multiplied and divided by whole numbers where that is exact."""
     text = value
@@ -101,6 +133,11 @@ def in_steps(value: str, step: Fraction) -> str:
 def quoted(identifier: str) -> str:
     """An identifier of the owner's schema."""
     return '"' + identifier.replace('"', '""') + '"'
+
+
+def qualified(source: Iterable[str]) -> str:
+    """A table of the owner's schema: schema and name."""
+    return ".".join(map(quoted, source))
 
 
 def literal(text: str) -> str:

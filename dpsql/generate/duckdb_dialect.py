@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsql.generate.dialect import Dialect, Grid, in_calendar, in_steps
+from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_calendar, in_steps
 from dpsql.plan.scalars import Op
 from dpsql.types import Kind, Type
 
@@ -68,34 +68,10 @@ DUCKDB = Dialect(
     wide="HUGEINT",
     binary='{0} COLLATE "C"',
     text="{0}",
-    templates={
-        Op.AND: "({0} AND {1})",
-        Op.OR: "({0} OR {1})",
-        Op.NOT: "(NOT {0})",
-        Op.EQ: "({0} = {1})",
-        Op.NE: "({0} <> {1})",
-        Op.LT: "({0} < {1})",
-        Op.LE: "({0} <= {1})",
-        Op.GT: "({0} > {1})",
-        Op.GE: "({0} >= {1})",
-        Op.IS_NULL: "({0} IS NULL)",
-        Op.IS_TRUE: "COALESCE({0}, FALSE)",
-        Op.IS_FALSE: "(NOT COALESCE({0}, TRUE))",
-        Op.DISTINCT_FROM: "({0} IS DISTINCT FROM {1})",
-        Op.ADD: "({0} + {1})",
-        Op.SUB: "({0} - {1})",
-        Op.MUL: "({0} * {1})",
-        Op.DIV: "({0} / NULLIF({1}, 0))",
-        Op.MOD: "({0} % NULLIF({1}, 0))",
+    templates=EVERYWHERE
+    | {
         Op.NEG: "(-{0})",
-        Op.ABS: "abs({0})",
-        Op.SIGN: "CAST(sign({0}) AS {type})",
-        Op.FLOOR: "CAST(floor({0}) AS {type})",
-        Op.CEIL: "CAST(ceil({0}) AS {type})",
-        Op.SQRT: "sqrt(CASE WHEN {0} >= 0 THEN {0} END)",
-        Op.LN: "ln(CASE WHEN {0} > 0 THEN {0} END)",
         Op.LOG10: "log10(CASE WHEN {0} > 0 THEN {0} END)",
-        Op.NULLIF: "NULLIF({0}, {1})",
         Op.WIDTH_BUCKET: (
             "(CASE WHEN {0} IS NULL THEN NULL WHEN {0} < {1} THEN 0 WHEN {0} >= {2} THEN {3} + 1"
             " ELSE LEAST(TRY_CAST(floor(({0} - {1}) * {3} / ({2} - {1})) AS BIGINT) + 1, {3}) END)"
@@ -104,8 +80,6 @@ DUCKDB = Dialect(
         Op.LOWER: "lower({0})",
         Op.UPPER: "upper({0})",
         Op.TRIM: "trim({0}, ' ')",
-        # Cut, so that nested concatenations cannot make a row's text, and the time it takes, grow without bound.
-        Op.CONCAT: "left(left({0}, 10000) || left({1}, 10000), 10000)",
         Op.LEFT: "left({0}, {1})",
         Op.RIGHT: "right({0}, {1})",
         Op.SUBSTRING: "substring({0}, {1}, {2})",

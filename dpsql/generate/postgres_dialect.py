@@ -27,7 +27,7 @@ from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 
 from dpsql.errors import InternalError, NotSupported
-from dpsql.generate.dialect import Dialect, Grid, in_steps
+from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_steps
 from dpsql.generate.magnitudes import combined, magnitude
 from dpsql.plan.scalars import Call, Const, Op, Windowed
 from dpsql.types import Kind, Type
@@ -388,41 +388,15 @@ POSTGRES = Dialect(
     wide="numeric",
     binary='({0} COLLATE "C")',
     text="CAST({0} AS text)",
-    templates={
-        Op.AND: "({0} AND {1})",
-        Op.OR: "({0} OR {1})",
-        Op.NOT: "(NOT {0})",
-        Op.EQ: "({0} = {1})",
-        Op.NE: "({0} <> {1})",
-        Op.LT: "({0} < {1})",
-        Op.LE: "({0} <= {1})",
-        Op.GT: "({0} > {1})",
-        Op.GE: "({0} >= {1})",
-        Op.IS_NULL: "({0} IS NULL)",
-        Op.IS_TRUE: "COALESCE({0}, FALSE)",
-        Op.IS_FALSE: "(NOT COALESCE({0}, TRUE))",
-        Op.DISTINCT_FROM: "({0} IS DISTINCT FROM {1})",
-        Op.ADD: "({0} + {1})",
-        Op.SUB: "({0} - {1})",
-        Op.MUL: "({0} * {1})",
-        Op.DIV: "({0} / NULLIF({1}, 0))",
-        Op.MOD: "({0} % NULLIF({1}, 0))",
+    templates=EVERYWHERE
+    | {
         Op.NEG: "(- {0})",
-        Op.ABS: "abs({0})",
-        Op.SIGN: "CAST(sign({0}) AS {type})",
-        Op.FLOOR: "CAST(floor({0}) AS {type})",
-        Op.CEIL: "CAST(ceil({0}) AS {type})",
-        Op.SQRT: "sqrt(CASE WHEN {0} >= 0 THEN {0} END)",
-        Op.LN: "ln(CASE WHEN {0} > 0 THEN {0} END)",
         Op.LOG10: "log(CASE WHEN {0} > 0 THEN {0} END)",
-        Op.NULLIF: "NULLIF({0}, {1})",
         Op.LENGTH: "CAST(length({0}) AS bigint)",
         # Case is the database's: the collation C knows only that of ASCII.
         Op.LOWER: '(lower({0} COLLATE "default") COLLATE "C")',
         Op.UPPER: '(upper({0} COLLATE "default") COLLATE "C")',
         Op.TRIM: "btrim({0}, ' ')",
-        # Cut, so that nested concatenations cannot make a row's text, and the time it takes, grow without bound.
-        Op.CONCAT: "left(left({0}, 10000) || left({1}, 10000), 10000)",
         Op.LEFT: "left({0}, CAST({1} AS integer))",
         Op.RIGHT: "right({0}, CAST({1} AS integer))",
         Op.SUBSTRING: "substring({0}, CAST({1} AS integer), CAST({2} AS integer))",

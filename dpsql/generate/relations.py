@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import assert_never
 
 from dpsql.errors import InternalError
-from dpsql.generate.dialect import FIRST_DAY, LAST_DAY, Dialect, quoted
+from dpsql.generate.dialect import FIRST_DAY, LAST_DAY, Dialect, qualified, quoted
 from dpsql.generate.scalars import ScalarWriter, number
 from dpsql.plan.nodes import (
     Aggregate,
@@ -239,7 +239,7 @@ class RelationWriter:
                 return self._select(columns, self._public[table.name])
             # In the database itself its values meet private ones, so they are normalised as those are.
             columns = [f"{self._normalised(table.columns[column_of[f.id]])} AS {self.name(f)}" for f in fields]
-            return self._select(columns, _table(table.source))
+            return self._select(columns, qualified(table.source))
         if self._public is not None:
             raise InternalError("a private table was left in post-processing")
         columns = []
@@ -251,15 +251,15 @@ class RelationWriter:
         if not self._owned:
             if not self._referring:
                 raise InternalError("a private table would be read without its owner")
-            return self._select(columns, _table(table.source)) + self.fence
+            return self._select(columns, qualified(table.source)) + self.fence
         assert table.owner is not None and table.owner_type is not None
         if not table.path:
             columns.insert(0, f"{self._plain(table.owner, table.owner_type)} AS {OWNER}")
             known = f"{quoted(table.owner)} IS NOT NULL"
-            return self._select(columns, _table(table.source), known) + self.fence
+            return self._select(columns, qualified(table.source), known) + self.fence
         columns += self._parts(table.path[0].via, table.path[0].types, "v")
         shown = [f"n.{OWNER}", *(self.name(field) for field in fields)]
-        here = self._select(columns, _table(table.source)) + self.fence
+        here = self._select(columns, qualified(table.source)) + self.fence
         return self._select(shown, self._joined(here, table, 0))
 
     def _joined(self, here: str, table: Table, step: int) -> str:
@@ -271,7 +271,7 @@ class RelationWriter:
         """
         reference = table.path[step]
         columns = self._parts(reference.key, reference.types, "k")
-        source = _table(reference.source)
+        source = qualified(reference.source)
         if step + 1 < len(table.path):
             following = table.path[step + 1]
             columns += self._parts(following.via, following.types, "v")
@@ -425,7 +425,3 @@ def _only_table(plan: Plan) -> Scan | None:
 
 def _has_subquery(value: Scalar) -> bool:
     return any(isinstance(part, Correlated) for part in walk(value))
-
-
-def _table(source: tuple[str, ...]) -> str:
-    return ".".join(map(quoted, source))

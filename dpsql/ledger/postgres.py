@@ -89,11 +89,7 @@ class PostgresLedger(SqlLedger):
                 raise missing(address)
             create_on_server(address, lambda db: begin_ledger(db, dataset, accounting))
         ledger = cls(address, replay_days)
-        try:
-            ledger._adopt(dataset, accounting, limits)
-        except BaseException:
-            ledger.close()
-            raise
+        ledger._adopt_or_close(dataset, accounting, limits)
         return ledger
 
     def close(self) -> None:

@@ -175,6 +175,13 @@ class SqlLedger(ABC):
 
     # --- which ledger it is ---
 
+    def _adopt_or_close(self, dataset: str, accounting: str, limits: Mapping[str, Price]) -> None:
+        try:
+            self._adopt(dataset, accounting, limits)
+        except BaseException:
+            self.close()
+            raise
+
     def _adopt(self, dataset: str, accounting: str, limits: Mapping[str, Price]) -> None:
         """Make sure that it is the ledger of this dataset, and put the policy's limits in force."""
 

@@ -78,11 +78,7 @@ class SqliteLedger(SqlLedger):
                 raise missing(path)
             create_file(path, lambda db: begin_ledger(db, dataset, accounting))
         ledger = cls(path, replay_days)
-        try:
-            ledger._adopt(dataset, accounting, limits)
-        except BaseException:
-            ledger.close()
-            raise
+        ledger._adopt_or_close(dataset, accounting, limits)
         return ledger
 
     def close(self) -> None:

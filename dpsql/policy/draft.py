@@ -7,7 +7,7 @@ tell whose, is commented out, and so does not exist for analysts until the owner
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
@@ -18,6 +18,7 @@ from dpsql.policy.columns import known_type
 from dpsql.policy.model import Bound, ColumnSchema, DatabaseSchema, TableSchema
 from dpsql.policy.problems import quoted
 from dpsql.policy.propose import Proposal, SchemaDetails, Source, words_of_columns
+from dpsql.policy.rounding import round_up
 from dpsql.policy.section import header
 from dpsql.types import Kind
 
@@ -44,6 +45,26 @@ class Suggestions:
 
     bounds: Mapping[tuple[Source, str], tuple[Bound, Bound]] = field(default_factory=lambda: MappingProxyType({}))
     rows: Mapping[Source, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def collect(
+    proposals: Sequence[Proposal],
+    extremes: Callable[[Proposal, str], tuple[Bound, Bound] | None],
+    rows_of_most_units: Callable[[Source, str], int | None],
+) -> Suggestions:
+    """Ask an engine for the bounds of every column and unit that a draft proposes."""
+    bounds: dict[tuple[Source, str], tuple[Bound, Bound]] = {}
+    rows: dict[Source, int] = {}
+    for proposal in proposals:
+        if proposal.unit is None:
+            continue
+        source = proposal.table.source
+        for name in wants_bounds(proposal):
+            if (found := extremes(proposal, name)) is not None:
+                bounds[source, name] = found
+        if not proposal.one_row_per_unit and (most := rows_of_most_units(source, proposal.unit)) is not None:
+            rows[source] = round_up(most)
+    return Suggestions(bounds, rows)
 
 
 def marks(text: str) -> list[tuple[int, str]]:

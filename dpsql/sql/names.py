@@ -14,10 +14,15 @@ from dpsql.plan.scalars import Field, Ref
 _FOLDED = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 
+def fold(name: str) -> str:
+    """An unquoted name as PostgreSQL reads it."""
+    return name.translate(_FOLDED)
+
+
 def folded(identifier: exp.Expression) -> str:
     """An identifier's name: unquoted ones fold to lower case."""
     name = str(identifier.this)
-    return name if identifier.args.get("quoted") else name.translate(_FOLDED)
+    return name if identifier.args.get("quoted") else fold(name)
 
 
 def position(node: exp.Expression) -> int | None:

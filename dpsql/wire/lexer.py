@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from dpsql.sql.names import fold
+
 
 class Sort(Enum):
     WORD = auto()  # a keyword or an unquoted name, folded
@@ -41,8 +43,6 @@ _PARAMETER = re.compile(r"\$([0-9]+)")
 _DOLLAR = re.compile(r"\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _UNICODE = re.compile(r"\\(?:\\|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6}))")
-# PostgreSQL folds the letters of ASCII only.
-_FOLDED = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 
 def tokens(text: str, *, standard_strings: bool = True) -> list[Token]:
@@ -105,7 +105,7 @@ def _token(text: str, at: int, standard_strings: bool) -> Token:
             end = len(text) if end < 0 else end + len(dollar[0])
             return Token(Sort.STRING, text[at:end], at, end)
     if (word := _WORD.match(text, at)) is not None:
-        return Token(Sort.WORD, word[0].translate(_FOLDED), at, word.end())
+        return Token(Sort.WORD, fold(word[0]), at, word.end())
     if (number := _NUMBER.match(text, at)) is not None:
         return Token(Sort.NUMBER, number[0], at, number.end())
     return Token(Sort.OPERATOR, character, at, at + 1)
