@@ -10,7 +10,7 @@ from dpsql.backends import Backend
 from dpsql.backends.duckdb import DuckDBBackend
 from dpsql.backends.postgres import PostgresBackend
 from dpsql.engine import Engine
-from dpsql.errors import BadSetting
+from dpsql.errors import BadSetting, Error
 from dpsql.generate.dialect import Dialect
 from dpsql.ledger.opening import open_ledger
 from dpsql.noise.samplers import Sampler, SystemSampler
@@ -55,10 +55,25 @@ def open_backend(policy: Policy) -> Backend:
 
 
 def build_engine(policy: Policy, backend: Backend, sampler: Sampler, *, new_ledger: bool = False) -> Engine:
-    catalog = bind(policy, backend.schema())
+    catalog = bind_all(policy, backend)
     accountant = Accountant(policy.privacy)
     ledger = open_ledger(policy, accountant, new_ledger=new_ledger)
     return Engine(catalog, accountant, backend, ledger, sampler, policy.limits)
+
+
+def bind_all(policy: Policy, backend: Backend) -> Catalog:
+    """Policy and database joined, views included; raises PolicyProblems with all that does not fit."""
+    catalog = bind(policy, backend.schema(), backend.is_unique, backend.read_public)
+    problems = []
+    for view in policy.views.values():
+        try:
+            resolve(parse(f'SELECT * FROM "{view.name.replace(".", chr(34) + "." + chr(34))}"'), catalog)
+        except Error as error:
+            fault = f"view {quoted(view.name)} cannot be read: {error.args[0]}"
+            problems.append(Problem(str(policy.path), view.line, fault, error.hint))
+    if problems:
+        raise PolicyProblems(problems)
+    return catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +98,7 @@ def check(path: Path) -> Checked:
     problems = _uncountable_prices(policy) + certificate_problems(policy)
     backend = open_backend(policy)
     try:
-        catalog = bind(policy, backend.schema())
+        catalog = bind_all(policy, backend)
         warnings = backend.warnings(sorted({table.source for table in catalog.tables.values()}))
     except PolicyProblems as found:
         raise PolicyProblems([*problems, *found.problems]) from None

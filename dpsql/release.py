@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import assert_never
@@ -19,13 +19,14 @@ from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.relations import RelationWriter
 from dpsql.margins.trace import with_margins
-from dpsql.plan.inspect import free_fields, is_empty, source_of, stages_of
+from dpsql.plan.inspect import free_fields, reads_private, source_of, stages_of
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
     Empty,
     Filter,
     Join,
+    OfUnit,
     OneRow,
     Plan,
     Project,
@@ -41,15 +42,11 @@ from dpsql.plan.nodes import (
     scalars,
 )
 from dpsql.plan.scalars import (
-    FALSE,
     Agg,
     Aggregated,
-    Call,
-    Case,
     Const,
     Field,
     InStage,
-    Op,
     Ref,
     Scalar,
     SortKey,
@@ -62,18 +59,18 @@ from dpsql.plan.scalars import (
 from dpsql.policy.model import Catalog, Table
 from dpsql.privacy.accounting import DELTA_UNIT, Accountant, Price
 from dpsql.privacy.assemble import Assembly
-from dpsql.privacy.derive import check_scalar, derive, is_private, is_unit
+from dpsql.privacy.derive import FAN_OUT, check_scalar, derive, is_private
 from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import NOTHING, Facts, Interval
-from dpsql.privacy.intervals import interval
+from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin, threshold
-from dpsql.privacy.refine import conjuncts
+from dpsql.privacy.owners import is_unit, names_owner
+from dpsql.privacy.prepare import Preparation
+from dpsql.privacy.preserved import without_unowned_rows
+from dpsql.privacy.public import check_total
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic
-from dpsql.privacy.rules.relations import per_unit_interval
 from dpsql.privacy.stability import Derivation
-from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type, Value, exact_decimal
-from dpsql.types import integer as integer_type
+from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +181,7 @@ class _Compiler:
         self._ratios: set[int] = set()
         self._averages: dict[int, tuple[tuple[int, int, int], ...]] = {}  # field -> measurements, sums and counts
         self._notes: dict[str, None] = {}
+        self._preparation = Preparation(catalog.max_cells, self._ids, self._stage, self._public_side)
 
     def compile(self, plan: Plan) -> Release:
         self._refuse_rows(plan)
@@ -208,9 +206,10 @@ class _Compiler:
         table = next(node.table.name for node in nodes(plan) if isinstance(node, Scan) and node.table.is_private)
         for node in nodes(plan):
             for value in scalars(node) if isinstance(node, Aggregate) else ():
-                if is_unit(value) and isinstance(value, Ref):
+                if isinstance(value, Ref) and (is_unit(value) or names_owner([value])):
+                    unit = "the unit" if is_unit(value) else "a key that belongs to one unit,"
                     raise PrivateRows(
-                        f'grouping by the unit "{value.field.name}" would return rows of private table "{table}"',
+                        f'grouping by {unit} "{value.field.name}" would return rows of private table "{table}"',
                         hint="Aggregate once more over the groups, as in SELECT AVG(n) FROM (… GROUP BY unit).",
                         position=value.position,
                     )
@@ -255,7 +254,7 @@ class _Compiler:
                 return plan
             case Filter(child=child, predicate=predicate):
                 return Filter(self._cut(child), self._post(predicate))
-            case SemiJoin():
+            case SemiJoin() | OfUnit():
                 raise NotSupported("this combination of private and public rows is not supported")
             case Project(child=child, items=items):
                 return Project(self._cut(child), tuple((field, self._post(value)) for field, value in items))
@@ -337,7 +336,7 @@ class _Compiler:
 
     # --- stages ---
 
-    def _stage(self, node: Subquery) -> Scalar:
+    def _stage(self, node: Subquery, fields: tuple[Field, ...]) -> Scalar:
         """A subquery in a private expression: released or public, so a constant by the time it is needed."""
         if node.kind == "in" and node.arg is not None and is_unit(node.arg) and is_private(node.plan):
             raise NotSupported(
@@ -351,10 +350,10 @@ class _Compiler:
                 hint="Aggregate inside the subquery, or write unit IN (SELECT unit …).",
                 position=node.position,
             )
-        if free_fields(node.plan):
+        if node.kind not in ("scalar", "exists", "in"):
             raise NotSupported(
-                "a correlated subquery over a private table is not supported",
-                hint="Write it as unit IN (SELECT unit …) or aggregate it separately.",
+                "ANY and ALL over released or public values are not supported here",
+                hint="Compare with (SELECT MAX(…) …) or (SELECT MIN(…) …).",
                 position=node.position,
             )
         rest, _ = self._with_margins(self._cut(node.plan), ())
@@ -373,146 +372,34 @@ class _Compiler:
         stage = self._stages.index(asked)
         if node.kind == "in":
             assert node.arg is not None
-            return InStage(self._private_scalar(node.arg), stage, type_)
+            return InStage(self._preparation.scalar(node.arg, fields), stage, type_)
         return StageValue(stage, type_)
 
-    def _private_scalar(self, value: Scalar) -> Scalar:
-        if isinstance(value, Subquery):
-            return self._stage(value)
-        return rebuild(value, self._private_scalar)
-
-    # --- the private part ---
-
-    def _private(self, plan: Plan) -> Plan:
-        """A private plan with its subqueries turned into stages and its person-level parts made explicit."""
-        match plan:
-            case Scan() | Empty() | OneRow() | Released():
-                return plan
-            case Filter(child=child, predicate=predicate):
-                result = self._private(child)
-                for part in conjuncts(predicate):
-                    result = self._private_filter(result, part)
-                return result
-            case Project(child=child, items=items):
-                return Project(self._private(child), tuple((f, self._private_scalar(v)) for f, v in items))
-            case SetOperation(kind=SetKind.UNION_ALL, left=left, right=right, fields=fields) if is_empty(
-                left
-            ) or is_empty(right):
-                other = right if is_empty(left) else left
-                items = tuple((new, Ref(old)) for new, old in zip(fields, other.fields, strict=True))
-                return Project(self._private(other), items)
-            case SetOperation(kind=kind, left=left, right=right, fields=fields):
-                if is_private(left) != is_private(right):
-                    self._refuse_mixture(plan)
-                return SetOperation(kind, self._private(left), self._private(right), fields)
-            case Sort(child=child, limit=None, offset=0, fields=fields):
-                # An order below an aggregate means nothing.
-                return Project(self._private(child), tuple((field, Ref(field)) for field in fields))
-            case Distinct(child=child):
-                # The unit is among the columns: one row per unit and values.
-                keys = tuple((field, Ref(field)) for field in child.fields)
-                return Aggregate(self._private(child), keys, (), (tuple(range(len(keys))),))
-            case Aggregate(child=child, keys=keys, aggregates=aggregates, sets=sets):
-                inner = self._private(child)
-                resolved = tuple((field, self._private_scalar(value)) for field, value in keys)
-                calls = []
-                for field, call in aggregates:
-                    changed = self._private_scalar(call)
-                    assert isinstance(changed, Aggregated)
-                    calls.append((field, changed))
-                return self._per_unit(Aggregate(inner, resolved, tuple(calls), sets))
-            case SemiJoin() | Window() | Join() | Sort():
-                return plan  # derive says why not
-            case _:
-                assert_never(plan)
-
-    def _private_filter(self, child: Plan, predicate: Scalar) -> Plan:
-        negated = isinstance(predicate, Call) and predicate.op is Op.NOT
-        inner = predicate.args[0] if negated and isinstance(predicate, Call) else predicate
-        if isinstance(inner, Subquery) and inner.kind == "in" and inner.arg is not None and is_unit(inner.arg):
-            source = inner.plan
-            if is_empty(source):
-                return child if negated else Filter(child, FALSE)
-            if is_private(source) and source.fields[0].unit and not free_fields(source):
-                return SemiJoin(child, self._private(source), negated)
-        return Filter(child, self._private_scalar(predicate))
-
-    def _per_unit(self, plan: Aggregate) -> Plan:
-        """An aggregation per unit with exact sums, its results clamped to what the declared rows allow.
-
-        Floating-point sums depend on the order of rows, and so on other units; here they are integer sums.
-        """
-        premise = derive(plan.child, self._catalog.max_cells).conclusion
-        calls: dict[Aggregated, Field] = {}
-
-        def column(call: Aggregated) -> Ref:
-            if call not in calls:
-                calls[call] = Field(next(self._ids), call.function.value, call.type)
-            return Ref(calls[call])
-
-        outputs: list[tuple[Field, Scalar]] = [(field, Ref(field)) for field, _ in plan.keys]
-        for field, call in plan.aggregates:
-            value = self._per_unit_value(call, column, premise.facts)
-            outputs.append((field, _clamped(value, per_unit_interval(call, premise))))
-        inner = Aggregate(plan.child, plan.keys, tuple((field, call) for call, field in calls.items()), plan.sets)
-        return Project(inner, tuple(outputs))
-
-    def _per_unit_value(self, call: Aggregated, column: Callable[[Aggregated], Ref], facts: Facts) -> Scalar:
-        match call.function:
-            case Agg.COUNT | Agg.MIN | Agg.MAX | Agg.BOOL_AND | Agg.BOOL_OR:
-                return column(replace(call, position=None))
-            case Agg.SUM if call.args[0].type.kind is not Kind.DOUBLE:
-                if call.args[0].type.precision > 28:
-                    raise NotSupported("sums of more than 28 digits are not supported per unit", position=call.position)
-                return column(replace(call, position=None))
-            case Agg.SUM if not call.distinct:
-                return self._exact_sum(call, column, facts)
-            case Agg.AVG if not call.distinct:
-                total = self._per_unit_value(replace(call, function=Agg.SUM, type=_sum_type(call)), column, facts)
-                count = column(Aggregated(Agg.COUNT, call.args, BIGINT, False, call.where))
-                as_double = total if total.type.kind is Kind.DOUBLE else Call(Op.CAST, (total,), DOUBLE)
-                return Call(Op.DIV, (as_double, Call(Op.CAST, (count,), DOUBLE)), DOUBLE)
-            case _:
-                raise NotSupported(
-                    f"{call.function.value} per unit is not supported",
-                    hint="COUNT, SUM, AVG, MIN and MAX are supported in an inner GROUP BY of the unit.",
-                    position=call.position,
-                )
-
-    def _exact_sum(self, call: Aggregated, column: Callable[[Aggregated], Ref], facts: Facts) -> Scalar:
-        """SUM of doubles as a sum of integers on a grid."""
-        (arg,) = call.args
-        bounds = interval(arg, facts)
-        if not bounds.bounded:
-            raise MissingDeclaration(
-                "the bounds of the summed expression are not known",
-                hint="Declare bounds in the policy, or write LEAST and GREATEST around it.",
-                position=call.position,
+    def _public_side(self, plan: Plan) -> Plan:
+        """A relation without private rows that is joined to private ones: the engine reads public tables itself."""
+        if reads_private(plan):
+            raise NotSupported(
+                "private rows and released values cannot be joined",
+                hint="Aggregate the private rows first, then join the results.",
             )
-        assert bounds.low is not None and bounds.high is not None
-        largest = max(abs(bounds.low), abs(bounds.high), Fraction(1, 10**9))
-        scale = 1
-        while largest * scale < 10**9:
-            scale *= 10
-        steps = Call(Op.MUL, (arg, Const(float(scale), DOUBLE)), DOUBLE)
-        grid = Call(Op.CAST, (Call(Op.ROUND, (steps,), DOUBLE),), integer_type(12, big=False))
-        total = column(Aggregated(Agg.SUM, (grid,), BIGINT, False, call.where))
-        return Call(Op.DIV, (Call(Op.CAST, (total,), DOUBLE), Const(float(scale), DOUBLE)), DOUBLE)
+        check_total(plan)
+        return plan
 
     # --- releases ---
 
     def _release(self, plan: Aggregate) -> Plan:
         """One measurement for each grouping set; together they share the price, as any parts of a query do."""
-        child = self._private(plan.child)
+        plan = without_unowned_rows(plan)
+        child = self._preparation.relation(plan.child)
         if free_fields(plan):
             raise NotSupported(
-                "a correlated subquery over a private table is not supported",
-                hint="Aggregate it separately and join the results.",
+                "this subquery would release a value for each row around it",
+                hint="Aggregate it once, with GROUP BY, and join the result.",
             )
-        if any(is_unit(value) for _, value in plan.keys):
+        if names_owner(value for _, value in plan.keys):
             self._refuse_rows(plan)
         derivation = derive(child, self._catalog.max_cells)
-        keys = [(field, self._private_scalar(value)) for field, value in plan.keys]
+        keys = [(field, self._preparation.scalar(value, child.fields)) for field, value in plan.keys]
         for _, value in keys:
             check_scalar(value)
         calls = []
@@ -520,7 +407,7 @@ class _Compiler:
             if call.function is Agg.GROUPING:
                 calls.append((field, call))
                 continue
-            changed = self._private_scalar(call)
+            changed = self._preparation.scalar(call, child.fields)
             assert isinstance(changed, Aggregated)
             calls.append((field, changed))
         parts = [self._grouping_set(chosen, keys, calls, plan, child, derivation) for chosen in plan.sets]
@@ -656,6 +543,9 @@ class _Compiler:
                 return i
         self._drafts.append(draft)
         self._describe(grouped, domains, cells)
+        if any(FAN_OUT in part.note for part in _steps(derivation)):
+            rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
+            self._notes[f"where a row meets several public ones, at most {rows} of a unit count in full"] = None
         return len(self._drafts) - 1
 
     def _describe(
@@ -763,34 +653,14 @@ def _same(left: _Draft, right: _Draft) -> bool:
     )
 
 
+def _steps(derivation: Derivation) -> Iterator[Derivation]:
+    yield derivation
+    for premise in derivation.premises:
+        yield from _steps(premise)
+
+
 def _grouping_value(call: Aggregated, grouped: list[Scalar]) -> Scalar:
     bits = 0
     for arg in call.args:
         bits = bits * 2 + (arg not in grouped)
     return Const(bits, call.type)
-
-
-def _sum_type(call: Aggregated) -> Type:
-    kind = call.args[0].type.kind
-    return DOUBLE if kind is Kind.DOUBLE else BIGINT if kind is Kind.INTEGER else call.args[0].type
-
-
-def _clamped(value: Scalar, bounds: Interval) -> Scalar:
-    if not value.type.is_numeric:
-        return value
-    branches = []
-    for bound, op in ((bounds.low, Op.LT), (bounds.high, Op.GT)):
-        if bound is not None:
-            constant = _constant(bound, value.type)
-            branches.append((Call(op, (value, constant), BOOLEAN), constant))
-    return Case(tuple(branches), value, value.type) if branches else value
-
-
-def _constant(bound: Fraction, type_: Type) -> Const:
-    match type_.kind:
-        case Kind.INTEGER:
-            return Const(int(bound), type_)
-        case Kind.DECIMAL:
-            return Const(exact_decimal(bound, type_.scale), type_)
-        case _:
-            return Const(float(bound), DOUBLE)

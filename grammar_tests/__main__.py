@@ -11,19 +11,30 @@ from pathlib import Path
 
 from grammar_tests.case import CASES, all_files, read, rewritten
 from grammar_tests.checks import expected_text
-from grammar_tests.lab import Lab
+from grammar_tests.lab import Lab, TpchDataset
+from grammar_tests.tpch_data import TPCH, make
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m grammar_tests", description="Grammar tests run under pytest.")
     parser.add_argument("--rewrite", action="store_true", required=True, help="regenerate the expectations")
-    parser.add_argument("files", nargs="*", help="names in cases/; all if there are none")
-    chosen = [CASES / Path(name).name for name in parser.parse_args().files] or all_files()
+    parser.add_argument("files", nargs="*", help='names in cases/, or "tpch"; all of cases/ if there are none')
+    files = parser.parse_args().files
+    if files == ["tpch"]:
+        return _rewrite_tpch()
+    chosen = [CASES / Path(name).name for name in files] or all_files()
     failures = 0
     with tempfile.TemporaryDirectory() as directory, closing(Lab(Path(directory))) as lab:
         for path in chosen:
             failures += _rewrite(path, lab)
     return 1 if failures else 0
+
+
+def _rewrite_tpch() -> int:
+    with tempfile.TemporaryDirectory() as directory, closing(TpchDataset(make(Path(directory), 0.01))) as dataset:
+        for path in sorted(TPCH.glob("q*.txt")):
+            path.write_text(rewritten(path, {case.line: dataset.expected(case) for case in read(path)}))
+    return 0
 
 
 def _rewrite(path: Path, lab: Lab) -> int:

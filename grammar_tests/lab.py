@@ -11,21 +11,22 @@ import numpy as np
 
 from dpsql.backends import Backend
 from dpsql.backends.duckdb import DuckDBBackend
+from dpsql.dataset import bind_all
 from dpsql.engine import Answer, Engine
+from dpsql.errors import Error
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Entry, Purchase
-from dpsql.policy.catalog import bind
 from dpsql.policy.loader import load
 from dpsql.policy.model import DatabaseSchema
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.session import Session
 from dpsql.tables import ExactTable, Integers
 from dpsql.types import Value
+from grammar_tests import expectation
 from grammar_tests.case import Case
-from grammar_tests.toy_data import fill_clean, fill_dirty
+from grammar_tests.toy_data import POLICIES, fill_clean, fill_dirty
 
-POLICIES = Path(__file__).parent / "policies"
 USER = "alice"
 
 
@@ -121,6 +122,9 @@ class RecordingBackend:
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
         return self._backend.read_public(source, columns, limit)
 
+    def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        return self._backend.is_unique(source, columns)
+
     def close(self) -> None:
         self._backend.close()
 
@@ -138,7 +142,8 @@ class Dataset:
         path.write_text("\n".join((POLICIES / name).read_text() for name in (f"{policy}.toml", "tables.toml")))
         declared = load(path)
         self.backend = RecordingBackend(backend or open_database(directory / "toy.duckdb"))
-        catalog, accountant = bind(declared, self.backend.schema()), Accountant(declared.privacy)
+        catalog = bind_all(declared, self.backend)
+        accountant = Accountant(declared.privacy)
         purse = Purse(accountant.total)
         self.engine = Engine(catalog, accountant, self.backend, purse, ZeroNoise(), declared.limits)
 
@@ -160,6 +165,35 @@ class Dataset:
 
     def close(self) -> None:
         self.engine.close()
+
+
+class TpchDataset:
+    """TPC-H data under its policy."""
+
+    def __init__(self, path: Path) -> None:
+        declared = load(path)
+        self._backend = RecordingBackend(open_database(path.parent / "tpch.duckdb"))
+        accountant = Accountant(declared.privacy)
+        catalog = bind_all(declared, self._backend)
+        purse = Purse(accountant.total)
+        self._engine = Engine(catalog, accountant, self._backend, purse, ZeroNoise(), declared.limits)
+
+    def expected(self, case: Case) -> str:
+        """What should stand under the dashes."""
+        try:
+            release = Session(self._engine, "analyst").release(case.sql)
+        except Error as error:
+            return expectation.refused(error)
+        return expectation.accepted(release, self._engine.accountant, rewrite=False)
+
+    def answer(self, sql: str) -> tuple[Answer, list[list[EngineQuery]]]:
+        self._backend.asked.clear()
+        answer = Session(self._engine, "analyst").execute(sql)
+        assert isinstance(answer, Answer)
+        return answer, list(self._backend.asked)
+
+    def close(self) -> None:
+        self._engine.close()
 
 
 class Lab:

@@ -23,9 +23,10 @@ from dpsql.backends.postgres_connections import SETTINGS
 from dpsql.generate.query import EngineQuery
 from dpsql.privacy.rules.aggregates import Statistic
 from dpsql.release import Measurement
+from dpsql.tables import ExactTable
 from dpsql.types import Value
 from grammar_tests.lab import open_database
-from grammar_tests.toy_data import OWNERS, units
+from grammar_tests.toy_data import OWNED_BY_REFERENCE, OWNERS, units
 
 Key = tuple[Value, ...]
 Sums = dict[Key, tuple[int, ...]]
@@ -83,16 +84,16 @@ class Neighbourhood(ABC):
 
     def run_as_it_is(self, query: EngineQuery) -> Sums:
         (table,) = self._backend.execute([query], timeout=60)
-        columns = [column.tolist() for column in table.sums]
-        return _sums((key, row) for key, row in zip(table.keys, zip(*columns, strict=True), strict=True))
+        return _of_table(table)
 
     def run_on_neighbours(self, query: EngineQuery) -> dict[str, Sums]:
         """The sums without each scenario's rows."""
         sql = query.sql
         for table, owner in OWNERS.items():
-            other = f'"{owner}" IS DISTINCT FROM scenario.unit'
-            kept = f'CASE WHEN "{owner}" IS NULL THEN scenario.unowned ELSE {other} END'
-            sql = sql.replace(f'"main"."{table}"', f'(SELECT * FROM main."{table}" WHERE {kept})')
+            sql = sql.replace(f'"main"."{table}"', f'(SELECT * FROM main."{table}" WHERE {_kept(owner)})')
+        for table in OWNED_BY_REFERENCE:
+            rest = f"(SELECT * FROM owned_{table} WHERE {_kept('owner_of_row')})"
+            sql = sql.replace(f'"main"."{table}"', rest)
         together = f"SELECT scenario.name, answer.* FROM scenarios AS scenario, LATERAL ({sql}) AS answer"
         rows = self._ask(together, query.parameters)
         found: dict[str, list[tuple[Key, tuple[int, ...]]]] = {EVERYONE: [], UNOWNED: []}
@@ -124,6 +125,8 @@ class DuckDBNeighbourhood(Neighbourhood):
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.execute("USE toy")
         self.units = units(self._connection)
+        for table, owned in OWNED_BY_REFERENCE.items():
+            self._connection.execute(f"CREATE TEMP TABLE owned_{table} AS {owned}")
         self._connection.execute(_SCENARIOS)
         self._connection.executemany("INSERT INTO scenarios VALUES (?, ?, ?)", _scenarios(self.units))
 
@@ -145,6 +148,8 @@ class PostgresNeighbourhood(Neighbourhood):
         for name, value in SETTINGS.items():
             self._connection.execute("SELECT set_config($1, $2, false)", [name, value])
         self.units = list(everyone)
+        for table, owned in OWNED_BY_REFERENCE.items():
+            self._connection.execute(f"CREATE TEMP TABLE owned_{table} AS {owned}")
         self._connection.execute(_SCENARIOS)
         with self._connection.cursor() as cursor:
             cursor.executemany("INSERT INTO scenarios VALUES ($1, $2, $3)", _scenarios(everyone))
@@ -162,6 +167,28 @@ _SCENARIOS = "CREATE TEMP TABLE scenarios (name text, unit int, unowned boolean)
 
 def _scenarios(everyone: Sequence[int]) -> list[tuple[str, int | None, bool]]:
     return [(EVERYONE, None, True), (UNOWNED, None, False), *((f"unit {u}", u, True) for u in everyone)]
+
+
+def sum_faults(measurement: Measurement, before: Sequence[ExactTable], after: Sequence[ExactTable]) -> Iterator[str]:
+    """How far a unit that left moved the sums beyond what is stated, in the norm of Gaussian noise."""
+    for branch, mine, other in zip(measurement.branches, before, after, strict=True):
+        whole, rest = _of_table(mine), _of_table(other)
+        for i, number in enumerate(branch.statistics):
+            moved = _moved(whole, rest, i)
+            claim = measurement.statistics[number].sensitivity
+            if sum(change * change for change in moved) > claim.l2_squared:
+                yield f"sum {number} moved by {moved}, {claim} is stated"
+
+
+def _of_table(table: ExactTable) -> Sums:
+    columns = [column.tolist() for column in table.sums]
+    return _sums((key, row) for key, row in zip(table.keys, zip(*columns, strict=True), strict=True))
+
+
+def _kept(owner: str) -> str:
+    """Which rows of a table stay in the scenario at hand."""
+    other = f'"{owner}" IS DISTINCT FROM scenario.unit'
+    return f'CASE WHEN "{owner}" IS NULL THEN scenario.unowned ELSE {other} END'
 
 
 def _sums(pairs: Iterable[tuple[Key, tuple[int, ...]]]) -> Sums:

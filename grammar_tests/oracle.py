@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from psycopg import sql
 
 from dpsql.types import Kind, Value
 from grammar_tests.servers import Server
-from grammar_tests.toy_data import clean, schema
+from grammar_tests.toy_data import POLICIES, clean, schema
 
 _VERSION = 16
 
@@ -52,6 +53,7 @@ class Oracle:
         self._connection.execute("SET TimeZone = 'UTC'")
         # Names qualified with DuckDB's schema or with PostgreSQL's mean the same tables.
         self._connection.execute("CREATE SCHEMA main")
+        self._connection.execute("CREATE SCHEMA reports")
         self._connection.execute("SET search_path = main")
         self._connection.execute(schema())
         for table, rows in clean().items():
@@ -59,8 +61,11 @@ class Oracle:
             with self._connection.cursor().copy(copy) as target:
                 for row in rows:
                     target.write_row(row)
+        for name, view in tomllib.loads((POLICIES / "tables.toml").read_text())["views"].items():
+            self._connection.execute(f"CREATE VIEW {name} AS {view['sql']}")
         for (table,) in self._connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = 'main'"
+            " UNION ALL SELECT viewname FROM pg_views WHERE schemaname = 'main'"
         ).fetchall():
             name = sql.Identifier(table)
             self._connection.execute(sql.SQL("CREATE VIEW public.{0} AS SELECT * FROM main.{0}").format(name))

@@ -12,10 +12,19 @@ from pathlib import Path
 import duckdb
 
 TOY = Path(__file__).parent / "toy"
+POLICIES = Path(__file__).parent / "policies"
 PEOPLE = 48
 
 # The column that says whose a row is.
 OWNERS = {"people": "id", "visits": "patient_id", "surveys": "person_id", "Gifts": "giver"}
+# Where another row says it: each row with its owner, NULL for those that have none.
+OWNED_BY_REFERENCE = {
+    "items": """SELECT i.*, v.patient_id AS owner_of_row FROM main.items AS i
+        LEFT JOIN main.visits AS v ON v.id = i.visit_id""",
+    "remarks": """SELECT r.*, v.patient_id AS owner_of_row FROM main.remarks AS r
+        LEFT JOIN main.items AS i ON (i.visit_id, i.line) = (r.visit, r.line)
+        LEFT JOIN main.visits AS v ON v.id = i.visit_id""",
+}
 
 Cell = bool | int | float | str | date | datetime | None
 Row = tuple[Cell, ...]
@@ -36,6 +45,12 @@ def clean() -> dict[str, list[Row]]:
         "people": [_person(i) for i in range(1, PEOPLE + 1)],
         "visits": _visits(),
         "surveys": [_survey(i) for i in range(1, PEOPLE + 1) if i % 8],
+        "items": _items(),
+        "remarks": [
+            (visit, line, ["good", "bad"][number % 2], number * 7 % 90)
+            for number, (visit, line, *_) in enumerate(_items())
+            if number % 5
+        ],
         "Gifts": [_gift(i, n) for i in range(1, PEOPLE + 1) if i % 3 == 0 for n in range(1 + i % 5)],
         "secrets": [(1, 1)],
     }
@@ -105,6 +120,18 @@ def _visits() -> list[Row]:
                     datetime(day.year, day.month, day.day, 8 + number % 9, number % 60),
                 )
             )
+    return rows
+
+
+def _items() -> list[Row]:
+    rows: list[Row] = []
+    for visit in range(1, len(_visits()) + 1):
+        for line in range(1, 1 + visit % 3):
+            number = len(rows) + 1
+            article = ["pill", "plaster", "syringe"][number % 3]
+            quantity = None if number % 11 == 0 else number % 5
+            # Multiples of a quarter, exact in every type.
+            rows.append((visit, line, article, 1 + number * 13 % 80 + number % 4 * 0.25, quantity, number % 17 * 0.25))
     return rows
 
 

@@ -42,6 +42,14 @@ class Backend(Protocol):
         """The named columns of a public table, column by column, of at most `limit` + 1 rows."""
         ...
 
+    def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        """Whether no two rows share the values of these columns, NULL aside.
+
+        Asked once, when the database is opened, for keys that the engine does not enforce. An engine whose data can
+        change while it is open answers False.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of the database. Calls that still run may finish."""
         ...

@@ -128,6 +128,25 @@ class DuckDBBackend:
             return [_public_column(declared[name], [row[i] for row in rows]) for i, name in enumerate(columns)]
         raise failure
 
+    def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        """Whether no two rows share the values of these columns, NULL aside.
+
+        Claim: what is found holds as long as this connection is open.
+        Because: the file is open for reading, and DuckDB lets nobody write to a file that another process reads.
+        Needs: nothing more. A database opened anew is asked anew.
+        """
+        names = ", ".join(map(_quoted, columns))
+        known = " AND ".join(f"{_quoted(name)} IS NOT NULL" for name in columns)
+        table = ".".join(map(_quoted, source))
+        sql = f"SELECT 1 FROM {table} WHERE {known} GROUP BY {names} HAVING COUNT(*) > 1 LIMIT 1"
+        failure: Error
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                return cursor.execute(sql).fetchone() is None
+        except duckdb.Error as error:
+            failure = engine_failed(error)
+        raise failure
+
     def close(self) -> None:
         """Let go of the database. Calls that still run may finish."""
         self._connection.close()

@@ -42,7 +42,7 @@ def _kind(table: Table) -> str:
     if not table.is_private:
         return "public, read as it is"
     rows = "1 row counts" if table.max_rows_per_unit == 1 else f"{table.max_rows_per_unit:,} rows count"
-    return f'private, the unit is "{printable(table.owner or "")}", of each at most {rows}'
+    return f'private, the unit is "{printable(table.unit_text)}", of each at most {rows}'
 
 
 def _declared(column: Column, table: Table) -> str:

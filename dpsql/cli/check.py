@@ -104,7 +104,7 @@ def _unit_text(table: Table) -> str:
     most = table.max_rows_per_unit
     rows = "one row of each counts" if most == 1 else f"up to {most:,} rows of each count"
     enforced = "enforces one row" if table.owner_unique else "enforces no limit"
-    return f'unit "{printable(table.owner or "")}", {rows} (the database {enforced})'
+    return f'unit "{printable(table.unit_text)}", {rows} (the database {enforced})'
 
 
 def _ability(column: Column, table: str, checked: Checked) -> list[str]:

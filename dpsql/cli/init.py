@@ -221,5 +221,5 @@ def _verdict(proposal: Proposal) -> str:
     if proposal.unit is not None:
         return f'private, unit "{proposal.unit}" ({proposal.why})'
     if proposal.via is not None:
-        return f"left out: {proposal.why}, which this version does not follow yet"
+        return f"private, unit by reference ({proposal.why})"
     return "left out: is it public?"

@@ -15,13 +15,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from fractions import Fraction
 from typing import Literal
 
 from dpsql.generate.dialect import Dialect, Grid, in_calendar
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER, RelationWriter
+from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan, Scan, nodes
-from dpsql.plan.scalars import Field, Scalar, refs
+from dpsql.plan.scalars import Correlated, Field, Scalar, refs, walk
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.types import Kind, Type, Value
 
@@ -60,7 +62,7 @@ def bounded_queries(
 ) -> tuple[Branch, ...]:
     """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT."""
     branches = []
-    sources = tuple(sorted({node.table.source for node in nodes(plan) if isinstance(node, Scan)}))
+    sources = _sources(plan, keys, statistics)
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in (Counted.ROWS, Counted.UNITS)]
     if plain:
         text = _Bounding(plan, keys, dialect).sums([statistics[i] for i in plain], cells, single=single, norm=norm)
@@ -70,6 +72,17 @@ def bounded_queries(
             text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)
             branches.append(Branch(EngineQuery(text, len(keys), sources=sources), (i,)))
     return tuple(branches)
+
+
+def _sources(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) -> tuple[tuple[str, ...], ...]:
+    """Every table that the queries read: also those on the way to an owner, and those of subqueries in expressions."""
+    values = [key.value for key in keys]
+    for statistic in statistics:
+        values += [part for part in (statistic.value, statistic.where) if part is not None]
+    plans = [plan, *(part.plan for value in values for part in walk(value) if isinstance(part, Correlated))]
+    tables = [node.table for each in plans for node in nodes(each) if isinstance(node, Scan)]
+    found = {table.source for table in tables} | {step.source for table in tables for step in table.path}
+    return tuple(sorted(found))
 
 
 class _Bounding:
@@ -113,17 +126,17 @@ class _Bounding:
             if statistic.where is not None:
                 raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
             grid.append(f"{self._on_grid(i, statistic)} AS v{i}")
-        inner = self._computed([OWNER, *raw], child, needed)
+        inner = self._computed([OWNER, *raw], child, needed, [*(key.value for key in self._keys), *exprs])
         text = f"SELECT {', '.join([OWNER, *self._names, *grid])} FROM ({inner}) AS e"
         conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
         return text + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
 
-    def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field]) -> str:
+    def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field], values: Sequence[Scalar]) -> str:
         """The columns over the plan. Long ones, which later steps name several times, are computed once per row."""
         if self._dialect.fence and max(map(len, columns)) > LONG:
             self._writer.fence = self._dialect.fence
             child = self._writer.relation(self._plan, needed)
-        return f"SELECT {', '.join(columns)} FROM ({child}) AS t{self._writer.fence}"
+        return f"SELECT {', '.join(columns)} FROM {self._writer.nest(child, values)}{self._writer.fence}"
 
     def _key(self, value: Scalar) -> str:
         """A key in one form: no NaN, no infinity, no negative zero, no date outside the calendar."""
@@ -170,6 +183,16 @@ class _Bounding:
         elif statistic.value.type.kind is Kind.INTEGER and statistic.step == 1:
             low, high = statistic.low, statistic.high
             text = f"CASE WHEN e{i} < {low} THEN {low} WHEN e{i} > {high} THEN {high} ELSE e{i} END"
+        elif _is_whole_in_steps(statistic):
+            # Decimals on their own grid stay exact, and narrow enough for 64 bits.
+            type_, bounds = statistic.value.type, statistic.bounds
+            assert bounds.low is not None and bounds.high is not None
+            below, above = (number(bound, type_, self._writer.scalars) for bound in (bounds.low, bounds.high))
+            ten = f"CAST({10**type_.scale} AS {self._writer.scalars.type(Type(Kind.DECIMAL, type_.scale + 1))})"
+            text = (
+                f"CASE WHEN e{i} < {below} THEN {statistic.low} WHEN e{i} > {above} THEN {statistic.high}"
+                f" ELSE CAST(e{i} * {ten} AS BIGINT) END"
+            )
         else:
             bounds = statistic.bounds
             assert bounds.low is not None and bounds.high is not None
@@ -217,7 +240,7 @@ class _Bounding:
         Because: sign(s) * floor(|s| * C / N) with N >= the norm shrinks every entry by at least C / N, toward zero.
         Needs: |s| * C below 2**96 and the sum of squares below 2**127 (entries are cut to the clip before).
         """
-        norms, columns = [], []
+        norms, columns, beyond = [], [], []
         for i, statistic in enumerate(statistics):
             entry = f"CAST(s{i} AS {self._dialect.wide})"
             if cells.limited and statistic.kind is Counted.UNITS:
@@ -225,21 +248,26 @@ class _Bounding:
                 continue
             if norm == "l1":
                 bound = clip = statistic.clip
-                norms.append(f"SUM(ABS({entry})) OVER (PARTITION BY {OWNER}) AS n{i}")
+                norms.append(f"SUM(ABS({entry})) AS n{i}")
                 length = f"n{i}"
             else:
                 bound = int(statistic.sensitivity.l2_squared)
                 clip = math.isqrt(bound)
-                norms.append(f"SUM({entry} * {entry}) OVER (PARTITION BY {OWNER}) AS n{i}")
+                norms.append(f"SUM({entry} * {entry}) AS n{i}")
                 # Rounded up beyond the error of the square root.
                 root = f"sqrt(CAST(n{i} AS {self._dialect.types[Kind.DOUBLE]}))"
                 length = f"CAST(ceil({root} * 1.000000001) AS {self._dialect.wide})"
             scaled = f"SIGN(s{i}) * {self._dialect.wide_quotient.format(f'(ABS({entry}) * {clip})', length)}"
             columns.append(f"CASE WHEN n{i} > {bound} THEN {scaled} ELSE s{i} END AS s{i}")
+            beyond.append(f"{norms[-1].removesuffix(f' AS n{i}')} > {bound}")
         if not norms:
             return inner
-        measured = f"SELECT *, {', '.join(norms)} FROM ({inner}) AS m"
-        return f"SELECT {', '.join([*self._names, *columns])} FROM ({measured}) AS c"
+        # Few owners are beyond their clip; the others meet none of these and stay as they are.
+        found = f"SELECT {OWNER} AS large, {', '.join(norms)} FROM m GROUP BY {OWNER} HAVING {' OR '.join(beyond)}"
+        return (
+            f"WITH m AS MATERIALIZED ({inner}), c AS ({found})"
+            f" SELECT {', '.join([*self._names, *columns])} FROM m LEFT JOIN c ON {OWNER} = large"
+        )
 
     def _of_single_rows(self, i: int, statistic: Statistic) -> str:
         if statistic.value is None and statistic.where is None:
@@ -272,7 +300,8 @@ class _Bounding:
         needed = [ref.field for part in (*(key.value for key in self._keys), statistic.value) for ref in refs(part)]
         if statistic.where is not None:
             needed += [ref.field for ref in refs(statistic.where)]
-        inner = self._computed(raw, self._writer.relation(self._plan, needed), needed)
+        used = [*(key.value for key in self._keys), statistic.value, *([statistic.where] if statistic.where else [])]
+        inner = self._computed(raw, self._writer.relation(self._plan, needed), needed, used)
         if statistic.kind is Counted.DISTINCT_SUM:
             grid = self._on_grid(0, statistic)
             inner = f"SELECT {', '.join([OWNER, *self._names, f'{grid} AS d'])} FROM ({inner}) AS e"
@@ -298,6 +327,17 @@ class _Bounding:
 
     def _where_as(self, statistic: Statistic) -> list[str]:
         return [] if statistic.where is None else [f"{self._writer.scalar(statistic.where)} AS w0"]
+
+
+def _is_whole_in_steps(statistic: Statistic) -> bool:
+    """Whether the step of a sum is the last digit of a decimal, and its bounds are decimals too."""
+    if statistic.value is None or statistic.value.type.kind is not Kind.DECIMAL:
+        return False
+    type_, bounds = statistic.value.type, statistic.bounds
+    if statistic.step != Fraction(1, 10**type_.scale) or type_.precision + type_.scale > 17:
+        return False
+    ends = [bound * 10**type_.scale for bound in (bounds.low, bounds.high) if bound is not None]
+    return all(end.denominator == 1 and abs(end) < 10**type_.precision for end in ends)
 
 
 def _is_range(values: Sequence[Value]) -> bool:

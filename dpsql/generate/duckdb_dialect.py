@@ -108,6 +108,7 @@ DUCKDB = Dialect(
         Op.CONCAT: "left(left({0}, 10000) || left({1}, 10000), 10000)",
         Op.LEFT: "left({0}, {1})",
         Op.RIGHT: "right({0}, {1})",
+        Op.SUBSTRING: "substring({0}, {1}, {2})",
         # The number of days is guarded in the argument: a sum outside the calendar would raise.
         Op.ADD_DAYS: (
             "({0} + CAST(CASE WHEN {1} >= DATE '0001-01-01' - {0} AND {1} <= DATE '9999-12-31' - {0} THEN {1} END"

@@ -425,6 +425,7 @@ POSTGRES = Dialect(
         Op.CONCAT: "left(left({0}, 10000) || left({1}, 10000), 10000)",
         Op.LEFT: "left({0}, CAST({1} AS integer))",
         Op.RIGHT: "right({0}, CAST({1} AS integer))",
+        Op.SUBSTRING: "substring({0}, CAST({1} AS integer), CAST({2} AS integer))",
         # The number of days is guarded in the argument: a sum outside the calendar would raise.
         Op.ADD_DAYS: (
             "({0} + CAST(CASE WHEN {1} >= DATE '0001-01-01' - {0} AND {1} <= DATE '9999-12-31' - {0} THEN {1} END"

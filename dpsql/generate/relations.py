@@ -6,7 +6,8 @@ equal plans give equal text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import assert_never
 
@@ -19,6 +20,8 @@ from dpsql.plan.nodes import (
     Empty,
     Filter,
     Join,
+    JoinKind,
+    OfUnit,
     OneRow,
     Plan,
     Project,
@@ -29,23 +32,27 @@ from dpsql.plan.nodes import (
     Sort,
     Window,
 )
-from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar, SortKey, Subquery, Windowed, refs
+from dpsql.plan.scalars import Agg, Aggregated, Correlated, Field, Ref, Scalar, SortKey, Subquery, Windowed, refs, walk
 from dpsql.policy.model import Bound, Column, Table
+from dpsql.privacy.derive import is_private
+from dpsql.privacy.owners import compared_fields, evidence, is_unit
+from dpsql.privacy.refine import conjuncts
 from dpsql.types import Kind, Type
 
 OWNER = "owner"
 
 
 class RelationWriter:
-    """Writes one query. `public` names the loaded copy of each public table; private queries have none."""
+    """Writes one query: over the database, or, above the releases, over the loaded copies that `public` names."""
 
     def __init__(self, dialect: Dialect, *, private: bool, public: Mapping[str, str] | None = None) -> None:
         self._dialect = dialect
-        self._private = private
-        self._public = public or {}
+        self._public = None if private else public or {}
+        self._owned = private  # whether the rows that are written carry their owner
+        self._referring = False  # whether a private table may be read without it
         self._names: dict[int, str] = {}
         self.fence = ""  # ends the subqueries that compute columns
-        self.scalars = ScalarWriter(dialect, self.name, None if private else self._subquery)
+        self.scalars = ScalarWriter(dialect, self.name, self._subquery)
 
     def name(self, field: Field) -> str:
         return self._names.setdefault(field.id, f"c{len(self._names) + 1}")
@@ -71,7 +78,11 @@ class RelationWriter:
                 return self._select(columns, f"r{measurement}")
             case Filter(child=child, predicate=predicate):
                 inner = self.relation(child, self._needed(fields, [predicate]))
-                return self._select(self._columns(fields), self._nest(inner), self.scalar(predicate))
+                return self._select(self._columns(fields), self.nest(inner, [predicate]), self.scalar(predicate))
+            case OfUnit(child=child, owner=owner):
+                with self._rows(owned=True):
+                    inner = self.relation(child, fields)
+                return self._select(self._columns(fields), self._nest(inner), f"{OWNER} = {self.name(owner)}")
             case SemiJoin(child=child, source=source, negated=negated):
                 inner, other = self.relation(child, fields), self.relation(source, ())
                 owned = "owner IN (SELECT owner FROM ({0}) AS s)"
@@ -79,19 +90,18 @@ class RelationWriter:
                 return self._select(self._columns(fields), self._nest(inner), condition)
             case Project(child=child, items=items):
                 kept = [(field, value) for field, value in items if field.id in wanted]
-                inner = self.relation(child, self._needed((), [value for _, value in kept]))
+                values = [value for _, value in kept]
+                inner = self.relation(child, self._needed((), values))
                 columns = [f"{self.scalar(value)} AS {self.name(field)}" for field, value in kept]
-                return self._select(self._owned(columns), self._nest(inner)) + self.fence
+                return self._select(self._with_owner(columns), self.nest(inner, values)) + self.fence
             case Aggregate():
                 return self._aggregate(plan)
             case Window(child=child, items=items):
                 inner = self.relation(child)
                 calls = [f"{self._window(call)} AS {self.name(field)}" for field, call in items]
-                return self._select([*self._columns(child.fields), *calls], self._nest(inner))
-            case Join(kind=kind, left=left, right=right, condition=condition):
-                sides = f"({self.relation(left)}) AS l {kind.value} JOIN ({self.relation(right)}) AS r"
-                on = "" if condition is None else f" ON {self.scalar(condition)}"
-                return self._select(self._columns(fields), sides + on)
+                return self._select([*self._columns(child.fields), *calls], self.nest(inner, [c for _, c in items]))
+            case Join():
+                return self._join(plan, fields)
             case SetOperation(kind=set_kind, left=left, right=right):
                 # Set operations other than UNION ALL look at whole rows: nothing may be left out.
                 indexes = [i for i, f in enumerate(plan.fields) if f.id in wanted or set_kind.value != "UNION ALL"]
@@ -101,7 +111,7 @@ class RelationWriter:
                     names = [
                         f"{self.name(f)} AS {self.name(plan.fields[i])}" for f, i in zip(mine, indexes, strict=True)
                     ]
-                    parts.append(self._select(self._owned(names), self._nest(self.relation(side, mine))))
+                    parts.append(self._select(self._with_owner(names), self._nest(self.relation(side, mine))))
                 return f"({parts[0]}) {set_kind.value} ({parts[1]})"
             case Distinct(child=child):
                 return (
@@ -125,26 +135,94 @@ class RelationWriter:
     def _nest(self, inner: str) -> str:
         return f"({inner}) AS t"
 
-    def _owned(self, columns: list[str]) -> list[str]:
-        return [OWNER, *columns] if self._private else columns
+    def nest(self, inner: str, values: Iterable[Scalar]) -> str:
+        """A relation to select these expressions from; subqueries in them see the owner under a name of its own."""
+        parts = (part for value in values for part in walk(value))
+        owners = [part.owner for part in parts if isinstance(part, Correlated) and part.owner is not None]
+        if owners:
+            named = ", ".join(f"{OWNER} AS {self.name(owner)}" for owner in owners)
+            inner = f"SELECT *, {named} FROM ({inner}) AS u"
+        return self._nest(inner)
+
+    @contextmanager
+    def _rows(self, *, owned: bool, referring: bool = False) -> Iterator[None]:
+        before = self._owned, self._referring
+        self._owned, self._referring = owned, referring
+        try:
+            yield
+        finally:
+            self._owned, self._referring = before
+
+    def _with_owner(self, columns: list[str]) -> list[str]:
+        return [OWNER, *columns] if self._owned else columns
 
     def _columns(self, fields: Iterable[Field]) -> list[str]:
-        return self._owned([self.name(field) for field in fields])
+        return self._with_owner([self.name(field) for field in fields])
 
     def _needed(self, fields: Iterable[Field], values: Iterable[Scalar]) -> list[Field] | None:
-        """What a private input must yield. Above a release all columns go along: a subquery may refer to any."""
-        if not self._private:
+        """What an input must yield. Above a release all columns go along: a subquery may refer to any."""
+        if self._public is not None:
             return None
         return [*fields, *(ref.field for value in values for ref in refs(value))]
 
-    def _subquery(self, node: Subquery) -> str:
-        inner = self.relation(node.plan)
+    def _subquery(self, node: Subquery | Correlated) -> str:
+        with self._rows(owned=False):
+            inner = self.relation(node.plan)
         if node.kind == "exists":
             return f"EXISTS ({inner})"
-        if node.kind == "in":
-            assert node.arg is not None
-            return f"({self.scalar(node.arg)} IN ({inner}))"
-        return f"({inner})"
+        if node.kind == "scalar":
+            return f"({inner})"
+        assert node.arg is not None
+        return f"({self.scalar(node.arg)} {node.kind.upper()} ({inner}))"
+
+    # --- joins ---
+
+    def _join(self, plan: Join, fields: list[Field]) -> str:
+        """Joins; between private relations owners are always compared.
+
+        Claim: rows of different units never meet, and every row has the owner of the side that is there.
+        Because: the owner stands in the condition. A table that refers to the other side is joined to the very row that
+        says whose it is, and needs no owner of its own.
+        Needs: each side's own owner to be right; a public side has none.
+        """
+        conditions = [] if plan.condition is None else list(conjuncts(plan.condition))
+        needed = self._needed(fields, conditions)
+        if not self._owned:
+            on = "" if plan.condition is None else f" ON {self.scalar(plan.condition)}"
+            left, right = self.relation(plan.left, needed), self.relation(plan.right, needed)
+            return self._select(self._columns(fields), f"({left}) AS l {plan.kind.value} JOIN ({right}) AS r{on}")
+        referring = self._refers(plan, conditions)
+        owned = [is_private(side) and side is not referring for side in (plan.left, plan.right)]
+        sides = []
+        for side, has_owner in zip((plan.left, plan.right), owned, strict=True):
+            with self._rows(owned=has_owner, referring=side is referring):
+                sides.append(self.relation(side, needed))
+        if all(owned):
+            tests = [f"l.{OWNER} = r.{OWNER}", *(self.scalar(c) for c in conditions if not _compares_units(c))]
+        else:
+            tests = [self.scalar(condition) for condition in conditions]
+        owner = {JoinKind.RIGHT: f"r.{OWNER}", JoinKind.FULL: f"COALESCE(l.{OWNER}, r.{OWNER})"}.get(plan.kind)
+        if not all(owned):
+            owner = f"l.{OWNER}" if owned[0] else f"r.{OWNER}"
+        word = JoinKind.INNER.value if plan.kind is JoinKind.CROSS and tests else plan.kind.value
+        columns = [f"{owner or f'l.{OWNER}'} AS {OWNER}", *(self.name(field) for field in fields)]
+        on = f" ON {' AND '.join(tests)}" if tests else ""
+        return self._select(columns, f"({sides[0]}) AS l {word} JOIN ({sides[1]}) AS r{on}")
+
+    def _refers(self, plan: Join, conditions: list[Scalar]) -> Plan | None:
+        """A side that refers to rows of the other, and is joined by that reference: its owner is the other's."""
+        if plan.kind is not JoinKind.INNER or not (is_private(plan.left) and is_private(plan.right)):
+            return None
+        for side, other in ((plan.right, plan.left), (plan.left, plan.right)):
+            scan = _only_table(side)
+            if scan is None or not scan.table.path:
+                continue
+            step = scan.table.path[0]
+            for links in evidence(conditions, other.fields, side.fields):
+                via = [name for f, name in zip(scan.fields, scan.columns, strict=True) if set(f.links) & set(links)]
+                if links and (links[0].table, links[0].key) == (step.table, step.key) and set(via) == set(step.via):
+                    return side
+        return None
 
     def _sort_key(self, key: SortKey) -> str:
         direction = "DESC" if key.descending else "ASC"
@@ -156,29 +234,63 @@ class RelationWriter:
         column_of = dict(zip((field.id for field in plan.fields), plan.columns, strict=True))
         table = plan.table
         if not table.is_private:
-            if self._private:
-                raise InternalError("a public table was left in a private query")
-            columns = [f"{quoted(column_of[field.id])} AS {self.name(field)}" for field in fields]
-            return self._select(columns, self._public[table.name])
-        if not self._private:
+            if self._public is not None:
+                columns = [f"{quoted(column_of[field.id])} AS {self.name(field)}" for field in fields]
+                return self._select(columns, self._public[table.name])
+            # In the database itself its values meet private ones, so they are normalised as those are.
+            columns = [f"{self._normalised(table.columns[column_of[f.id]])} AS {self.name(f)}" for f in fields]
+            return self._select(columns, _table(table.source))
+        if self._public is not None:
             raise InternalError("a private table was left in post-processing")
-        assert table.owner is not None
-        owner = self._owner(table)
-        columns = [f"{owner} AS {OWNER}"]
+        columns = []
         for field in fields:
             name = column_of[field.id]
             column = table.columns.get(name)
-            value = owner if column is None else self._normalised(column)
+            value = self._plain(name, field.type) if column is None else self._normalised(column)
             columns.append(f"{value} AS {self.name(field)}")
-        source = ".".join(map(quoted, table.source))
-        return self._select(columns, source, f"{quoted(table.owner)} IS NOT NULL") + self.fence
+        if not self._owned:
+            if not self._referring:
+                raise InternalError("a private table would be read without its owner")
+            return self._select(columns, _table(table.source)) + self.fence
+        assert table.owner is not None and table.owner_type is not None
+        if not table.path:
+            columns.insert(0, f"{self._plain(table.owner, table.owner_type)} AS {OWNER}")
+            known = f"{quoted(table.owner)} IS NOT NULL"
+            return self._select(columns, _table(table.source), known) + self.fence
+        columns += self._parts(table.path[0].via, table.path[0].types, "v")
+        shown = [f"n.{OWNER}", *(self.name(field) for field in fields)]
+        here = self._select(columns, _table(table.source)) + self.fence
+        return self._select(shown, self._joined(here, table, 0))
 
-    def _owner(self, table: Table) -> str:
-        """The unit in the one form that all tables share, so that owners compare without conversion, byte by byte."""
-        assert table.owner is not None
-        assert table.owner_type is not None
-        value = f"CAST({quoted(table.owner)} AS {self.scalars.type(table.owner_type)})"
-        return self._dialect.binary.format(value) if table.owner_type.kind is Kind.TEXT else value
+    def _joined(self, here: str, table: Table, step: int) -> str:
+        """Rows with the parts of a reference (v0, v1 …), joined to the owners that the rest of the path leads to.
+
+        Claim: every row comes with the one owner it has; rows without one are not there.
+        Because: keys are unique and compared in one type, value by value; a path that ends in NULL joins nothing.
+        Needs: the checks of the policy against the schema (`policy.references`).
+        """
+        reference = table.path[step]
+        columns = self._parts(reference.key, reference.types, "k")
+        source = _table(reference.source)
+        if step + 1 < len(table.path):
+            following = table.path[step + 1]
+            columns += self._parts(following.via, following.types, "v")
+            keys = [f"h.k{i}" for i in range(len(reference.key))]
+            there = self._select([f"n.{OWNER}", *keys], self._joined(self._select(columns, source), table, step + 1))
+        else:
+            assert table.owner is not None and table.owner_type is not None
+            columns.insert(0, f"{self._plain(table.owner, table.owner_type)} AS {OWNER}")
+            there = self._select(columns, source, f"{quoted(table.owner)} IS NOT NULL")
+        same = " AND ".join(f"h.v{i} = n.k{i}" for i in range(len(reference.key)))
+        return f"({here}) AS h JOIN ({there}) AS n ON {same}"
+
+    def _parts(self, names: tuple[str, ...], types: tuple[Type, ...], letter: str) -> list[str]:
+        return [f"{self._plain(n, t)} AS {letter}{i}" for i, (n, t) in enumerate(zip(names, types, strict=True))]
+
+    def _plain(self, name: str, type_: Type) -> str:
+        """A unit or reference in the one form all tables share: compared without conversion, byte by byte."""
+        value = f"CAST({quoted(name)} AS {self.scalars.type(type_)})"
+        return self._dialect.binary.format(value) if type_.kind is Kind.TEXT else value
 
     def _normalised(self, column: Column) -> str:
         """A column as every expression above sees it: NULL if NaN or infinite, clamped to its bounds, widened.
@@ -238,19 +350,19 @@ class RelationWriter:
     def _aggregate(self, plan: Aggregate) -> str:
         values = [value for _, value in plan.keys] + [call for _, call in plan.aggregates]
         inner = self.relation(plan.child, self._needed((), values))
-        if self._private:
+        if self._owned:
             # One row per owner and further keys. The unit adds no groups, whatever its column shows: an undeclared one
             # is the owner itself; a declared one is a column like others, clamped as its type says.
-            further = [(field, value) for field, value in plan.keys if not _is_unit(value)]
-            units = [(field, value) for field, value in plan.keys if _is_unit(value)]
+            further = [(field, value) for field, value in plan.keys if not is_unit(value)]
+            units = [(field, value) for field, value in plan.keys if is_unit(value)]
             columns = [OWNER, *(f"{self._unit(value)} AS {self.name(field)}" for field, value in units)]
         else:
             further, columns = list(plan.keys), []
         columns += [f"{self.scalar(value)} AS {self.name(field)}" for field, value in further]
         columns += [f"{self._aggregated(call)} AS {self.name(field)}" for field, call in plan.aggregates]
         # Without keys and aggregates an aggregation still makes one row of all.
-        text = self._select(columns or ["COUNT(*) AS one"], self._nest(inner))
-        keys = ([OWNER] if self._private else []) + [self.scalar(value) for _, value in further]
+        text = self._select(columns or ["COUNT(*) AS one"], self.nest(inner, values))
+        keys = ([OWNER] if self._owned else []) + [self.scalar(value) for _, value in further]
         if len(plan.sets) > 1 or (plan.sets and len(plan.sets[0]) < len(plan.keys)):
             sets = ", ".join(f"({', '.join(self.scalar(plan.keys[i][1]) for i in chosen)})" for chosen in plan.sets)
             return f"{text} GROUP BY GROUPING SETS ({sets})"
@@ -277,8 +389,10 @@ class RelationWriter:
         written = self._dialect.window_arguments(call, [self.scalar(arg) for arg in call.args])
         args = ", ".join(written) or ("*" if call.function == "count" else "")
         parts = []
-        if call.partition:
-            parts.append(f"PARTITION BY {', '.join(map(self.scalar, call.partition))}")
+        partition = [OWNER] if self._owned else []
+        partition += [self.scalar(value) for value in call.partition if not (self._owned and is_unit(value))]
+        if partition:
+            parts.append(f"PARTITION BY {', '.join(partition)}")
         if call.order:
             parts.append(f"ORDER BY {', '.join(map(self._sort_key, call.order))}")
         if call.frame:
@@ -290,5 +404,28 @@ class RelationWriter:
         return self._dialect.window_result(call, text)
 
 
-def _is_unit(value: Scalar) -> bool:
-    return isinstance(value, Ref) and value.field.unit
+def _compares_units(condition: Scalar) -> bool:
+    """Whether a condition says no more than that owners are equal. A unit that may be NULL says more."""
+    pair = compared_fields(condition)
+    return pair is not None and all(field.unit and not field.optional for field in pair)
+
+
+def _only_table(plan: Plan) -> Scan | None:
+    """The table a relation is, with some rows or columns of it left out; its references are those of the table."""
+    match plan:
+        case Scan():
+            return plan
+        case Filter(child=child, predicate=predicate) if not _has_subquery(predicate):
+            return _only_table(child)
+        case Project(child=child, items=items) if not any(_has_subquery(value) for _, value in items):
+            return _only_table(child)
+        case _:
+            return None
+
+
+def _has_subquery(value: Scalar) -> bool:
+    return any(isinstance(part, Correlated) for part in walk(value))
+
+
+def _table(source: tuple[str, ...]) -> str:
+    return ".".join(map(quoted, source))

@@ -19,6 +19,7 @@ from dpsql.plan.scalars import (
     Call,
     Case,
     Const,
+    Correlated,
     Field,
     InStage,
     IntervalEnd,
@@ -39,7 +40,7 @@ class ScalarWriter:
     """Writes scalars of one query; fields are named by the relation writer that owns it."""
 
     def __init__(
-        self, dialect: Dialect, name: Callable[[Field], str], subquery: Callable[[Subquery], str] | None = None
+        self, dialect: Dialect, name: Callable[[Field], str], subquery: Callable[[Subquery | Correlated], str]
     ) -> None:
         self._dialect = dialect
         self._name = name
@@ -87,9 +88,7 @@ class ScalarWriter:
                 return self._in_stage(self.scalar(arg), stage, item)
             case Call():
                 return self._call(node)
-            case Subquery():
-                if self._subquery is None:
-                    raise InternalError("a subquery was left in a private expression")
+            case Subquery() | Correlated():
                 return self._subquery(node)
             case Aggregated() | Windowed() | IntervalEnd():
                 raise InternalError("an aggregate was left in a scalar")

@@ -19,6 +19,7 @@ from dpsql.plan.nodes import (
     Empty,
     Filter,
     Join,
+    OfUnit,
     OneRow,
     Plan,
     Project,
@@ -141,7 +142,7 @@ class _Tracer:
     def trace(self, plan: Plan) -> Traced:
         """The same relation with its errors. Every term above a leaf is a column of the plan."""
         match plan:
-            case Scan() | Empty() | OneRow() | SemiJoin():
+            case Scan() | Empty() | OneRow() | SemiJoin() | OfUnit():
                 return Traced(plan, {}, True)
             case Released():
                 return self._released(plan)

@@ -252,6 +252,7 @@ _RULES: dict[Op, Callable[..., Value]] = {
     Op.CONCAT: lambda _, x, y: x + y,
     Op.LEFT: lambda _, x, n: x[:n],
     Op.RIGHT: lambda _, x, n: x[-n:] if n else "",
+    Op.SUBSTRING: lambda _, x, start, n: x[start - 1 : start - 1 + n],
     Op.EXTRACT: _extract,
     Op.DATE_TRUNC: lambda node, x: truncate(node.option, x),
     Op.ADD_DAYS: lambda _, x, n: x + timedelta(days=n),

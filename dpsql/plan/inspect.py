@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from dataclasses import replace
 
 from dpsql.plan.nodes import (
     Distinct,
@@ -11,14 +12,28 @@ from dpsql.plan.nodes import (
     Join,
     Plan,
     Project,
+    Scan,
     SetKind,
     SetOperation,
     Sort,
     Window,
+    map_scalars,
     nodes,
     scalars,
 )
-from dpsql.plan.scalars import Field, InStage, Ref, Scalar, StageValue, refs, walk
+from dpsql.plan.scalars import (
+    Aggregated,
+    Correlated,
+    Field,
+    InStage,
+    Ref,
+    Scalar,
+    StageValue,
+    Subquery,
+    rebuild,
+    refs,
+    walk,
+)
 
 
 def is_empty(plan: Plan) -> bool:
@@ -36,14 +51,42 @@ def is_empty(plan: Plan) -> bool:
 
 def free_fields(plan: Plan) -> set[int]:
     """Fields that a plan uses but does not make: it is correlated with what stands around it."""
-    made, used = set(), set()
+    return {ref.field.id for ref in free_refs(plan)}
+
+
+def free_refs(plan: Plan) -> list[Ref]:
+    made: set[int] = set()
+    used: dict[int, Ref] = {}
     for node in nodes(plan):
         made |= {field.id for field in node.fields}
         if isinstance(node, Window):
             made |= {field.id for field, _ in node.items}
         for value in scalars(node):
-            used |= {ref.field.id for ref in refs(value)}
-    return used - made
+            used |= {ref.field.id: ref for ref in refs(value)}
+    return [ref for field, ref in used.items() if field not in made]
+
+
+def reads_private(plan: Plan) -> bool:
+    """Whether a private table stands anywhere in a plan, above or below a release."""
+    return any(isinstance(node, Scan) and node.table.is_private for node in nodes(plan))
+
+
+def without_places(plan: Plan) -> Plan:
+    """The same plan without places in a text: what stands in a view is not the analyst's."""
+
+    def change(value: Scalar) -> Scalar:
+        changed = rebuild(value, change)
+        match changed:
+            case Ref():
+                return replace(changed, position=None)
+            case Aggregated():
+                return replace(changed, position=None)
+            case Subquery(plan=inner):
+                return replace(changed, plan=map_scalars(inner, change), position=None)
+            case _:
+                return changed
+
+    return map_scalars(plan, change)
 
 
 def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
@@ -52,6 +95,8 @@ def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
         for part in walk(value):
             if isinstance(part, StageValue | InStage):
                 yield part.stage
+            elif isinstance(part, Correlated):
+                yield from stages_of(part.plan, [])
 
 
 def source_of(field: Field, plan: Plan, known: Set[int]) -> int:

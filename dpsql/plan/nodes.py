@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from dpsql.plan.scalars import Aggregated, Field, Scalar, SortKey, Subquery, Windowed, walk
+from dpsql.plan.scalars import Aggregated, Correlated, Field, Scalar, SortKey, Subquery, Windowed, walk
 from dpsql.policy.model import Table
 
 
@@ -59,6 +59,18 @@ class SemiJoin:
     child: Plan
     source: Plan
     negated: bool
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.child.fields
+
+
+@dataclass(frozen=True, slots=True)
+class OfUnit:
+    """Inside a correlated subquery: the rows that belong to the unit of the row around it, whose owner is `owner`."""
+
+    child: Plan
+    owner: Field
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -167,6 +179,7 @@ Plan = (
     | Released
     | Filter
     | SemiJoin
+    | OfUnit
     | Project
     | Aggregate
     | Window
@@ -185,7 +198,7 @@ def inputs(plan: Plan) -> tuple[Plan, ...]:
             return (child, source)
         case Join(left=left, right=right) | SetOperation(left=left, right=right):
             return (left, right)
-        case Filter() | Project() | Aggregate() | Window() | Distinct() | Sort():
+        case Filter() | OfUnit() | Project() | Aggregate() | Window() | Distinct() | Sort():
             return (plan.child,)
 
 
@@ -204,7 +217,7 @@ def scalars(plan: Plan) -> tuple[Scalar, ...]:
             return () if condition is None else (condition,)
         case Sort(keys=sort_keys):
             return tuple(key.value for key in sort_keys)
-        case Scan() | Empty() | OneRow() | Released() | SemiJoin() | SetOperation() | Distinct():
+        case Scan() | Empty() | OneRow() | Released() | SemiJoin() | OfUnit() | SetOperation() | Distinct():
             return ()
 
 
@@ -217,6 +230,8 @@ def map_scalars(plan: Plan, change: Callable[[Scalar], Scalar]) -> Plan:
             return Filter(map_scalars(child, change), change(predicate))
         case SemiJoin(child=child, source=source, negated=negated):
             return SemiJoin(map_scalars(child, change), map_scalars(source, change), negated)
+        case OfUnit(child=child, owner=owner):
+            return OfUnit(map_scalars(child, change), owner)
         case Project(child=child, items=items):
             return Project(map_scalars(child, change), tuple((field, change(value)) for field, value in items))
         case Aggregate(child=child, keys=keys, aggregates=aggregates, sets=sets):
@@ -252,5 +267,5 @@ def nodes(plan: Plan) -> Iterator[Plan]:
         yield from nodes(child)
     for scalar in scalars(plan):
         for part in walk(scalar):
-            if isinstance(part, Subquery):
+            if isinstance(part, Subquery | Correlated):
                 yield from nodes(part.plan)

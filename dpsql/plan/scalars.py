@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from dpsql.types import BOOLEAN, Type, Value
@@ -68,6 +69,7 @@ class Op(Enum):
     CONCAT = "||"
     LEFT = "left"
     RIGHT = "right"
+    SUBSTRING = "substring"
     # time
     EXTRACT = "extract"
     DATE_TRUNC = "date_trunc"
@@ -79,6 +81,17 @@ class Op(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """Says that a column, with the other parts of the key, names a row of `table` of the same unit."""
+
+    table: str
+    key: tuple[str, ...]
+    part: int  # which column of the key
+    row: int  # parts are of one key only where they come from one row: the scan they come from
+    exact: bool = True  # False where the column is clamped, so that equal values may stand for different keys
+
+
+@dataclass(frozen=True, slots=True)
 class Field:
     """A column of a relation inside a plan. The id is unique within a query, so names never collide."""
 
@@ -86,7 +99,9 @@ class Field:
     name: str
     type: Type
     unit: bool = False  # carries the identity of the privacy unit
-    readable: bool = True  # False for a unit that the policy does not declare as a column
+    readable: bool = True  # False for a unit or a reference that the policy does not declare as a column
+    optional: bool = False  # NULL where an outer join found no row: then even the unit's own column does not name it
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +139,7 @@ class Case:
 class Subquery:
     """A scalar subquery, EXISTS or IN (subquery), not yet told apart into public, released or private."""
 
-    kind: str  # "scalar", "exists", "in"
+    kind: str  # "scalar", "exists", "in", or a comparison with any or all: "> any", "<> all"
     plan: Plan
     type: Type
     arg: Scalar | None = None  # the left side of IN
@@ -147,6 +162,20 @@ class InStage:
     stage: int
     item: Type
     type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class Correlated:
+    """A subquery that is computed for each private row from the rows of its own unit and from public tables."""
+
+    kind: str  # as that of a Subquery
+    plan: Plan
+    type: Type
+    arg: Scalar | None
+    outer: tuple[Ref, ...]  # what it takes from the row around it
+    owner: Field | None  # under which it sees the owner of the row around it; None if it reads public tables alone
+    low: Fraction | None = None  # bounds of a scalar one
+    high: Fraction | None = None
 
 
 class Agg(Enum):
@@ -215,7 +244,7 @@ class IntervalEnd:
         return "dp_high" if self.high else "dp_low"
 
 
-Scalar = Ref | Const | Call | Case | Subquery | StageValue | InStage | Aggregated | Windowed | IntervalEnd
+Scalar = Ref | Const | Call | Case | Subquery | StageValue | InStage | Correlated | Aggregated | Windowed | IntervalEnd
 
 
 def children(node: Scalar) -> tuple[Scalar, ...]:
@@ -229,6 +258,8 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
             return (*(part for branch in branches for part in branch), default)
         case Subquery(arg=arg):
             return () if arg is None else (arg,)
+        case Correlated(arg=arg, outer=outer):
+            return outer if arg is None else (arg, *outer)
         case InStage(arg=arg) | IntervalEnd(arg=arg):
             return (arg,)
         case Aggregated(args=args, where=where):
@@ -254,6 +285,8 @@ def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
             return Case(tuple((change(when), change(then)) for when, then in branches), change(default), type_)
         case Subquery(kind, plan, type_, arg, position):
             return Subquery(kind, plan, type_, None if arg is None else change(arg), position)
+        case Correlated(arg=arg):
+            return dataclasses.replace(node, arg=None if arg is None else change(arg))
         case InStage(arg, stage, item, type_):
             return InStage(change(arg), stage, item, type_)
         case IntervalEnd(arg, high, type_, position):

@@ -9,6 +9,7 @@ from dpsql.plan.scalars import (
     Call,
     Case,
     Const,
+    Correlated,
     InStage,
     IntervalEnd,
     Op,
@@ -38,7 +39,7 @@ def scalar_text(node: Scalar) -> str:
             return f"(stage {stage + 1})"
         case InStage(arg=arg, stage=stage):
             return f"{scalar_text(arg)} IN (stage {stage + 1})"
-        case Subquery():
+        case Subquery() | Correlated():
             return "(subquery)"
         case Aggregated(function=function, args=args):
             return f"{function.value}({', '.join(map(scalar_text, args)) or '*'})"

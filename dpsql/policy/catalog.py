@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from dpsql.policy.columns import bind_column, known_type
@@ -13,23 +14,28 @@ from dpsql.policy.model import (
     ColumnSchema,
     DatabaseSchema,
     Policy,
+    Step,
     Table,
     TablePolicy,
     TableSchema,
     UnitReference,
 )
 from dpsql.policy.problems import Report, nearest, quoted
+from dpsql.policy.public import ReadPublic, with_contents
+from dpsql.policy.references import UNIT_KINDS, Bound, IsUnique, bind_step, comparison_class
 from dpsql.policy.section import header
-from dpsql.types import Kind, Type
-
-# Equal values of these types are the same value. Doubles are left out: there is NaN, -0 and rounding.
-_UNIT_KINDS = (Kind.INTEGER, Kind.DECIMAL, Kind.TEXT, Kind.DATE)
+from dpsql.types import Type
 
 # What tools made for PostgreSQL call the schema that needs no name.
 _POSTGRESQL_DEFAULT_SCHEMA = "public"
 
 
-def bind(policy: Policy, schema: DatabaseSchema) -> Catalog:
+def bind(
+    policy: Policy,
+    schema: DatabaseSchema,
+    is_unique: IsUnique = lambda *_: False,
+    read_public: ReadPublic | None = None,
+) -> Catalog:
     """Join the policy with the schema, or raise PolicyProblems with every place where the two do not fit.
 
     `Catalog.tables` finds a table under its declared name, as an analyst writes it after folding to lower case.
@@ -38,14 +44,19 @@ def bind(policy: Policy, schema: DatabaseSchema) -> Catalog:
 
     Names in the policy match the database exactly or, if only one name fits, without regard to case. Tables and columns
     then keep the spelling of the policy, since that is what analysts write.
+
+    `is_unique` is asked for the keys of references that the engine does not enforce; `read_public` for what small
+    public tables hold, so that their values are known keys.
     """
     report = Report(policy.path)
-    tables: dict[str, Table] = {}
+    found: dict[str, Bound] = {}
     for declared in policy.tables.values():
-        found = _find_table(declared, schema, report)
-        table = None if found is None else _bind_table(declared, found, report)
-        if table is not None:
-            tables[table.name] = table
+        table = _find_table(declared, schema, report)
+        if table is not None and not _is_view(declared, table, report):
+            found[declared.name] = Bound(table, _bind_columns(declared, table, report))
+    tables = _bind_tables(policy, found, is_unique, report)
+    if read_public is not None:
+        tables = {name: with_contents(table, read_public) for name, table in tables.items()}
     _check_declared_once(policy, tables, report)
     _check_one_kind_of_unit(policy, tables, report)
     report.raise_if_any()
@@ -54,6 +65,7 @@ def bind(policy: Policy, schema: DatabaseSchema) -> Catalog:
         max_cells=policy.limits.max_cells,
         fingerprint=fingerprint_of(policy, tables),
         default_schema=schema.default_schema,
+        views=_views(policy, schema),
     )
 
 
@@ -114,49 +126,121 @@ def _aliases(tables: Mapping[str, Table], schema: DatabaseSchema) -> dict[str, T
     return aliases
 
 
+def _views(policy: Policy, schema: DatabaseSchema) -> Mapping[str, str]:
+    """The text of each view, under its name and, if it has no schema, with that of PostgreSQL or of the database."""
+    views: dict[str, str] = {}
+    for name, view in policy.views.items():
+        if "." not in name:
+            views[f"{schema.default_schema}.{name}"] = views[f"{_POSTGRESQL_DEFAULT_SCHEMA}.{name}"] = view.sql
+    return MappingProxyType(views | {name: view.sql for name, view in policy.views.items()})
+
+
 # --- tables ---
 
 
-def _bind_table(declared: TablePolicy, found: TableSchema, report: Report) -> Table | None:
+def _is_view(declared: TablePolicy, found: TableSchema, report: Report) -> bool:
     if found.is_view:
         # Also if it is called public: what a view reads may be private.
-        report.add(declared.line, f"{quoted(declared.name)} is a view", "declare the tables it reads")
-        return None
+        report.add(
+            declared.line,
+            f"{quoted(declared.name)} is a view",
+            "declare the tables it reads, and the view itself as [views.NAME] with its sql",
+        )
     if found.obstacle is not None:
         report.add(declared.line, f"{quoted(declared.name)} {found.obstacle}", "remove the table")
-        return None
-    if declared.public:
-        return _public_table(declared, found, report)
-    columns = _bind_columns(declared, found, report)
-    unit = _find_unit(declared, found, report)
+    return found.is_view or found.obstacle is not None
+
+
+def _bind_tables(policy: Policy, found: Mapping[str, Bound], is_unique: IsUnique, report: Report) -> dict[str, Table]:
+    """Tables in the order of the policy; one that refers to another is bound after it."""
+    tables: dict[str, Table | None] = {}
+
+    def bound(name: str) -> Table | None:
+        if name not in tables:
+            tables[name] = None  # a reference back to it has been reported when the file was read
+            declared = policy.tables[name]
+            if declared.public:
+                tables[name] = _public_table(declared, found[name], report)
+            elif isinstance(declared.unit, UnitReference):
+                target = bound(declared.unit.table) if declared.unit.table in found else None
+                tables[name] = None if target is None else referring(declared, declared.unit, target)
+            else:
+                tables[name] = _owning_table(declared, found[name], report)
+        return tables[name]
+
+    def referring(declared: TablePolicy, unit: UnitReference, target: Table) -> Table | None:
+        step = bind_step(declared, found[declared.name], found[unit.table], is_unique, report)
+        return None if step is None else _referring_table(declared, found[declared.name], step, target)
+
+    complete = {name: table for name in policy.tables if name in found and (table := bound(name)) is not None}
+    return _with_keys(complete)
+
+
+def _with_keys(tables: Mapping[str, Table]) -> dict[str, Table]:
+    """Each table with the keys of it that others refer to; they have been found unique."""
+    keys: dict[str, dict[tuple[str, ...], tuple[Type, ...]]] = {name: {} for name in tables}
+    for table in tables.values():
+        if table.path:
+            keys[table.path[0].table][table.path[0].key] = table.path[0].types
+    return {
+        name: replace(
+            table,
+            keys=MappingProxyType(keys[name]),
+            unique=table.unique | frozenset(frozenset(key) for key in keys[name]),
+        )
+        for name, table in tables.items()
+    }
+
+
+def _owning_table(declared: TablePolicy, found: Bound, report: Report) -> Table | None:
+    unit = _find_unit(declared, found.schema, report)
     if unit is None:
         return None
+    columns = found.columns
     # The unit is recognised by its name, so it has one spelling: that of the column where it is declared as one too.
     owner = columns[unit.name].name if unit.name in columns else str(declared.unit)
     return Table(
         name=declared.name,
-        source=found.source,
+        source=found.schema.source,
         columns=_by_name(columns),
         owner=owner,
         owner_type=unit.type,
-        owner_unique=frozenset({unit.name}) in found.unique,
+        owner_unique=frozenset({unit.name}) in found.schema.unique,
         max_rows_per_unit=declared.max_rows_per_unit,
         max_groups_per_unit=declared.max_groups_per_unit,
+        unique=found.unique,
     )
 
 
-def _public_table(declared: TablePolicy, found: TableSchema, report: Report) -> Table | None:
+def _referring_table(declared: TablePolicy, found: Bound, step: Step, target: Table) -> Table:
+    """A table whose rows belong to the owners of the rows they refer to."""
+    return Table(
+        name=declared.name,
+        source=found.schema.source,
+        columns=_by_name(found.columns),
+        owner=target.owner,
+        owner_type=target.owner_type,
+        # At most one row for each row of the other table, and that has at most one for each unit.
+        owner_unique=target.owner_unique and any(unique <= frozenset(step.via) for unique in found.unique),
+        max_rows_per_unit=declared.max_rows_per_unit,
+        max_groups_per_unit=declared.max_groups_per_unit,
+        path=(step, *target.path),
+        unique=found.unique,
+    )
+
+
+def _public_table(declared: TablePolicy, found: Bound, report: Report) -> Table | None:
     """A public table shows all its columns, except those of a type that dpsql does not know."""
-    types = {name: known_type(column) for name, column in found.columns.items()}
+    schema = found.schema
     columns = {
-        name: Column(name, column_type, nullable=found.columns[name].nullable)
-        for name, column_type in types.items()
-        if column_type is not None
+        name: found.columns.get(name) or Column(name, type_, nullable=column.nullable)
+        for name, column in schema.columns.items()
+        if (type_ := known_type(column)) is not None
     }
     if not columns:
         report.add(declared.line, f"table {quoted(declared.name)} has no column of a type that dpsql knows")
         return None
-    return Table(name=declared.name, source=found.source, columns=_by_name(columns))
+    return Table(name=declared.name, source=schema.source, columns=_by_name(columns), unique=found.unique)
 
 
 def _bind_columns(declared: TablePolicy, found: TableSchema, report: Report) -> dict[str, Column]:
@@ -181,16 +265,13 @@ def _find_unit(declared: TablePolicy, found: TableSchema, report: Report) -> Col
     Because: the values of the types allowed here are equal only if they are the same.
     Needs: the owner declared the column that identifies the person.
     """
-    if isinstance(declared.unit, UnitReference):
-        report.add(declared.line, "unit by reference is not supported yet", 'write: unit = "COLUMN"')
-        return None
-    if declared.unit is None:
+    if declared.unit is None or isinstance(declared.unit, UnitReference):
         report.add(declared.line, f"table {quoted(declared.name)} has no unit", 'write: unit = "COLUMN"')
         return None
     unit = _find_column(declared.unit, "unit", found, report, declared.line)
     if unit is None:
         return None
-    if unit.type is None or unit.type.kind not in _UNIT_KINDS:
+    if unit.type is None or unit.type.kind not in UNIT_KINDS:
         report.add(
             declared.line,
             f"unit {quoted(declared.unit)} of table {quoted(declared.name)} is of type {unit.native}",
@@ -221,16 +302,9 @@ def _check_one_kind_of_unit(policy: Policy, tables: Mapping[str, Table], report:
     """A dataset protects one kind of unit. Units whose types cannot be compared are certainly of two kinds."""
     private = [table for table in tables.values() if table.owner_type is not None]
     for table in private[1:]:
-        if _comparison_class(table.owner_type) != _comparison_class(private[0].owner_type):
+        if comparison_class(table.owner_type) != comparison_class(private[0].owner_type):
             report.add(
                 policy.tables[table.name].line,
                 f"the units of {quoted(table.name)} and {quoted(private[0].name)} have types that cannot be compared",
                 "a policy protects one kind of unit",
             )
-
-
-def _comparison_class(unit: Type | None) -> tuple[Kind, int] | None:
-    """Owners are compared as they are, so their types must be the same; integers are widened to one."""
-    if unit is None:
-        return None
-    return (unit.kind, 0) if unit.kind is Kind.INTEGER else (unit.kind, unit.precision * 100 + unit.scale)

@@ -72,8 +72,9 @@ def draft(
     source = "the schema; no row was read" if suggestions is None else "the schema and, as asked, extremes of the data"
     place = "" if ledger is None else _LEDGER.format(ledger=quoted(ledger))
     lines = [_HEAD.format(source=source, url=quoted(url), ledger=place)]
+    followed = _followed(schema, proposals)
     for proposal in proposals:
-        lines += ["", *_table(proposal, schema, details, given)]
+        lines += ["", *_table(proposal, schema, details, given, followed)]
     for table in schema.tables.values():
         if table.is_view:
             lines += [
@@ -140,23 +141,49 @@ def _qualified(source: Source, schema: DatabaseSchema) -> str:
     return source[-1] if source[0] == schema.default_schema else ".".join(source)
 
 
+def _followed(schema: DatabaseSchema, proposals: Sequence[Proposal]) -> set[Source]:
+    """The tables whose reference leads to an owner by keys that the engine holds unique."""
+    owned: set[Source] = {proposal.table.source for proposal in proposals if proposal.unit is not None}
+    waiting = {proposal.table.source: proposal.via for proposal in proposals if proposal.via is not None}
+    while True:
+        found = {
+            source
+            for source, via in waiting.items()
+            if source not in owned
+            and via.target in owned
+            and frozenset({via.target_column}) in schema.tables[via.target[0], via.target[1]].unique
+        }
+        if not found:
+            return owned
+        owned |= found
+
+
 def _table(
-    proposal: Proposal, schema: DatabaseSchema, details: SchemaDetails, suggestions: Suggestions
+    proposal: Proposal,
+    schema: DatabaseSchema,
+    details: SchemaDetails,
+    suggestions: Suggestions,
+    followed: set[Source],
 ) -> Iterator[str]:
     name = policy_name(proposal.table, schema)
     title = header(("tables", name))
     if any("." in part for part in proposal.table.source):
         yield f"# Table {quoted(name)} has a dot in its name, which a policy cannot write. Rename it to declare it."
     elif proposal.unit is not None:
-        yield from _private_table(proposal, title, details, suggestions)
+        unit = quoted(_spelled(proposal.unit, proposal.table))
+        yield from _private_table(proposal, unit, title, details, suggestions)
     elif proposal.via is not None:
         target = schema.tables[proposal.via.target[0], proposal.via.target[1]]
         via, key = _spelled(proposal.via.column, proposal.table), _spelled(proposal.via.target_column, target)
         other = quoted(policy_name(target, schema))
-        yield f"# A row of {quoted(name)} belongs to the owner of a row of {other}. This version does not follow such"
-        yield "# references yet, so the table is left out. To ask about it now, add a column that names the owner."
+        unit = f"{{ via = {quoted(via)}, table = {other}, key = {quoted(key)} }}"
+        if proposal.table.source in followed:
+            yield from _private_table(proposal, unit, title, details, suggestions)
+            return
+        yield f"# TODO: does a row of {quoted(name)} belong to the owner of a row of {other}?"
+        yield f"# If {quoted(key)} is unique there, and that table declared, remove the # and add its columns."
         yield f"# [{title}]"
-        yield f"# unit = {{ via = {quoted(via)}, table = {other}, key = {quoted(key)} }}"
+        yield f"# unit = {unit}"
     else:
         yield f"# TODO: is {quoted(name)} public? If everybody may see every row, remove the # below."
         if proposal.holds_people:
@@ -166,9 +193,9 @@ def _table(
         yield "# public = true"
 
 
-def _private_table(proposal: Proposal, title: str, details: SchemaDetails, suggestions: Suggestions) -> Iterator[str]:
-    assert proposal.unit is not None
-    unit = quoted(_spelled(proposal.unit, proposal.table))
+def _private_table(
+    proposal: Proposal, unit: str, title: str, details: SchemaDetails, suggestions: Suggestions
+) -> Iterator[str]:
     yield from _comment(details, proposal.table.source, None)
     yield f"[{title}]"
     yield f"unit = {unit}  # {proposal.why}"
@@ -212,7 +239,7 @@ def _sorts(proposal: Proposal) -> dict[str, Sort]:
     return {
         name: _sort(column, words[name], proposal)
         for name, column in proposal.table.columns.items()
-        if name != proposal.unit
+        if name != proposal.unit and (proposal.via is None or name != proposal.via.column)
     }
 
 

@@ -18,12 +18,14 @@ def fingerprint_of(policy: Policy, tables: Mapping[str, Table]) -> str:
     Claim: under catalogs of one fingerprint, a query at a given price draws its answer in the same way.
     Because: the text holds all that the compiler reads, in one order, with the types of values kept apart.
     Needs: what is left out changes no answer. Totals and allowances only admit or refuse. That a unit is unique,
-    or a column never NULL, only lets the compiler leave out steps that would do nothing.
+    or a column never NULL, only lets the compiler leave out steps that would do nothing. What small public tables hold
+    shows in the keys and the SQL of a release, which name it too.
     """
     content = {
         "accounting": policy.privacy.accounting,
         "max_cells": policy.limits.max_cells,
         "tables": [_table_facts(tables[name]) for name in sorted(tables)],
+        "views": [[name, policy.views[name].sql] for name in sorted(policy.views)],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=_exact_text).encode()).hexdigest()
 
@@ -34,6 +36,7 @@ def _table_facts(table: Table) -> dict[str, object]:
         "source": table.source,
         "owner": table.owner,
         "owner_type": None if table.owner_type is None else _type_facts(table.owner_type),
+        "path": [[step.via, step.source, step.key] for step in table.path],
         "max_rows_per_unit": table.max_rows_per_unit,
         "max_groups_per_unit": table.max_groups_per_unit,
         "columns": [_column_facts(column) for column in table.columns.values()],

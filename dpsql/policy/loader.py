@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -14,16 +15,17 @@ from urllib.parse import unquote, urlsplit
 from dpsql.passwords import Verifier
 from dpsql.policy.address import PostgresAddress, is_postgres_address
 from dpsql.policy.lines import LineIndex
-from dpsql.policy.model import Accounting, Limits, Place, Policy, PrivacyPolicy, UserPolicy
+from dpsql.policy.model import Accounting, Limits, Place, Policy, PrivacyPolicy, TablePolicy, UserPolicy, ViewPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
 from dpsql.policy.section import NOT_NEGATIVE, POSITIVE, PROBABILITY, Rule, Section
 from dpsql.policy.server_reader import read_server
 from dpsql.policy.table_reader import read_tables
 
-_SECTIONS = ("database", "privacy", "limits", "server", "tables", "users")
+_SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
 _DATABASE = ("url", "ledger")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
 _LIMITS = ("max_cells", "timeout", "memory", "threads", "replay_days")
+_VIEW = ("sql",)
 _USER = ("epsilon", "password")
 _LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
 
@@ -63,12 +65,14 @@ def load_text(path: Path, data: bytes) -> Policy:
     limits = _read_limits(root)
     server = read_server(root, path)
     tables = read_tables(root)
+    views = _read_views(root, tables)
     users = _read_users(root, None if privacy is None else privacy.epsilon)
 
     if report.problems or database is None or privacy is None:
         raise PolicyProblems(report.problems)
     url, ledger = database
-    return Policy(path, url, privacy, MappingProxyType(tables), MappingProxyType(users), limits, ledger, server)
+    listed = MappingProxyType(tables), MappingProxyType(users)
+    return Policy(path, url, privacy, *listed, limits, ledger, server, MappingProxyType(views))
 
 
 def database_path(policy: Policy) -> Path:
@@ -243,6 +247,34 @@ def _read_limits(root: Section) -> Limits:
         threads=section.integer("threads") or defaults.threads,
         replay_days=None if replay_days is None else float(replay_days),
     )
+
+
+# --- [views] ---
+
+
+def _read_views(root: Section, tables: Mapping[str, TablePolicy]) -> dict[str, ViewPolicy]:
+    """Queries under names; what they say is read when the policy meets its database."""
+    section = root.section("views", None)
+    if section is None:
+        return {}
+    views: dict[str, ViewPolicy] = {}
+    for name in section.content:
+        view = section.section(name, _VIEW)
+        if view is None:
+            continue
+        parts = name.split(".")
+        if len(parts) > 2 or not all(parts) or "\0" in name:
+            section.problem(
+                name, f"{quoted(name)} is not the name of a view", 'write: [views.NAME] or [views."SCHEMA.NAME"]'
+            )
+        if name in tables:
+            section.problem(name, f"{quoted(name)} is declared as a table and as a view", "remove one of the two")
+        if "sql" not in view.content:
+            view.missing("sql", 'write: sql = "SELECT …"')
+        sql = view.text("sql")
+        if sql is not None:
+            views[name] = ViewPolicy(name, sql, view.line())
+    return views
 
 
 # --- [users] ---

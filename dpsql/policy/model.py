@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dpsql.policy.address import PostgresAddress
-from dpsql.types import Type, Value
+from dpsql.types import Kind, Type, Value
 
 Accounting = Literal["basic", "zcdp"]
 Bound = Fraction | date | datetime
@@ -38,9 +38,9 @@ class ColumnPolicy:
 class UnitReference:
     """The owner of a row is the owner of the row it points at: `via` here equals `key` in `table`."""
 
-    via: str
+    via: tuple[str, ...]
     table: str
-    key: str
+    key: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,15 @@ class TablePolicy:
     max_rows_per_unit: int = 1
     max_groups_per_unit: int | None = None
     columns: Mapping[str, ColumnPolicy] = field(default_factory=lambda: MappingProxyType({}))
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPolicy:
+    """A query under a name. It grants nothing: it is read as if it stood where its name stands."""
+
+    name: str
+    sql: str
     line: int | None = None
 
 
@@ -112,6 +121,7 @@ class Policy:
     limits: Limits
     ledger: Place | None  # None: beside the database
     server: ServerPolicy = field(default_factory=ServerPolicy)
+    views: Mapping[str, ViewPolicy] = field(default_factory=lambda: MappingProxyType({}))
 
 
 # --- the policy joined with the schema of the database: what the compiler reads ---
@@ -128,10 +138,30 @@ class Column:
     values: tuple[Value, ...] | None = None
     nullable_key: bool = False
 
+    @property
+    def is_clamped(self) -> bool:
+        """Whether different values of the database may look equal in a query."""
+        inexact = self.type.kind in (Kind.DOUBLE, Kind.TIMESTAMP)  # the finest timestamps are cut to microseconds
+        return self.lower is not None or self.values is not None or inexact
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From a row to the row it belongs to: the columns `via` hold a key, unique there, of another table."""
+
+    via: tuple[str, ...]
+    table: str  # its declared name
+    source: tuple[str, ...]
+    key: tuple[str, ...]
+    types: tuple[Type, ...]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A declared table. `owner` is None for a public one. There is one of each, so it is compared by identity."""
+    """A declared table. `owner` is None for a public one. There is one of each, so it is compared by identity.
+
+    Where there is a path, the owner is a column of the table at its end.
+    """
 
     name: str
     source: tuple[str, ...]  # schema and table in the database
@@ -141,10 +171,21 @@ class Table:
     owner_unique: bool = False  # the engine enforces at most one row per unit
     max_rows_per_unit: int = 1
     max_groups_per_unit: int | None = None
+    path: tuple[Step, ...] = ()
+    keys: Mapping[tuple[str, ...], tuple[Type, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    # `keys` are those that other tables refer to; `unique` all sets of columns the engine holds unique.
+    unique: frozenset[frozenset[str]] = frozenset()
+    # The different values in each column of a small public table; None for all others.
+    contents: Mapping[str, tuple[Value, ...]] | None = None
 
     @property
     def is_private(self) -> bool:
         return self.owner is not None
+
+    @property
+    def unit_text(self) -> str:
+        """The unit as the owner declared it, for messages: its column, or the way to it."""
+        return " → ".join([*(", ".join(step.via) for step in self.path), self.owner or ""])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +196,7 @@ class Catalog:
     max_cells: int
     fingerprint: str
     default_schema: str = "main"
+    views: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 # --- the schema of the database, as a backend reads it from the engine's catalogue ---

@@ -87,6 +87,20 @@ class Section:
             return None
         return value
 
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """A string, or a list of different ones."""
+        value = self.content.get(key)
+        if not isinstance(value, list):
+            one = self.text(key)
+            return None if one is None else (one,)
+        if not value or not all(isinstance(part, str) and part and "\0" not in part for part in value):
+            self._wrong(key, "must be a string, or a list of strings that are not empty")
+            return None
+        if len(set(value)) < len(value):
+            self._wrong(key, "names the same column twice")
+            return None
+        return tuple(value)
+
     def flag(self, key: str) -> bool:
         value = self.content.get(key, False)
         if not isinstance(value, bool):

@@ -52,11 +52,11 @@ def _read_table(tables: Section, name: str) -> TablePolicy | None:
         return None
     if section.flag("public"):
         for key in section.content:
-            if key in _TABLE and key != "public":
+            if key in _TABLE and key not in ("public", "columns"):
                 section.problem(
                     key, f"public table {quoted(name)} takes no {quoted(key)}", "remove it, or public = true"
                 )
-        return TablePolicy(name, public=True, line=section.line())
+        return TablePolicy(name, public=True, columns=_read_columns(section), line=section.line())
     return TablePolicy(
         name,
         unit=_read_unit(section, name),
@@ -94,8 +94,13 @@ def _read_unit(section: Section, name: str) -> str | UnitReference | None:
     for key in _REFERENCE:
         if key not in reference.content:
             reference.missing(key, 'write: unit = { via = "COLUMN", table = "TABLE", key = "COLUMN" }')
-    via, table, target = reference.text("via"), reference.text("table"), reference.text("key")
-    return None if via is None or table is None or target is None else UnitReference(via, table, target)
+    via, table, target = reference.texts("via"), reference.text("table"), reference.texts("key")
+    if via is None or table is None or target is None:
+        return None
+    if len(via) != len(target):
+        reference.problem("via", f'"via" and "key" in {reference.title} name different numbers of columns')
+        return None
+    return UnitReference(via, table, target)
 
 
 def _check_reference(section: Section, tables: Mapping[str, TablePolicy], name: str, unit: UnitReference) -> None:

@@ -11,9 +11,10 @@ from fractions import Fraction
 
 from dpsql.errors import NotSupported
 from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Ref, Scalar, both
-from dpsql.privacy.derive import check_scalar, is_unit
+from dpsql.privacy.derive import check_aggregate
 from dpsql.privacy.facts import Interval
 from dpsql.privacy.intervals import never_null
+from dpsql.privacy.owners import is_unit
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.stability import Stability
@@ -40,11 +41,7 @@ class Assembly:
 
     def output(self, target: Field, call: Aggregated) -> Scalar:
         """The expression over noisy sums that stands for an aggregate."""
-        if call.where is not None:
-            check_scalar(call.where)
-        if not (call.function is Agg.COUNT and call.args and is_unit(call.args[0])):
-            for arg in call.args:
-                check_scalar(arg)
+        check_aggregate(call)
         match call.function:
             case Agg.COUNT:
                 statistic = self._count(call)
@@ -89,6 +86,8 @@ class Assembly:
             if call.distinct:
                 return rules.count_units(call.where, self.cells)
             return rules.count_rows(self.child, call.where, self.cells)  # the owner is never NULL
+        if call.distinct and isinstance(arg, Ref) and arg.field.unit:
+            return rules.count_units(both(call.where, rules.not_null(arg)), self.cells)
         if call.distinct:
             return rules.count_distinct(self.child, arg, call.where, self.cells)
         return self._count_known([arg], call.where)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from dpsql.errors import NotSupported
+from dpsql.plan.inspect import reads_private
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
     Empty,
     Filter,
     Join,
+    JoinKind,
+    OfUnit,
     OneRow,
     Plan,
     Project,
@@ -21,13 +25,33 @@ from dpsql.plan.nodes import (
     SetOperation,
     Sort,
     Window,
+    nodes,
 )
-from dpsql.plan.scalars import IntervalEnd, Ref, Scalar, Subquery, walk
-from dpsql.privacy.rules import relations
+from dpsql.plan.scalars import (
+    Agg,
+    Aggregated,
+    Call,
+    Correlated,
+    IntervalEnd,
+    Op,
+    Ref,
+    Scalar,
+    Subquery,
+    Windowed,
+    children,
+    walk,
+)
+from dpsql.privacy.owners import equal_owners, names_owner, refuse_join
+from dpsql.privacy.refine import conjuncts
+from dpsql.privacy.rules import joins, relations, windows
 from dpsql.privacy.stability import Derivation
 
 INTERVAL_HINT = "Write it around an aggregate of a private table, as in dp_low(AVG(age))."
 UNIT_HINT = "The unit may stand in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
+
+REFERENCE_HINT = "It may be compared with the key it refers to, be counted, and stand in an inner GROUP BY."
+# What the note of a derivation says where one private row may meet several public ones.
+FAN_OUT = "fan-out clipped"
 
 
 def is_private(plan: Plan) -> bool:
@@ -37,20 +61,16 @@ def is_private(plan: Plan) -> bool:
             return table.is_private
         case Empty() | OneRow() | Released():
             return False
-        case Filter() | Project() | Window() | Sort() | SemiJoin():
+        case Filter() | Project() | Window() | Sort() | SemiJoin() | OfUnit():
             return is_private(plan.child)
         case Aggregate(child=child, keys=keys):
-            return is_private(child) and any(is_unit(value) for _, value in keys)
+            return is_private(child) and names_owner(value for _, value in keys)
         case Distinct(child=child):
-            return is_private(child) and any(field.unit for field in child.fields)
+            return is_private(child) and names_owner(map(Ref, child.fields))
         case Join(left=left, right=right) | SetOperation(left=left, right=right):
             return is_private(left) or is_private(right)
         case _:
             assert_never(plan)
-
-
-def is_unit(value: Scalar) -> bool:
-    return isinstance(value, Ref) and value.field.unit
 
 
 def derive(plan: Plan, limit: int) -> Derivation:
@@ -63,48 +83,56 @@ def derive(plan: Plan, limit: int) -> Derivation:
         case Filter(child=child, predicate=predicate):
             premise = derive(child, limit)
             check_scalar(predicate)
-            return Derivation("filter_rows", relations.filter_rows(premise.conclusion, predicate), (premise,))
+            conclusion = relations.filter_rows(premise.conclusion, predicate)
+            return Derivation("filter_rows", conclusion, (premise, *_inside([predicate], limit)))
         case SemiJoin(child=child, source=source, negated=negated):
             premise, other = derive(child, limit), derive(source, limit)
             conclusion = relations.semi_join(premise.conclusion, other.conclusion)
             return Derivation("semi_join", conclusion, (premise, other), "NOT IN" if negated else "IN")
         case Project(child=child, items=items):
             premise = derive(child, limit)
-            for _, value in items:
-                if not is_unit(value):
+            for field, value in items:
+                # A unit that passes through, or is put together of both sides of a join, stays what it is.
+                if not isinstance(value, Ref) and not field.unit:
                     check_scalar(value)
-            return Derivation("project", relations.project(premise.conclusion, items, limit), (premise,))
+            within = _inside([value for _, value in items], limit)
+            return Derivation("project", relations.project(premise.conclusion, items, limit), (premise, *within))
+        case OfUnit(child=child):
+            premise = derive(child, limit)
+            return Derivation("of_unit", relations.of_unit(premise.conclusion), (premise,))
         case SetOperation(kind=SetKind.UNION_ALL, left=left, right=right, fields=fields):
             premise, other = derive(left, limit), derive(right, limit)
             sides = (left.fields, right.fields)
             conclusion = relations.union_all(premise.conclusion, other.conclusion, fields, sides)
             return Derivation("union_all", conclusion, (premise, other))
-        case SetOperation(kind=kind):
-            raise NotSupported(
-                f"{kind.value} below an aggregate would compare rows of different units",
-                hint="Use UNION ALL, or aggregate each side first.",
-            )
+        case SetOperation(kind=kind, left=left, right=right, fields=fields):
+            if not names_owner(map(Ref, fields)):
+                raise NotSupported(
+                    f"{kind.value} below an aggregate would compare rows of different units",
+                    hint="Select the unit on both sides, use UNION ALL, or aggregate each side first.",
+                )
+            premise, other = derive(left, limit), derive(right, limit)
+            sides = (left.fields, right.fields)
+            conclusion = relations.set_operation(kind, premise.conclusion, other.conclusion, fields, sides)
+            return Derivation("set_operation", conclusion, (premise, other), kind.value)
         case Aggregate(child=child, keys=keys, aggregates=aggregates, sets=sets):
             premise = derive(child, limit)
             if len(sets) != 1:
                 raise NotSupported("grouping sets over the unit are not supported")
             for _, value in keys:
-                if not is_unit(value):
+                if not isinstance(value, Ref):
                     check_scalar(value)
             for _, call in aggregates:
-                check_scalar(call)
+                check_aggregate(call)
             conclusion = relations.aggregate_by_unit(premise.conclusion, keys, aggregates, limit)
             return Derivation("aggregate_by_unit", conclusion, (premise,))
         case Join():
-            raise NotSupported(
-                "joins with a private table are not supported yet",
-                hint="Aggregate the private table in a subquery first, then join the result.",
-            )
-        case Window():
-            raise NotSupported(
-                "window functions over rows of a private table are not supported",
-                hint="Aggregate first; window functions over aggregates are free.",
-            )
+            return _join(plan, limit)
+        case Window(child=child, items=windowed):
+            premise = derive(child, limit)
+            for _, window in windowed:
+                check_window(window)
+            return Derivation("window_in_unit", windows.window_in_unit(premise.conclusion, windowed), (premise,))
         case Sort():
             raise NotSupported(
                 "LIMIT and OFFSET below an aggregate would choose rows by other units' rows",
@@ -116,18 +144,108 @@ def derive(plan: Plan, limit: int) -> Derivation:
             assert_never(plan)
 
 
+def _join(plan: Join, limit: int) -> Derivation:
+    conditions = [] if plan.condition is None else list(conjuncts(plan.condition))
+    left, right = plan.left, plan.right
+    sides = (left.fields, right.fields)
+    if is_private(left) and is_private(right) and not equal_owners(conditions, *sides):
+        raise refuse_join(left, right)
+    for condition in conditions:
+        check_scalar(condition)
+        if any(isinstance(part, Correlated) for part in walk(condition)):
+            raise NotSupported(
+                "a subquery in the condition of an outer join is not supported", hint="Move it to WHERE."
+            )
+    if is_private(left) and is_private(right):
+        premise, other = derive(left, limit), derive(right, limit)
+        conclusion = joins.join_units(plan.kind, premise.conclusion, other.conclusion, conditions, sides, limit)
+        return Derivation("join_units", conclusion, (premise, other), plan.kind.value)
+    private_left = is_private(left)
+    private, public = (left, right) if private_left else (right, left)
+    alone = {JoinKind.LEFT, JoinKind.FULL} if not private_left else {JoinKind.RIGHT, JoinKind.FULL}
+    if plan.kind in alone:
+        raise NotSupported(
+            "rows of a public table that match nobody belong to no unit",
+            hint="Join the private table first, or group by columns of the public table and aggregate private ones.",
+        )
+    if not joins.has_equality(conditions, public.fields) and not joins.is_small(public):
+        raise NotSupported(
+            "a public table of many rows is joined without an equality",
+            hint="Compare one of its columns with a column of the private table by =.",
+        )
+    premise = derive(private, limit)
+    facts, unique = joins.public_facts(public, limit), joins.public_unique(public)
+    conclusion, is_cut = joins.join_public(
+        plan.kind, premise.conclusion, facts, unique, conditions, sides, private_left=private_left, limit=limit
+    )
+    name = next((f" {node.table.name}" for node in nodes(public) if isinstance(node, Scan)), "")
+    note = f"{plan.kind.value}{name}" + (f", {FAN_OUT}" if is_cut else "")
+    return Derivation("join_public", conclusion, (premise,), note)
+
+
+def _inside(values: Iterable[Scalar], limit: int) -> tuple[Derivation, ...]:
+    """Why the correlated subqueries in expressions see their own unit alone."""
+    parts = (part for value in values for part in walk(value))
+    return tuple(derive(p.plan, limit) for p in parts if isinstance(p, Correlated) and reads_private(p.plan))
+
+
+def check_window(call: Windowed) -> None:
+    if not names_owner(call.partition):
+        raise NotSupported(
+            "window functions over rows of a private table must stay within one unit",
+            hint="Add the unit to PARTITION BY, or aggregate first: window functions over aggregates are free.",
+        )
+    for value in (*call.args, *([] if call.where is None else [call.where])):
+        check_scalar(value)
+    for value in (*call.partition, *(key.value for key in call.order)):
+        if not isinstance(value, Ref):  # to tell a unit's rows apart shows nothing of what they are told apart by
+            check_scalar(value)
+
+
+def check_aggregate(call: Aggregated) -> None:
+    """Counting the unit, or a reference, shows nothing of its value."""
+    for value in (*call.args, call.where):
+        if value is not None and not (call.function is Agg.COUNT and isinstance(value, Ref)):
+            check_scalar(value)
+
+
 def check_scalar(value: Scalar) -> None:
-    """Refuse what has no place in a private expression: the unit's own value, noise, and subqueries left over."""
-    for part in walk(value):
-        if isinstance(part, Subquery):
-            raise NotSupported(
-                "this subquery would compare rows of different units",
-                hint="Subqueries that return released values, and IN (SELECT unit …), are supported.",
-                position=part.position,
-            )
-        if isinstance(part, IntervalEnd):
-            raise NotSupported(f"{part.name} needs a noisy number", hint=INTERVAL_HINT, position=part.position)
-        if isinstance(part, Ref) and not part.field.readable:
-            raise NotSupported(
-                f'the unit "{part.field.name}" cannot be used here', hint=UNIT_HINT, position=part.position
-            )
+    """Refuse what has no place in a private expression: the unit's own value, noise, and subqueries left over.
+
+    The unit and references that are no declared columns may be tested for NULL, and compared with columns that say the
+    same: that tells nothing but which rows of a unit belong together.
+    """
+    if _compares_owners(value) or (isinstance(value, Call) and value.op is Op.IS_NULL and _is_hidden(value.args[0])):
+        return
+    if isinstance(value, Subquery):
+        raise NotSupported(
+            "this subquery would compare rows of different units",
+            hint="Subqueries that return released values, and IN (SELECT unit …), are supported.",
+            position=value.position,
+        )
+    if isinstance(value, IntervalEnd):
+        raise NotSupported(f"{value.name} needs a noisy number", hint=INTERVAL_HINT, position=value.position)
+    if isinstance(value, Ref) and _is_hidden(value):
+        what, hint = ("unit", UNIT_HINT) if value.field.unit else ("reference", REFERENCE_HINT)
+        raise NotSupported(f'the {what} "{value.field.name}" cannot be used here', hint=hint, position=value.position)
+    if isinstance(value, Correlated):
+        # What its plan takes from around it is checked where the plan uses it.
+        if value.arg is not None and not _is_hidden(value.arg):
+            check_scalar(value.arg)
+        return
+    for part in children(value):
+        check_scalar(part)
+
+
+def _compares_owners(value: Scalar) -> bool:
+    if not isinstance(value, Call) or value.op not in (Op.EQ, Op.NE):
+        return False
+    a, b = value.args
+    if not isinstance(a, Ref) or not isinstance(b, Ref):
+        return False
+    mine, theirs = ({(link.table, link.key, link.part) for link in ref.field.links} for ref in (a, b))
+    return (a.field.unit and b.field.unit) or bool(mine & theirs)
+
+
+def _is_hidden(value: Scalar) -> bool:
+    return isinstance(value, Ref) and not value.field.readable

@@ -16,7 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from dpsql.plan.evaluate import NotConstant, apply, cast, evaluate, truncate
-from dpsql.plan.scalars import Call, Case, Const, InStage, Op, Ref, Scalar, StageValue, refs
+from dpsql.plan.scalars import Call, Case, Const, Correlated, InStage, Op, Ref, Scalar, StageValue, refs
 from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.intervals import interval, never_null
 from dpsql.types import Kind, Value
@@ -38,6 +38,9 @@ def _order(value: Value) -> tuple[bool, object]:
 
 
 def _domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
+    restricted = facts.get(node)
+    if restricted is not None and restricted.domain is not None:
+        return restricted.domain
     match node:
         case Const(value=value):
             return (value,)
@@ -64,7 +67,7 @@ def _domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
                     return tuple(cast(value, inner.type, node.type) for value in source)
                 except NotConstant:
                     return None
-        case StageValue(type=type_) | InStage(type=type_) if type_.kind is Kind.BOOLEAN:
+        case StageValue(type=type_) | InStage(type=type_) | Correlated(type=type_) if type_.kind is Kind.BOOLEAN:
             return (False, True)
         case _:
             return None

@@ -43,7 +43,8 @@ class Fact:
     nullable: bool = True
 
 
-Facts = Mapping[int, Fact]
+# By the id of a column, or by an expression that a condition restricts to a few values.
+Facts = Mapping[object, Fact]
 
 NOTHING = Fact()
 

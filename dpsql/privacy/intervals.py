@@ -17,6 +17,7 @@ from dpsql.plan.scalars import (
     Call,
     Case,
     Const,
+    Correlated,
     InStage,
     IntervalEnd,
     Op,
@@ -82,6 +83,8 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
             return _hull([interval(arg, facts) for arg in args if not _is_null(arg)])
         case Call(op=op, args=args):
             return _RULES[op](node, [interval(arg, facts) for arg in args])
+        case Correlated(low=low, high=high):
+            return Interval(low, high)
         case Subquery() | StageValue() | InStage() | Aggregated() | Windowed() | IntervalEnd():
             return UNBOUNDED
 
@@ -407,7 +410,7 @@ _TRUTH = (
     Op.AND, Op.OR, Op.NOT, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IS_NULL, Op.IS_TRUE, Op.IS_FALSE,
     Op.DISTINCT_FROM, Op.LIKE, Op.ILIKE, Op.IN,
 )  # fmt: skip
-_TEXT = (Op.LOWER, Op.UPPER, Op.TRIM, Op.CONCAT, Op.LEFT, Op.RIGHT)
+_TEXT = (Op.LOWER, Op.UPPER, Op.TRIM, Op.CONCAT, Op.LEFT, Op.RIGHT, Op.SUBSTRING)
 
 _RULES: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
     **dict.fromkeys(_TRUTH, _unknown),

@@ -29,7 +29,35 @@ def refine(facts: Facts, condition: Scalar) -> Facts:
         if len(fields) == 1:
             ((field, ref),) = fields.items()
             result[field] = _refined(result.get(field, NOTHING), ref, conjunct)
+            result |= _restricted(conjunct)
+        elif isinstance(conjunct, Call) and conjunct.op is Op.OR:
+            result |= _either(result, conjunct)
     return result
+
+
+def _either(facts: Facts, condition: Call) -> dict[object, Fact]:
+    """What holds in every alternative: bounds and keys of one of them, or of the other."""
+    parts = [refine(facts, part) for part in condition.args]
+    found: dict[object, Fact] = {}
+    for key in {ref.field.id for ref in refs(condition)}:
+        known = [part.get(key, NOTHING) for part in parts]
+        hull = known[0].interval
+        for other in known[1:]:
+            hull = hull.union(other.interval)
+        lists = [fact.domain for fact in known if fact.domain is not None]
+        keys = tuple(dict.fromkeys(key for listed in lists for key in listed)) if len(lists) == len(known) else None
+        found[key] = replace(facts.get(key, NOTHING), interval=hull, domain=keys)
+    return found
+
+
+def _restricted(conjunct: Scalar) -> dict[object, Fact]:
+    """SUBSTRING(x FROM 1 FOR 2) IN ('13', '31'): an expression with few values, wherever it stands again."""
+    if not isinstance(conjunct, Call) or conjunct.op not in (Op.IN, Op.EQ) or not isinstance(conjunct.args[0], Call):
+        return {}
+    values = [arg.value for arg in conjunct.args[1:] if isinstance(arg, Const) and arg.value is not None]
+    if len(values) < len(conjunct.args) - 1 or conjunct.args[0].type.kind in (Kind.DOUBLE, Kind.INTERVAL):
+        return {}
+    return {conjunct.args[0]: Fact(domain=tuple(dict.fromkeys(values)))}
 
 
 def conjuncts(condition: Scalar) -> Iterator[Scalar]:

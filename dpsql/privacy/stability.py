@@ -20,6 +20,10 @@ class Stability:
     single: bool
     facts: Facts = field(repr=False, hash=False, compare=False)
     groups: int | None = None  # declared max_groups_per_unit
+    # Sets of columns in which no two rows of one unit agree, NULL aside: the engine enforces it, or the plan does.
+    unique: frozenset[frozenset[int]] = frozenset()
+    fixed: frozenset[int] = frozenset()  # columns that show the same in all rows of a unit
+    numbered: frozenset[int] = frozenset()  # columns that number the rows of each unit: 1, 2, 3 …
 
 
 @dataclass(frozen=True, slots=True)

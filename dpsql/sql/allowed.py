@@ -92,6 +92,7 @@ NAMES: dict[type, frozenset[str]] = {
         exp.Trim: "trim btrim",
         exp.Left: "left",
         exp.Right: "right",
+        exp.Substring: "substring substr",
         exp.Extract: "extract date_part",
         exp.TimestampTrunc: "date_trunc",
         exp.Count: "count",

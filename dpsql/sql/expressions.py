@@ -221,6 +221,29 @@ class Expressions:
         common = unify((value, *items), "compared")
         return Call(Op.IN, tuple(coerce(part, common) for part in (value, *items)), BOOLEAN)
 
+    def quantified(self, op: Op, node: exp.Expression, scope: Scope) -> Scalar:
+        """x > ANY (SELECT …), x <> ALL (SELECT …); two of them are IN and NOT IN."""
+        word = "any" if isinstance(node.expression, exp.Any) else "all"
+        check_arguments(node.expression, {"this"})
+        query: exp.Expression = node.expression.this
+        while isinstance(query, exp.Paren):
+            query = query.this
+        if not isinstance(query, exp.Select | exp.SetOperation | exp.Subquery):
+            raise NotSupported(
+                f"{word.upper()} needs a subquery", hint="Use IN with a list of values.", position=position(node)
+            )
+        value, plan = self.scalar(node.this, scope), self._subquery(query, scope)
+        if len(plan.fields) != 1:
+            raise SqlSyntaxError(f"a subquery of {word.upper()} must return one column", position=position(node))
+        arg = self.compare(op, value, Ref(plan.fields[0]), node)
+        assert isinstance(arg, Call)
+        if isinstance(arg.args[1], Call):
+            raise UnknownOperator("the sides of this comparison are of different types", hint="Cast one side.")
+        if (op, word) in ((Op.EQ, "any"), (Op.NE, "all")):
+            inside = Subquery("in", plan, BOOLEAN, arg.args[0], position(node))
+            return inside if op is Op.EQ else Call(Op.NOT, (inside,), BOOLEAN)
+        return Subquery(f"{op.value} {word}", plan, BOOLEAN, arg.args[0], position(node))
+
     def _is(self, node: exp.Is, scope: Scope) -> Scalar:
         right = node.expression
         match right:
@@ -440,6 +463,16 @@ class Expressions:
         if value.type.kind not in (Kind.INTEGER, Kind.DATE):
             raise NotSupported(f"text made of {value.type.kind.value} is not supported", position=position(node))
         return Call(Op.CAST, (value,), TEXT)
+
+    def _substring(self, node: exp.Substring, scope: Scope) -> Scalar:
+        if node.args.get("start") is None:
+            raise NotSupported("SUBSTRING needs a place to start", hint="Write SUBSTRING(x FROM 1 FOR 2).")
+        start = self._small_integer(node.args["start"], scope, "the start")
+        given = node.args.get("length")
+        count = 10_000 if given is None else self._small_integer(given, scope, "the number of characters")
+        if not 1 <= start <= 10_000 or not 0 <= count <= 10_000:
+            raise NotSupported("SUBSTRING starts at 1 or later and takes at most 10,000 characters")
+        return Call(Op.SUBSTRING, (self._text(node.this, scope), constant(start), constant(count)), TEXT)
 
     # --- time ---
 
@@ -711,6 +744,8 @@ def _connective(op: Op) -> Rule:
 
 def _comparison(op: Op) -> Rule:
     def rule(self: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        if isinstance(node.expression, exp.Any | exp.All):
+            return self.quantified(op, node, scope)
         left, right = self.scalar(node.this, scope), self.scalar(node.expression, scope)
         return self.compare(op, left, right, node)
 
@@ -945,6 +980,7 @@ _HANDLERS: dict[type[exp.Expression], tuple[Rule, set[str]]] = {
     exp.DPipe: (_X._concat, {"this", "expression", "safe"}),  # type: ignore[dict-item]
     exp.Left: (_part(Op.LEFT), _BINARY),
     exp.Right: (_part(Op.RIGHT), _BINARY),
+    exp.Substring: (_X._substring, {"this", "start", "length"}),  # type: ignore[dict-item]
     exp.Extract: (_X._extract, _BINARY),  # type: ignore[dict-item]
     exp.Interval: (_X._interval, {"this", "unit"}),  # type: ignore[dict-item]
     exp.TimestampTrunc: (_X._date_trunc, {"this", "unit"}),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -44,6 +45,15 @@ class Scope:
     sources: list[Source] = field(default_factory=list)
     merged: dict[str, Field] = field(default_factory=dict)  # columns of JOIN … USING
     parent: Scope | None = None
+
+    def make_optional(self, fields: Set[int]) -> None:
+        """From here on these columns may be NULL for want of a row: an outer join stands before them."""
+
+        def changed(field: Field) -> Field:
+            return replace(field, optional=True) if field.id in fields else field
+
+        self.sources = [replace(source, fields=tuple(map(changed, source.fields))) for source in self.sources]
+        self.merged = {name: changed(found) for name, found in self.merged.items()}
 
     def find(self, column: exp.Column) -> Ref:
         at = position(column)

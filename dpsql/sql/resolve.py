@@ -15,6 +15,7 @@ from sqlglot import exp
 from dpsql.errors import (
     BadSetting,
     DuplicateName,
+    Error,
     GroupingError,
     InvalidReference,
     MissingFrom,
@@ -25,6 +26,7 @@ from dpsql.errors import (
     UnknownTable,
 )
 from dpsql.plan.evaluate import NotConstant, evaluate
+from dpsql.plan.inspect import without_places
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
@@ -48,6 +50,7 @@ from dpsql.plan.scalars import (
     Call,
     Const,
     Field,
+    Link,
     Op,
     Ref,
     Scalar,
@@ -63,9 +66,9 @@ from dpsql.policy.model import Catalog, Table
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
 from dpsql.sql.expressions import Expressions
 from dpsql.sql.names import Scope, Source, folded, position
-from dpsql.sql.parse import Statement
+from dpsql.sql.parse import Statement, parse
 from dpsql.sql.typing import coerce, unify
-from dpsql.types import Type, Value
+from dpsql.types import BIGINT, BOOLEAN, Type, Value
 
 MAX_NODES = 2_000
 MAX_SETS = 64
@@ -93,10 +96,19 @@ class Context:
 
 
 class Resolver:
-    def __init__(self, text: str, catalog: Catalog, parameters: Sequence[Value]) -> None:
+    def __init__(
+        self,
+        text: str,
+        catalog: Catalog,
+        parameters: Sequence[Value],
+        *,
+        ids: Iterator[int] | None = None,
+        views: tuple[str, ...] = (),
+    ) -> None:
         self._text = text
         self._catalog = catalog
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(1) if ids is None else ids
+        self._views = views  # those that are being read
         self._nodes = 0
         self._contexts: list[Context] = []
         self._expressions = Expressions(text, parameters, self._nested)
@@ -198,8 +210,9 @@ class Resolver:
         having = node.args.get("having")
         condition = None if having is None else self._expressions.boolean(having.this, scope)
         order, hidden = self._order_by(node, items, scope)
+        chosen = self._distinct_on(node, items, scope)
 
-        values = [*(value for _, value in items), *hidden]
+        values = [*(value for _, value in items), *hidden, *chosen]
         asked = [*values, *([condition] if condition is not None else [])]
         if keys or sets != ((),) or node.args.get("group") or condition is not None or any(map(_aggregates, asked)):
             plan, change = self._aggregate(plan, keys, sets, asked, items)
@@ -207,12 +220,17 @@ class Resolver:
             if condition is not None:
                 plan = Filter(plan, _no_windows(change(condition), "HAVING"))
         plan, values = self._windows(plan, values)
+        if chosen:
+            shown = len(items) + len(hidden)
+            keys_of_order = [SortKey(values[i], key.descending, key.nulls_first) for i, key in order]
+            plan = self._first_of_each(plan, values[shown:], keys_of_order)
+            values = values[:shown]
 
         names = [name for name, _ in items] + ["?sort?"] * len(hidden)
         projected = tuple((self._output(name, value), value) for name, value in zip(names, values, strict=True))
         plan = Project(plan, projected)
         visible = tuple(field for field, _ in projected[: len(items)])
-        if node.args.get("distinct"):
+        if node.args.get("distinct") and not chosen:
             check_arguments(node.args["distinct"], set())
             if hidden:
                 raise InvalidReference("for SELECT DISTINCT, ORDER BY expressions must appear in select list")
@@ -221,6 +239,23 @@ class Resolver:
         if sort_keys or limit is not None or offset:
             plan = Sort(plan, sort_keys, limit, offset, visible)
         return plan
+
+    def _distinct_on(self, node: exp.Select, items: list[tuple[str, Scalar]], scope: Scope) -> list[Scalar]:
+        """The expressions of DISTINCT ON; none for any other SELECT."""
+        distinct = node.args.get("distinct")
+        if distinct is None or distinct.args.get("on") is None:
+            return []
+        check_arguments(distinct, {"on"})
+        return [self._group_key(part, items, scope) for part in distinct.args["on"].expressions]
+
+    def _first_of_each(self, plan: Plan, chosen: list[Scalar], order: list[SortKey]) -> Plan:
+        """DISTINCT ON: of the rows that agree in some values, the first in the order of the query."""
+        if any(key.value not in chosen for key in order[: len(set(chosen))]):
+            raise InvalidReference("SELECT DISTINCT ON expressions must match initial ORDER BY expressions")
+        number = Field(next(self._ids), "row_number", BIGINT)
+        call = Windowed("row_number", (), BIGINT, tuple(chosen), tuple(order))
+        first = Call(Op.EQ, (Ref(number), Const(1, BIGINT)), BOOLEAN)
+        return Filter(Window(plan, ((number, call),)), first)
 
     def _output(self, name: str, value: Scalar) -> Field:
         """An output column; a unit that passes through unchanged stays one."""
@@ -349,9 +384,26 @@ class Resolver:
         # A dot inside a quoted name is part of the name, and no declared name has one.
         dotted = "." in name or (schema is not None and "." in folded(schema))
         table = None if dotted else self._catalog.tables.get(full)
+        if table is None and not dotted and full in self._catalog.views:
+            return self._view(full, context, position(node)), name
         if table is None:
             raise UnknownTable(full, position=position(node))
         return self._scan(table, context.empty), name
+
+    def _view(self, name: str, context: Context, at: int | None) -> Plan:
+        """A view as if its text stood here in parentheses. It sees nothing of the query around it."""
+        if name in self._views:
+            raise NotSupported(f'view "{name}" refers back to itself', position=at)
+        statement = parse(self._catalog.views[name])
+        inner = Resolver(statement.text, self._catalog, (), ids=self._ids, views=(*self._views, name))
+        inner._nodes = self._nodes
+        try:
+            plan = inner.query(statement.tree, Context(empty=context.empty))
+        except Error as error:
+            error.position = at
+            raise
+        self._nodes = inner._nodes
+        return without_places(plan)
 
     def _renamed(self, plan: Plan, cte: exp.CTE) -> Plan:
         columns = cte.args["alias"].args.get("columns") or []
@@ -366,18 +418,36 @@ class Resolver:
         return Project(plan, tuple(items))
 
     def _scan(self, table: Table, empty: bool) -> Plan:
-        columns: list[str] = []
-        fields: list[Field] = []
-        if table.owner is not None and table.owner not in table.columns:
+        """A declared table. Columns that only say whose a row is can be compared and nothing else."""
+        row = next(self._ids)
+        links: dict[str, list[Link]] = {}
+        hidden: dict[str, Type] = {}
+        if table.owner is not None and not table.path:
             assert table.owner_type is not None
-            columns.append(table.owner)
-            fields.append(Field(next(self._ids), table.owner, table.owner_type, unit=True, readable=False))
-        for name, column in table.columns.items():
-            columns.append(name)
-            fields.append(Field(next(self._ids), name, column.type, unit=name == table.owner))
-        if empty:
-            return Empty(tuple(fields))
-        return Scan(table, tuple(fields), tuple(columns))
+            hidden[table.owner] = table.owner_type
+        named = [(table.name, key, key, types) for key, types in table.keys.items()]
+        if table.path:
+            step = table.path[0]
+            named.append((step.table, step.key, step.via, step.types))
+        for target, key, here, types in named:
+            for part, (name, type_) in enumerate(zip(here, types, strict=True)):
+                exact = name not in table.columns or not table.columns[name].is_clamped
+                links.setdefault(name, []).append(Link(target, key, part, row, exact))
+                hidden.setdefault(name, type_)
+        own = {name: type_ for name, type_ in hidden.items() if name not in table.columns}
+        types_of = own | {name: column.type for name, column in table.columns.items()}
+        fields = tuple(
+            Field(
+                next(self._ids),
+                name,
+                type_,
+                unit=name == table.owner and not table.path,
+                readable=name in table.columns,
+                links=tuple(links.get(name, ())),
+            )
+            for name, type_ in types_of.items()
+        )
+        return Empty(fields) if empty else Scan(table, fields, tuple(types_of))
 
     def _values(self, node: exp.Values, context: Context) -> Plan:
         scope = Scope(parent=context.outer)
@@ -433,7 +503,12 @@ class Resolver:
             join_kind = JoinKind.CROSS
         if condition is None and join_kind is not JoinKind.CROSS:
             raise SqlSyntaxError("JOIN needs ON or USING", position=position(node))
-        return self._merged(Join(join_kind, left, right, condition), merged, scope)
+        plan = self._merged(Join(join_kind, left, right, condition), merged, scope)
+        if join_kind in (JoinKind.RIGHT, JoinKind.FULL):
+            scope.make_optional({field.id for field in left.fields})
+        if join_kind in (JoinKind.LEFT, JoinKind.FULL):
+            scope.make_optional({field.id for field in right.fields})
+        return plan
 
     def _merged(self, join: Join, columns: list[tuple[str, Field, Field]], scope: Scope) -> Plan:
         """The columns of USING: the preserved side's, or whichever is known for FULL."""
@@ -442,7 +517,10 @@ class Resolver:
             if join.kind is JoinKind.FULL:
                 common = unify((Ref(mine), Ref(theirs)), "joined")
                 value = Call(Op.COALESCE, (coerce(Ref(mine), common), coerce(Ref(theirs), common)), common)
-                field = self._output(name, value)
+                # Of two units that are compared, the one that is there is the owner.
+                unit = mine.unit and theirs.unit
+                readable = mine.readable and theirs.readable
+                field = Field(next(self._ids), name, common, unit, readable, mine.optional or theirs.optional)
                 both_sides.append((field, value))
             else:
                 field = theirs if join.kind is JoinKind.RIGHT else mine
@@ -668,14 +746,26 @@ class Resolver:
                 position=position(node),
             )
         fields = []
+        rows: dict[tuple[int, int], int] = {}
         for mine, other in zip(left.fields, right.fields, strict=True):
             common = unify((Ref(mine), Ref(other)), name.replace("_", " "))
             unit = mine.unit and other.unit
             readable = mine.readable and other.readable
-            fields.append(Field(next(self._ids), mine.name, common, unit, readable))
+            optional = mine.optional or other.optional
+            links = self._common_links(mine, other, rows)
+            fields.append(Field(next(self._ids), mine.name, common, unit, readable, optional, links))
         kinds = [field.type for field in fields]
         plan = SetOperation(SetKind[name], self._cast_all(left, kinds), self._cast_all(right, kinds), tuple(fields))
         return self._sorted_output(node, plan, limit, offset)
+
+    def _common_links(self, mine: Field, other: Field, rows: dict[tuple[int, int], int]) -> tuple[Link, ...]:
+        """What a column refers to whichever side its row comes from; parts stay together that were so on both."""
+        return tuple(
+            replace(link, row=rows.setdefault((link.row, twin.row), next(self._ids)), exact=link.exact and twin.exact)
+            for link in mine.links
+            for twin in other.links
+            if (link.table, link.key, link.part) == (twin.table, twin.key, twin.part)
+        )
 
     def _cast_all(self, plan: Plan, types: list[Type]) -> Plan:
         if all(field.type.kind is type_.kind for field, type_ in zip(plan.fields, types, strict=True)):

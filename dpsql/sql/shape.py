@@ -22,7 +22,8 @@ _FUNCTIONS: dict[str, tuple[int, int]] = {
         1 1 ntile first_value last_value trim extract
         1 1 dp_low dp_high
         1 2 round trunc log
-        1 3 lag lead
+        1 3 lag lead substring
+        2 3 substr
         2 2 mod nullif left right date_trunc date_part nth_value
         2 2 covar_pop covar_samp corr regr_slope regr_intercept
         4 4 width_bucket

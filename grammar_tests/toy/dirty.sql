@@ -69,4 +69,14 @@ INSERT INTO "Gifts" VALUES
 (2, 500, 'book', 'shop 1'), (2, 1, 'toy', 'shop 2'), (2, 2, 'toy', 'shop 3'), (3, -5, 'book', 'shop 1'),
 (4, 20, NULL, NULL), (5, NULL, 'toy', ''), (NULL, 100, 'book', 'shop 1'), (NULL, NULL, NULL, NULL);
 
+-- of the visits of everybody above, also of those that belong to nobody, and of a visit that does not exist
+INSERT INTO items
+SELECT v, l, ['pill', 'plaster', 'bone', NULL][1 + (v + l) % 4], [0.01, 100, 999999.99, -999999.99][1 + v % 4],
+       [1, 10, 2147483647, -2147483648, NULL][1 + (v * l) % 5], [0.25, 5, 1e308, 'nan', '-inf'][1 + (v + 2 * l) % 5]
+FROM range(116) AS r(v), range(1, 4) AS q(l) WHERE v % 3 <> 1;
+INSERT INTO items VALUES (9999, 1, 'pill', 50, 5, 1), (-1, 1, 'plaster', 50, 5, 1);
+INSERT INTO remarks SELECT visit_id, line, ['good', 'bad', NULL][1 + line % 3], [0, 100, 2147483647][1 + visit_id % 3]
+FROM items, range(2);
+INSERT INTO remarks VALUES (NULL, 1, 'good', 1), (100, NULL, 'good', 2), (NULL, NULL, NULL, NULL), (100, 99, 'bad', 3);
+
 INSERT INTO secrets VALUES (1, 1);

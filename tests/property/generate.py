@@ -19,7 +19,19 @@ from hypothesis import strategies as st
 from dpsql.policy.model import ColumnPolicy
 from dpsql.types import Kind, Value
 from tests.property.flavours import FLAVOURS, OWNERS, Flavour
-from tests.property.world import COLUMNS, OWNER, TABLE, Case, Declared, Row
+from tests.property.world import (
+    COLUMNS,
+    DETAIL_COLUMNS,
+    DETAILS,
+    KEY,
+    OWNER,
+    PUBLIC,
+    PUBLIC_COLUMNS,
+    TABLE,
+    Case,
+    Declared,
+    Row,
+)
 
 T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -46,10 +58,13 @@ def thorough(examples: int) -> settings:
 class Asking:
     """Draws expressions and queries. `columns` are those that can be named here, `table` those of t itself."""
 
-    def __init__(self, draw: Draw, table: Mapping[str, Kind], columns: Mapping[str, Kind] | None = None) -> None:
+    def __init__(
+        self, draw: Draw, table: Mapping[str, Kind], columns: Mapping[str, Kind] | None = None, alias: str = TABLE
+    ) -> None:
         self._draw = draw
         self._table = table
         self._columns = table if columns is None else columns
+        self._alias = alias  # of the source that the columns are of
 
     def one_of(self, options: Sequence[T]) -> T:
         return options[self._draw(st.integers(0, len(options) - 1))]
@@ -119,7 +134,39 @@ class Asking:
             parts.append(f"{OWNER} {word} (SELECT {OWNER} FROM {TABLE} {chosen})")
         if self.chance(15):
             parts.append(self._staged(depth))
+        if self.chance(20):
+            parts.append(self._correlated(depth))
         return f" WHERE {' AND '.join(f'({part})' for part in parts)}" if parts else ""
+
+    def _correlated(self, depth: int) -> str:
+        """A subquery over the rows of the same unit, or over public ones."""
+        mine = {f"{self._alias}.{name}": kind for name, kind in self._columns.items()}
+        if self.chance(30):
+            inner = Asking(self._draw, self._table, mine | {f"p.{name}": kind for name, (_, kind) in _PUBLIC.items()})
+            word = self.one_of(("EXISTS", "NOT EXISTS"))
+            return f"{word} (SELECT 1 FROM {PUBLIC} WHERE {inner.predicate(1)} AND {inner.predicate(1)})"
+        inner = Asking(self._draw, self._table, mine | self._named("i"))
+        own = f"FROM {TABLE} AS i WHERE i.{OWNER} = {self._alias}.{OWNER} AND {inner.predicate(1)}"
+        if self.chance(30) and self._alias == TABLE:
+            own = f"FROM {DETAILS} AS e WHERE e.ref = {TABLE}.{KEY} AND e.m > {self.one_of(('0', '3'))}"
+            return self.one_of((f"EXISTS (SELECT 1 {own})", f"1 < (SELECT COUNT(*) {own})"))
+        kind = self.kind()
+        match self.one_of(("exists", "in", "scalar", "all")):
+            case "exists":
+                return f"{self.one_of(('EXISTS', 'NOT EXISTS'))} (SELECT 1 {own})"
+            case "in":
+                word = self.one_of(("IN", "NOT IN"))
+                return f"{self.of(kind, depth - 1)} {word} (SELECT {inner.of(kind, 1)} {own})"
+            case "scalar":
+                call = self.one_of(("COUNT(*)", f"MAX({inner.number(1)})", f"SUM({inner.bounded(1)})"))
+                return f"{self.number(depth - 1)} <= (SELECT {call} {own})"
+            case _:
+                word = self.one_of(("> ALL", "<= ANY", "< ALL"))
+                column = Asking(self._draw, self._table, self._named("i"))._leaf(kind)
+                return f"{self._leaf(kind)} {word} (SELECT {column} {own})"
+
+    def _named(self, alias: str) -> dict[str, Kind]:
+        return {f"{alias}.{name}": kind for name, kind in self._table.items() if name != OWNER}
 
     def _staged(self, depth: int) -> str:
         inner = Asking(self._draw, self._table)
@@ -147,7 +194,67 @@ class Asking:
     # --- what stands in FROM ---
 
     def _source(self, depth: int) -> tuple[str, Asking]:
-        return self.one_of((self._plain, self._plain, self._projected, self._united, self._per_unit))(depth)
+        plain = (self._plain, self._plain, self._projected, self._united, self._per_unit)
+        others = (self._joined, self._with_details, self._with_public, self._windowed, self._compared_sets, self._first)
+        return self.one_of((*plain, *others))(depth)
+
+    def _joined(self, depth: int) -> tuple[str, Asking]:
+        """Rows of a unit with each other."""
+        kinds = [self.kind() for _ in range(2)]
+        inner = Asking(self._draw, self._table, self._named("a") | self._named("b"))
+        items = ", ".join(f"{inner.of(kind, depth - 1)} AS c{i}" for i, kind in enumerate(kinds))
+        word = self.one_of(("JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"))
+        side = "b" if word == "RIGHT JOIN" else "a"
+        more = f" AND {inner.predicate(1)}" if self.chance(50) else ""
+        on = f"a.{OWNER} = b.{OWNER}{more}"
+        owner = f"{side}.{OWNER}"
+        return f"(SELECT {owner}, {items} FROM {TABLE} AS a {word} {TABLE} AS b ON {on}) AS q", self._above(kinds)
+
+    def _with_details(self, depth: int) -> tuple[str, Asking]:
+        """Rows with those that refer to them."""
+        kinds = [self.kind((Kind.INTEGER, Kind.DOUBLE)), self.kind()]
+        columns = self._named(TABLE) | {f"{DETAILS}.{name}": kind for name, (_, kind) in _DETAILS.items()}
+        inner = Asking(self._draw, self._table, columns)
+        items = ", ".join(f"{inner.of(kind, depth - 1)} AS c{i}" for i, kind in enumerate(kinds))
+        word = self.one_of(("JOIN", "LEFT JOIN"))
+        more = f" AND {inner.predicate(1)}" if self.chance(40) else ""
+        on = f"{DETAILS}.ref = {TABLE}.{KEY}{more}"
+        return f"(SELECT {TABLE}.{OWNER}, {items} FROM {TABLE} {word} {DETAILS} ON {on}) AS q", self._above(kinds)
+
+    def _with_public(self, depth: int) -> tuple[str, Asking]:
+        kinds = [self.kind((Kind.INTEGER, Kind.DOUBLE)), self.kind()]
+        columns = self._named(TABLE) | {f"{PUBLIC}.{name}": kind for name, (_, kind) in _PUBLIC.items()}
+        inner = Asking(self._draw, self._table, columns)
+        items = ", ".join(f"{inner.of(kind, depth - 1)} AS c{i}" for i, kind in enumerate(kinds))
+        word = self.one_of(("JOIN", "LEFT JOIN"))
+        value = Asking(self._draw, self._table, self._named(TABLE)).of(Kind.INTEGER, 1)
+        on = f"{value} = {PUBLIC}.a"
+        return f"(SELECT {TABLE}.{OWNER}, {items} FROM {TABLE} {word} {PUBLIC} ON {on}) AS q", self._above(kinds)
+
+    def _windowed(self, depth: int) -> tuple[str, Asking]:
+        kind = self.kind()
+        order = self.any(1)
+        further = f", {self.any(1)}" if self.chance(20) else ""
+        function, result = self.one_of(_WINDOWS)
+        argument = self.bounded(depth - 1) if result is not kind else self.of(kind, 1)
+        frame = self.one_of(("", "", " ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"))
+        if function in ("row_number()", "rank()"):
+            frame = ""
+        over = f"PARTITION BY {OWNER}{further} ORDER BY {order}{frame}"
+        text = f"SELECT {OWNER}, {function.format(argument)} OVER ({over}) AS c0, {self.of(kind, 1)} AS c1 FROM {TABLE}"
+        return f"({text}) AS q", self._above([result, kind])
+
+    def _compared_sets(self, depth: int) -> tuple[str, Asking]:
+        kinds = [self.kind()]
+        word = self.one_of(("UNION", "INTERSECT", "EXCEPT", "INTERSECT ALL", "EXCEPT ALL"))
+        parts = [self._select(kinds, depth - 1) for _ in range(2)]
+        return f"({f' {word} '.join(parts)}) AS q", self._above(kinds)
+
+    def _first(self, depth: int) -> tuple[str, Asking]:
+        kinds = [self.kind() for _ in range(2)]
+        items = ", ".join(f"{self.of(kind, depth - 1)} AS c{i}" for i, kind in enumerate(kinds))
+        order = f" ORDER BY {OWNER}, {self.any(1)}" if self.chance(60) else ""
+        return f"(SELECT DISTINCT ON ({OWNER}) {OWNER}, {items} FROM {TABLE}{order}) AS q", self._above(kinds)
 
     def _plain(self, _: int) -> tuple[str, Asking]:
         return TABLE, Asking(self._draw, self._table)
@@ -190,7 +297,7 @@ class Asking:
         columns = {f"c{i}": kind for i, kind in enumerate(kinds)}
         # Where the owner declared the unit as a column, its value passes through as well.
         columns |= {name: kind for name, kind in self._table.items() if name == OWNER}
-        return Asking(self._draw, self._table, columns)
+        return Asking(self._draw, self._table, columns, "q")
 
 
 Form = Callable[[Asking, Kind, int], str]
@@ -353,6 +460,13 @@ _PER_UNIT = (
 )  # fmt: skip
 
 
+_WINDOWS = (
+    ("row_number()", _I), ("rank()", _I), ("COUNT(*)", _I), ("SUM({})", _X), ("MAX({})", _X), ("AVG({})", _X),
+    ("lag({})", _X), ("first_value({})", _X),
+)  # fmt: skip
+_DETAILS, _PUBLIC = DETAIL_COLUMNS, PUBLIC_COLUMNS
+
+
 # --- policies and databases ---
 
 
@@ -404,6 +518,23 @@ def databases(
     return tuple(rows)
 
 
+def numbered(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Rows with a key of their own, that other tables refer to."""
+    return tuple({**row, KEY: str(i)} for i, row in enumerate(rows))
+
+
+@st.composite
+def details(draw: Draw, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Rows that refer to others, to none and to nothing; several to one, and many the same."""
+    found: list[Row] = []
+    for _ in range(draw(st.integers(0, 5))):
+        ref = draw(st.sampled_from((*(str(i) for i in range(len(rows))), "0", "77", "NULL")))
+        row = {"ref": ref, "m": draw(st.sampled_from(("0", "5", "9", "99", "-2147483648", "NULL")))}
+        row["w"] = draw(st.sampled_from(("0.5", "-1", "1e308", "'nan'", "'inf'", "NULL")))
+        found += [row] * draw(st.sampled_from((1, 1, 2, 30)))
+    return tuple(found)
+
+
 @st.composite
 def cases(draw: Draw) -> Case:
     declared, flavours = draw(policies())
@@ -417,4 +548,7 @@ def cases(draw: Draw) -> Case:
         if re.search(rf"\b{name}\b", sql)
     }
     stages = tuple(draw(st.lists(st.sampled_from(STAGE_VALUES), min_size=3, max_size=6))) if "(SELECT" in sql else ()
-    return Case(sql, declared, draw(databases(declared, cells, copies=(1, 1, 1, 2, 60))), stages)
+    rows: tuple[Row, ...] = draw(databases(declared, cells, copies=(1, 1, 1, 2, 60)))
+    if re.search(rf"\b{DETAILS}\b", sql) is None:
+        return Case(sql, declared, rows, stages)
+    return Case(sql, declared, numbered(rows), stages, draw(details(rows[:8])))

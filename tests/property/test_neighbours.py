@@ -15,12 +15,14 @@ from hypothesis import given
 from dpsql.errors import Error, InternalError
 from dpsql.generate.bounding import _Bounding
 from dpsql.generate.relations import RelationWriter
-from dpsql.plan.scalars import Aggregated
+from dpsql.plan.nodes import Plan, SetOperation
+from dpsql.plan.scalars import Aggregated, Windowed
 from dpsql.policy.model import Accounting, ColumnPolicy
-from dpsql.privacy.rules import relations
+from dpsql.privacy import prepare
+from dpsql.privacy.prepare import Preparation
+from dpsql.privacy.rules import joins, relations
 from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.privacy.stability import Stability
-from dpsql.release import _Compiler
 from tests.property.flavours import bounded
 from tests.property.generate import cases, thorough
 from tests.property.world import Case, Declared, Row, check_neighbours
@@ -59,6 +61,7 @@ def _rows(*cells: str, name: str = "n", who: str = "1") -> tuple[Row, ...]:
 
 SMALL = bounded("n", 0, 9)
 FREE = ColumnPolicy("n")
+CLAMPED = bounded("who", 0, 9)  # many units look the same: only the owner tells them apart
 OTHERS = _rows("1", "2", who="2")
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -140,10 +143,78 @@ def _union_keeps_one_row_per_unit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sums_per_unit_in_floating_point(patch: pytest.MonkeyPatch) -> None:
-    def summed(_: _Compiler, call: Aggregated, column: Callable[[Aggregated], Any], __: object) -> Any:
+    def summed(_: Preparation, call: Aggregated, column: Callable[[Aggregated], Any], __: object) -> Any:
         return column(call)
 
-    patch.setattr(_Compiler, "_exact_sum", summed)
+    patch.setattr(Preparation, "_per_unit_value", summed)
+
+
+def _leave_out(patch: pytest.MonkeyPatch, condition: str) -> None:
+    """Generated SQL without the conditions that match."""
+    original = RelationWriter._select
+
+    def changed(self: RelationWriter, columns: list[str], source: str, where: str = "") -> str:
+        return original(self, columns, re.sub(condition, "TRUE", source), re.sub(condition, "TRUE", where))
+
+    patch.setattr(RelationWriter, "_select", changed)
+
+
+def _owner_left_out_of_a_join(patch: pytest.MonkeyPatch) -> None:
+    _leave_out(patch, r"l\.owner = r\.owner")
+
+
+def _owner_left_out_of_a_subquery(patch: pytest.MonkeyPatch) -> None:
+    _leave_out(patch, r"^owner = c\d+$")
+
+
+def _owner_left_out_of_a_window(patch: pytest.MonkeyPatch) -> None:
+    original = RelationWriter._window
+
+    def crossing(self: RelationWriter, call: Windowed) -> str:
+        return original(self, call).replace("PARTITION BY owner", "")
+
+    patch.setattr(RelationWriter, "_window", crossing)
+
+
+def _ties_decided_by_physical_order(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(prepare, "in_total_order", lambda call, _: call)
+
+
+def _bounded_before_the_join(patch: pytest.MonkeyPatch) -> None:
+    original = joins.join_public
+
+    def kept(kind: Any, child: Stability, *args: Any, **more: Any) -> tuple[Stability, bool]:
+        found, cut = original(kind, child, *args, **more)
+        return replace(found, single=child.single), cut
+
+    patch.setattr(joins, "join_public", kept)
+
+
+def _pairs_counted_as_one_row(patch: pytest.MonkeyPatch) -> None:
+    original = joins.join_units
+
+    def fewer(kind: Any, left: Stability, *args: Any) -> Stability:
+        return replace(original(kind, left, *args), single=left.single)
+
+    patch.setattr(joins, "join_units", fewer)
+
+
+def _rows_that_refer_to_nobody_kept(patch: pytest.MonkeyPatch) -> None:
+    _leave_out(patch, r'^"who" IS NOT NULL$')
+
+
+def _sets_compared_without_owner(patch: pytest.MonkeyPatch) -> None:
+    original = RelationWriter.relation
+
+    def owner_dropped(self: RelationWriter, plan: Plan, needed: Any = None) -> str:
+        text = original(self, plan, needed)
+        if isinstance(plan, SetOperation):
+            columns = [self.name(field) for field in plan.fields]
+            parts = [f"SELECT {', '.join(columns)} FROM ({part})" for part in text[1:-1].split(") EXCEPT (")]
+            return f"SELECT {columns[-1]} AS owner, * FROM ({' EXCEPT '.join(parts)})"
+        return text
+
+    patch.setattr(RelationWriter, "relation", owner_dropped)
 
 
 def _distinct_values_not_limited(patch: pytest.MonkeyPatch) -> None:
@@ -223,6 +294,69 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
             "SELECT SUM(LEAST(GREATEST(total, 0), 9)) FROM (SELECT who, SUM(x) AS total FROM t GROUP BY who) AS q",
             _people(3, bounded("x", -(2**53), 2**53)),
             _rows("9007199254740992", "1", "-9007199254740992", name="x"),
+        ),
+    ),
+    _owner_left_out_of_a_join: (
+        "without .*, .* moved by",
+        Case(
+            "SELECT SUM(a.n) FROM t AS a JOIN t AS b ON a.who = b.who",
+            _people(1, SMALL, unique=True),
+            (*_rows("1"), *_rows("9", who="2"), *_rows("9", who="-2147483648")),
+        ),
+    ),
+    _owner_left_out_of_a_subquery: (
+        "without 100, .* moved by",
+        Case(
+            "SELECT COUNT(*) FROM t WHERE EXISTS (SELECT 1 FROM t AS i WHERE i.who = t.who AND i.n > 5)",
+            _people(1, SMALL, CLAMPED),
+            (*_rows("9", who="100"), *_rows("1", who="200"), *_rows("1", who="300")),
+        ),
+    ),
+    _owner_left_out_of_a_window: (
+        "without 2, .* moved by",
+        Case(
+            "SELECT n, COUNT(*) FROM (SELECT n, row_number() OVER (PARTITION BY who ORDER BY n) AS c0 FROM t) AS q"
+            " WHERE c0 % 2 = 0 GROUP BY n",
+            _people(1, SMALL),
+            (*_rows("0"), *_rows("1", who="2"), *_rows("2", who="3"), *_rows("3", who="4")),
+        ),
+    ),
+    _ties_decided_by_physical_order: (
+        "without nobody, .* moved by",
+        Case(
+            "SELECT SUM(n) FROM (SELECT n, row_number() OVER (PARTITION BY who ORDER BY small) AS c0 FROM t) AS q"
+            " WHERE c0 = 1",
+            _people(3, SMALL, bounded("small", 0, 3)),
+            ({"who": "1", "n": "1", "small": "0"}, {"who": "1", "n": "2", "small": "0"}),
+        ),
+    ),
+    _bounded_before_the_join: (
+        "without 1, .* moved by",
+        Case("SELECT COUNT(*) FROM t JOIN p ON t.n = p.a", _people(1, SMALL, unique=True), _rows("1")),
+    ),
+    _pairs_counted_as_one_row: (
+        "without 1, .* moved by",
+        Case(
+            "SELECT COUNT(*) FROM t JOIN d ON d.ref = t.k",
+            _people(2, SMALL, unique=True),
+            ({"who": "1", "k": "0"},),
+            details=({"ref": "0", "m": "1"},) * 5,
+        ),
+    ),
+    _rows_that_refer_to_nobody_kept: (
+        "without the rows without an owner, .* moved by",
+        Case(
+            "SELECT COUNT(*) FROM d", _people(1, SMALL), ({"who": "NULL", "k": "0"},), details=({"ref": "0", "m": "1"},)
+        ),
+    ),
+    _sets_compared_without_owner: (
+        "without 100, .* moved by",
+        Case(
+            "SELECT COUNT(*) FROM (SELECT who, n FROM t WHERE small = 0"
+            " EXCEPT SELECT who, n FROM t WHERE small = 1) AS q",
+            _people(1, SMALL, CLAMPED, bounded("small", 0, 3)),
+            tuple({"who": "100", "n": str(n), "small": "1"} for n in (1, 2))
+            + tuple({"who": str(n * 200), "n": str(n), "small": "0"} for n in (1, 2)),
         ),
     ),
     _distinct_values_not_limited: (

@@ -104,6 +104,7 @@ SAMPLES: dict[Op, str] = {
     Op.TRIM: "TRIM(s)",
     Op.CONCAT: "s || s",
     Op.LEFT: "LEFT(s, 1)",
+    Op.SUBSTRING: "SUBSTRING(s FROM 2 FOR 3)",
     Op.RIGHT: "RIGHT(s, 1)",
     Op.EXTRACT: "EXTRACT(second FROM moment)",
     Op.DATE_TRUNC: "date_trunc('decade', day)",

@@ -1,4 +1,4 @@
-"""A small world: one private table under some policy, and every database next to a given one.
+"""A small world: a private table under some policy, one that refers to it, a public one, and every database next to it.
 
 A `Case` is a question and a database. Cells of the database are SQL literals, so that a case prints as it could be
 typed, and holds what Python has no value for: dates far outside the calendar, infinite ones.
@@ -35,6 +35,7 @@ from dpsql.policy.model import (
     Policy,
     PrivacyPolicy,
     TablePolicy,
+    UnitReference,
 )
 from dpsql.privacy.accounting import Accountant
 from dpsql.release import Measurement, Release, Settings, compile_release
@@ -44,6 +45,9 @@ from dpsql.types import Kind, Type, Value
 
 OWNER = "who"
 TABLE = "t"
+KEY = "k"  # numbers the rows of t
+DETAILS = "d"  # a row belongs to the owner of the row of t that it names
+PUBLIC = "p"
 
 # One column of every type that the backend tells apart.
 COLUMNS: Mapping[str, tuple[str, Kind]] = MappingProxyType(
@@ -60,6 +64,16 @@ COLUMNS: Mapping[str, tuple[str, Kind]] = MappingProxyType(
         "day": ("DATE", Kind.DATE),
         "moment": ("TIMESTAMP", Kind.TIMESTAMP),
     }
+)
+DETAIL_COLUMNS: Mapping[str, tuple[str, Kind]] = MappingProxyType(
+    {"m": ("INTEGER", Kind.INTEGER), "w": ("DOUBLE", Kind.DOUBLE)}
+)
+# Several rows for one value, none for others, and what an engine may stumble over.
+PUBLIC_COLUMNS: Mapping[str, tuple[str, Kind]] = MappingProxyType(
+    {"a": ("INTEGER", Kind.INTEGER), "b": ("DOUBLE", Kind.DOUBLE), "label": ("VARCHAR", Kind.TEXT)}
+)
+_PUBLIC_ROWS = (
+    "(1, 0.5, 'one'), (1, 'nan', 'uno'), (2, 'inf', NULL), (3, 1e308, 'three'), (NULL, 7, 'none'), (0, -1, '')"
 )
 OWNER_TYPES = ("INTEGER", "VARCHAR", "DATE")
 
@@ -110,6 +124,7 @@ class Case:
     declared: Declared
     rows: tuple[Row, ...]
     stage_values: tuple[Value, ...] = ()  # used in turn
+    details: tuple[Row, ...] = ()
 
     def __repr__(self) -> str:
         """As a grammar case would be written: what a failing test prints can be read, and typed."""
@@ -117,6 +132,7 @@ class Case:
             f"INSERT{'' if count == 1 else f' {count} times'} {', '.join(f'{name} {cell}' for name, cell in row)}"
             for row, count in Counter(tuple(row.items()) for row in self.rows).items()
         ]
+        rows += [f"INSERT INTO d {', '.join(f'{name} {cell}' for name, cell in row.items())}" for row in self.details]
         stages = [f"stages {', '.join(map(repr, self.stage_values))}"] if self.stage_values else []
         return "\n".join(["", "policy", str(self.declared), "", *rows, *stages, "", self.sql, "----"])
 
@@ -134,20 +150,30 @@ def _schemas() -> Mapping[tuple[str, bool], DatabaseSchema]:
             for i, (owner, unique) in enumerate(kinds):
                 connection.execute(f"CREATE SCHEMA v{i}")
                 connection.execute(f"CREATE TABLE v{i}.{TABLE} ({_definition(owner, unique)})")
+                connection.execute(f"CREATE TABLE v{i}.{DETAILS} ({_details_definition()})")
+                connection.execute(f"CREATE TABLE v{i}.{PUBLIC} ({_public_definition()})")
         backend = DuckDBBackend(path, memory="1GB", threads=1)
         schema = backend.schema()
         backend.close()
-    source = ("main", TABLE)
     found = {}
     for i, kind in enumerate(kinds):
-        table = replace(schema.tables[f"v{i}", TABLE], source=source)
-        found[kind] = DatabaseSchema({source: table}, "main")
+        sources = {("main", name): ("main", name) for name in (TABLE, DETAILS, PUBLIC)}
+        tables = {source: replace(schema.tables[f"v{i}", source[1]], source=source) for source in sources}
+        found[kind] = DatabaseSchema(tables, "main")
     return found
 
 
 def _definition(owner: str, unique: bool) -> str:
-    columns = [f"{OWNER} {owner}{' PRIMARY KEY' if unique else ''}"]
+    columns = [f"{OWNER} {owner}{' PRIMARY KEY' if unique else ''}", f"{KEY} INTEGER"]
     return ", ".join([*columns, *(f"{name} {native}" for name, (native, _) in COLUMNS.items())])
+
+
+def _details_definition() -> str:
+    return ", ".join(["ref INTEGER", *(f"{name} {native}" for name, (native, _) in DETAIL_COLUMNS.items())])
+
+
+def _public_definition() -> str:
+    return ", ".join(f"{name} {native}" for name, (native, _) in PUBLIC_COLUMNS.items())
 
 
 def catalog_of(declared: Declared) -> tuple[Catalog, Accountant]:
@@ -167,10 +193,22 @@ def catalog_of(declared: Declared) -> tuple[Catalog, Accountant]:
         max_groups_per_unit=declared.max_groups,
         columns={column.name: column for column in declared.columns},
     )
-    policy = Policy(
-        Path("dpsql.toml"), "duckdb:///d", privacy, {TABLE: table}, {}, Limits(max_cells=MAX_CELLS), ledger=None
+    details = TablePolicy(
+        DETAILS,
+        unit=UnitReference(("ref",), TABLE, (KEY,)),
+        max_rows_per_unit=declared.max_rows,
+        columns={
+            "m": ColumnPolicy("m", Fraction(0), Fraction(9)),
+            "w": ColumnPolicy("w", Fraction(-1), Fraction(1)),
+        },
     )
-    return bind(policy, _schemas()[declared.owner_type, declared.unique]), Accountant(privacy)
+    bounds = {"b": ColumnPolicy("b", Fraction(0), Fraction(10))}
+    public = TablePolicy(PUBLIC, public=True, columns=bounds)
+    tables = {TABLE: table, DETAILS: details, PUBLIC: public}
+    policy = Policy(Path("dpsql.toml"), "duckdb:///d", privacy, tables, {}, Limits(max_cells=MAX_CELLS), ledger=None)
+    # The rows of a case are numbered, each once.
+    schema = _schemas()[declared.owner_type, declared.unique]
+    return bind(policy, schema, lambda *_: True), Accountant(privacy)
 
 
 def release_of(case: Case) -> Release:
@@ -188,13 +226,18 @@ class Database:
     def __init__(self) -> None:
         self.connection = duckdb.connect(":memory:", config={"threads": 1})
         lock_down(self.connection)
+        self.connection.execute(f"CREATE TABLE {PUBLIC} ({_public_definition()})")
+        self.connection.execute(f"INSERT INTO {PUBLIC} VALUES {_PUBLIC_ROWS}")
 
-    def fill(self, declared: Declared, rows: Sequence[Row]) -> None:
-        self.connection.execute(f"CREATE OR REPLACE TABLE {TABLE} ({_definition(declared.owner_type, False)})")
+    def fill(self, declared: Declared, rows: Sequence[Row], details: Sequence[Row] = ()) -> None:
+        self._fill(TABLE, _definition(declared.owner_type, False), [OWNER, KEY, *COLUMNS], rows)
+        self._fill(DETAILS, _details_definition(), ["ref", *DETAIL_COLUMNS], details)
+
+    def _fill(self, table: str, definition: str, names: Sequence[str], rows: Sequence[Row]) -> None:
+        self.connection.execute(f"CREATE OR REPLACE TABLE {table} ({definition})")
         if rows:
-            names = [OWNER, *COLUMNS]
             listed = ", ".join(f"({', '.join(row.get(name, 'NULL') for name in names)})" for row in rows)
-            self.connection.execute(f"INSERT INTO {TABLE} VALUES {listed}")
+            self.connection.execute(f"INSERT INTO {table} VALUES {listed}")
 
     def run(self, query: EngineQuery, parameters: Mapping[str, object]) -> dict[tuple[Any, ...], tuple[int, ...]]:
         """The sums of each key, as the engine computes them."""
@@ -280,14 +323,20 @@ def neighbours(rows: Sequence[Row]) -> Iterator[tuple[str, tuple[Row, ...]]]:
         yield unit, tuple(row for row in reversed(rows) if row[OWNER] != unit)
 
 
+def _remaining(details: Sequence[Row], rows: Sequence[Row], before: Sequence[Row]) -> tuple[Row, ...]:
+    """The details that stay when some rows have left: those of the others, and those of nobody."""
+    gone = {row.get(KEY) for row in before} - {row.get(KEY) for row in rows}
+    return tuple(row for row in reversed(details) if row["ref"] == "NULL" or row["ref"] not in gone)
+
+
 def check_neighbours(case: Case) -> Release:
     """No unit moves a statistic further than its sensitivity says, and the engine raises no error on either side."""
     release = release_of(case)
     parameters = parameters_of(release, case.stage_values)
-    database().fill(case.declared, case.rows)
+    database().fill(case.declared, case.rows, case.details)
     before = [vectors(measurement, parameters) for measurement in release.measurements]
     for gone, rows in neighbours(case.rows):
-        database().fill(case.declared, rows)
+        database().fill(case.declared, rows, _remaining(case.details, rows, case.rows))
         for measurement, mine in zip(release.measurements, before, strict=True):
             for number, other in enumerate(vectors(measurement, parameters)):
                 _check_distance(measurement, number, gone, mine[number], other)

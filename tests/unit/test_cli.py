@@ -100,14 +100,14 @@ def test_check_reports_every_problem_at_once(clinic: Path) -> None:
     assert result.stderr.endswith("4 problems in the policy\n")
 
 
-def test_check_refuses_a_unit_by_reference(clinic: Path) -> None:
+def test_check_refuses_a_reference_to_a_key_that_is_not_unique(clinic: Path) -> None:
     text = clinic.read_text()
     clinic.write_text(
         text.replace('unit = "patient_id"', 'unit = { via = "patient_id", table = "people", key = "age" }')
     )
     result = run("check", str(clinic))
     assert result.exit_code == 1
-    assert "unit by reference is not supported yet" in result.stderr
+    assert 'age is not unique in table "people": a row could have two owners' in result.stderr
 
 
 def test_check_without_a_policy_or_database(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:

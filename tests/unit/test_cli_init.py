@@ -88,11 +88,11 @@ $ dpsql init shop.duckdb
 shop.duckdb:
   customer  private, unit "CustomerId" (a table of people)
   invoice  private, unit "CustomerId" (refers to "Customer")
-  invoiceline  left out: belongs to a person through "Invoice", which this version does not follow yet
+  invoiceline  private, unit by reference (belongs to a person through "Invoice")
   employee  left out: is it public?
   adults  left out: it is a view
 
-wrote dpsql.toml; lines marked TODO, for you to decide: 5
+wrote dpsql.toml; lines marked TODO, for you to decide: 7
 next: read it, fill it in, then run: dpsql check
 """)
     policy = shop.with_name("dpsql.toml")
@@ -119,10 +119,12 @@ max_rows_per_unit = 1  # TODO: how many rows of one unit shall count?
 invoicedate = {}  # TODO: first and last day to expect, as in { min = 2020-01-01, max = 2029-12-31 }
 total       = {}  # TODO: smallest and largest value to expect, as in { min = 0, max = 100 }
 
-# A row of "invoiceline" belongs to the owner of a row of "invoice". This version does not follow such
-# references yet, so the table is left out. To ask about it now, add a column that names the owner.
-# [tables.invoiceline]
-# unit = { via = "invoiceid", table = "invoice", key = "invoiceid" }
+[tables.invoiceline]
+unit = { via = "invoiceid", table = "invoice", key = "invoiceid" }  # belongs to a person through "Invoice"
+max_rows_per_unit = 1  # TODO: how many rows of one unit shall count?
+[tables.invoiceline.columns]
+# invoicelineid = {}  # left out: tells single rows apart
+quantity      = {}  # TODO: smallest and largest value to expect, as in { min = 0, max = 100 }
 
 # TODO: is "employee" public? If everybody may see every row, remove the # below.
 # It seems to hold people. A policy protects one kind of unit: these would not be protected.
@@ -146,7 +148,7 @@ total       = {}  # TODO: smallest and largest value to expect, as in { min = 0,
     )
     assert transcript("check") == lines("""
 $ dpsql check
-dpsql.toml: ok, 2 private tables with 7 columns, 0 public tables with 0 columns
+dpsql.toml: ok, 3 private tables with 8 columns, 0 public tables with 0 columns
 
 customer: unit "customerid", one row of each counts (the database enforces one row); COUNT(*) ±80
   column  type  clamped to  SUM  GROUP BY  COUNT per key
@@ -163,11 +165,18 @@ invoice: unit "customerid", up to 20 rows of each count (the database enforces n
   invoicedate  timestamp  2020-01-01 to 2025-12-31  no  keys of about 1,706 units or more  ±2,273
   total  numeric(10,2)  no min and max  no  keys of about 1,706 units or more  ±2,273
 
+invoiceline: unit "invoiceid → customerid", one row of each counts (the database enforces no limit); COUNT(*) ±80
+  column  type  clamped to  SUM  GROUP BY  COUNT per key
+  --  --  --  --  --  --
+  quantity  bigint  no min and max  no  keys of about 252 units or more  ±80
+
 ± is the 95 % margin at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
 
-left for you to decide: 2 lines marked TODO
+left for you to decide: 4 lines marked TODO
   dpsql.toml:43: total = {} # TODO: smallest and largest value to expect, as in { min = 0, max = 100 }
-  dpsql.toml:50: # TODO: is "employee" public? If everybody may see every row, remove the # below.
+  dpsql.toml:47: max_rows_per_unit = 1 # TODO: how many rows of one unit shall count?
+  dpsql.toml:50: quantity = {} # TODO: smallest and largest value to expect, as in { min = 0, max = 100 }
+  dpsql.toml:52: # TODO: is "employee" public? If everybody may see every row, remove the # below.
 """)
     assert transcript("query", "SELECT country, COUNT(*) AS customers FROM customer GROUP BY country") == lines("""
 $ dpsql query "SELECT country, COUNT(*) AS customers FROM customer GROUP BY country"
@@ -242,7 +251,7 @@ def test_from_tpc_h_to_a_first_answer(folder: Path) -> None:
     assert shown[11:19] == lines("""
   customer  private, unit "c_custkey" (a table of people)
   orders  private, unit "o_custkey" (refers to "customer", by its name)
-  lineitem  left out: belongs to a person through "orders", which this version does not follow yet
+  lineitem  private, unit by reference (belongs to a person through "orders")
   nation  left out: is it public?
   part  left out: is it public?
   partsupp  left out: is it public?

@@ -67,6 +67,9 @@ class WatchedBackend:
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
         return self.inner.read_public(source, columns, limit)
 
+    def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        return self.inner.is_unique(source, columns)
+
     def close(self) -> None:
         self.inner.close()
 

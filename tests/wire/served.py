@@ -16,8 +16,7 @@ from types import TracebackType
 import duckdb
 
 from dpsql.passwords import Verifier
-from grammar_tests.lab import POLICIES
-from grammar_tests.toy_data import fill_clean
+from grammar_tests.toy_data import POLICIES, fill_clean
 from tests.wire.connection import Address
 from tests.wire.plain import DATABASE, USERS
 

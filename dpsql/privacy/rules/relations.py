@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 
-from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar
+from dpsql.plan.nodes import SetKind
+from dpsql.plan.scalars import Agg, Aggregated, Correlated, Field, Ref, Scalar, Windowed, refs, walk
 from dpsql.policy.model import Column, Table
 from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Interval, as_number
+from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Facts, Interval, as_number
 from dpsql.privacy.intervals import interval, never_null
+from dpsql.privacy.owners import is_unit
 from dpsql.privacy.refine import refine
 from dpsql.privacy.stability import Stability
 from dpsql.types import Kind, Value
@@ -22,12 +25,24 @@ def scan(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> S
     Because: rows without an owner are dropped at the scan, and the bounding step clips what exceeds the declared rows.
     Needs: a declared unit. `single` only where the engine enforces uniqueness of the owner column.
     """
-    facts = {
+    facts: Facts = {
         field.id: column_fact(table, table.columns[name])
         for field, name in zip(fields, columns, strict=True)
         if name in table.columns
     }
-    return Stability(table.max_rows_per_unit, table.owner_unique, facts, table.max_groups_per_unit)
+    unique = unique_columns(table, fields, columns)
+    fixed = frozenset(field.id for field in fields) if table.owner_unique else frozenset()
+    return Stability(table.max_rows_per_unit, table.owner_unique, facts, table.max_groups_per_unit, unique, fixed)
+
+
+def unique_columns(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> frozenset[frozenset[int]]:
+    """What the engine holds unique, as far as the query sees it unchanged: clamping makes different values equal."""
+    seen = {
+        name: field.id
+        for field, name in zip(fields, columns, strict=True)
+        if name not in table.columns or not table.columns[name].is_clamped
+    }
+    return frozenset(frozenset(seen[name] for name in names) for names in table.unique if names <= seen.keys())
 
 
 def column_fact(table: Table, column: Column) -> Fact:
@@ -64,10 +79,20 @@ def filter_rows(child: Stability, predicate: Scalar) -> Stability:
     """WHERE.
 
     Claim: stability is that of the input; keys and bounds are those that the predicate leaves.
-    Because: a row is kept or dropped by its own values and constants alone.
-    Needs: a predicate without rows of other units (subqueries are released first, or compared by owner).
+    Because: a row is kept or dropped by its own values, constants and the rows of its own unit alone. A condition on
+    the number of a row within its unit leaves no more rows than it admits numbers.
+    Needs: a predicate without rows of other units (subqueries are released first, or see their own unit alone).
     """
-    return replace(child, facts=refine(child.facts, predicate))
+    facts = refine(child.facts, predicate)
+    rows, single = child.rows, child.single
+    # Of the numbers, only what the predicate itself says is taken: the declared bounds are no promise.
+    admitted = refine(dict.fromkeys(child.numbered, NOTHING), predicate)
+    for column in child.numbered:
+        high = admitted[column].interval.high
+        if high is not None:
+            most = max(math.floor(high), 1)
+            rows, single = min(rows, most), single or most == 1
+    return replace(child, facts=facts, rows=rows, single=single)
 
 
 def semi_join(child: Stability, source: Stability) -> Stability:
@@ -88,8 +113,19 @@ def project(child: Stability, items: tuple[tuple[Field, Scalar], ...], limit: in
     Because: each output row is a function of one input row.
     Needs: nothing more.
     """
-    facts = {field.id: expression_fact(value, child, limit) for field, value in items}
-    return replace(child, facts=facts)
+    facts: Facts = {field.id: expression_fact(value, child, limit) for field, value in items}
+    renamed = {value.field.id: field.id for field, value in items if isinstance(value, Ref)}
+    unique = frozenset(frozenset(renamed[i] for i in names) for names in child.unique if names <= renamed.keys())
+    numbered = frozenset(renamed[i] for i in child.numbered if i in renamed)
+    fixed = frozenset(field.id for field, value in items if is_fixed(value, child))
+    return replace(child, facts=facts, unique=unique, numbered=numbered, fixed=fixed)
+
+
+def is_fixed(value: Scalar, child: Stability) -> bool:
+    """Whether an expression is the same for all rows of a unit: it reads only columns that are."""
+    return all(not isinstance(part, Correlated | Windowed) for part in walk(value)) and all(
+        ref.field.id in child.fixed for ref in refs(value)
+    )
 
 
 def expression_fact(value: Scalar, child: Stability, limit: int) -> Fact:
@@ -108,7 +144,7 @@ def union_all(
     Because: each output row is one input row of one side, with its owner.
     Needs: the same kind of unit on both sides.
     """
-    facts = {}
+    facts: dict[object, Fact] = {}
     for field, mine, other in zip(fields, *sides, strict=True):
         a, b = left.facts.get(mine.id, NOTHING), right.facts.get(other.id, NOTHING)
         keys = None if a.domain is None or b.domain is None else tuple(dict.fromkeys((*a.domain, *b.domain)))
@@ -119,6 +155,40 @@ def union_all(
     return Stability(left.rows + right.rows, False, facts, groups)
 
 
+def set_operation(
+    kind: SetKind, left: Stability, right: Stability, fields: tuple[Field, ...], sides: tuple[tuple[Field, ...], ...]
+) -> Stability:
+    """UNION, INTERSECT, EXCEPT, with and without ALL, of rows that name their unit.
+
+    Claim: at most as many rows per unit as go in; UNION adds them up, INTERSECT has no more than either side.
+    Because: rows are equal only if their owners are, which are compared as well: one unit's rows never meet another's.
+    Needs: a column on both sides that names the unit (checked by the caller), so that this is what the analyst asked.
+    """
+    both_sides = union_all(left, right, fields, sides)
+    if not kind.value.endswith("ALL") and all(is_unit(Ref(field)) and not field.readable for field in fields):
+        # A set of owners: each is there once.
+        return replace(both_sides, rows=1, single=True, groups=None)
+    match kind:
+        case SetKind.UNION | SetKind.UNION_ALL:
+            return both_sides
+        case SetKind.INTERSECT | SetKind.INTERSECT_ALL:
+            fewer = left if left.rows <= right.rows else right
+            return replace(both_sides, rows=fewer.rows, single=left.single or right.single, groups=fewer.groups)
+        case SetKind.EXCEPT | SetKind.EXCEPT_ALL:
+            kept: Facts = {f.id: left.facts.get(mine.id, NOTHING) for f, mine in zip(fields, sides[0], strict=True)}
+            return replace(both_sides, rows=left.rows, single=left.single, facts=kept, groups=left.groups)
+
+
+def of_unit(child: Stability) -> Stability:
+    """Inside a correlated subquery: the rows of the unit of the row around it.
+
+    Claim: what is computed from them depends on that unit's rows and on public tables alone.
+    Because: rows of other units are left out before anything else happens to them.
+    Needs: the analyst's own condition makes the owners equal (checked by the caller), so no answer is changed.
+    """
+    return child
+
+
 def aggregate_by_unit(
     child: Stability,
     keys: tuple[tuple[Field, Scalar], ...],
@@ -127,31 +197,37 @@ def aggregate_by_unit(
 ) -> Stability:
     """GROUP BY that contains the unit.
 
-    Claim: one row per unit and further keys; never more rows per unit than went in.
+    Claim: one row per unit and further keys; never more rows per unit than went in. Keys that are the same in all rows
+    of a unit make no further groups.
     Because: groups of different units never share a row, so each output row depends on one unit's rows alone.
     Needs: the unit among the keys. Results are clamped to the bounds that follow from the declared rows.
     """
-    facts: dict[int, Fact] = {}
+    facts: dict[object, Fact] = {}
     further = False
     for field, value in keys:
-        if isinstance(value, Ref) and value.field.unit:
+        if is_unit(value):
+            assert isinstance(value, Ref)
             facts[field.id] = child.facts.get(value.field.id, NOTHING)
         else:
-            further = True
+            further = further or not is_fixed(value, child)
             facts[field.id] = expression_fact(value, child, limit)
     for field, call in aggregates:
-        facts[field.id] = Fact(per_unit_interval(call, child), nullable=call.function is not Agg.COUNT)
+        facts[field.id] = Fact(per_unit_interval(call, child, bool(keys)), nullable=call.function is not Agg.COUNT)
+    # Per unit, the further keys tell the groups apart.
+    unique = frozenset({frozenset(field.id for field, value in keys if not is_unit(value))})
     if further:
-        return Stability(child.rows, child.single, facts, child.groups)
-    return Stability(1, True, facts, None)
+        fixed = frozenset(field.id for field, value in keys if is_fixed(value, child))
+        return Stability(child.rows, child.single, facts, child.groups, unique, fixed)
+    everything = frozenset(field.id for field, _ in (*keys, *aggregates))
+    return Stability(1, True, facts, None, unique | {frozenset()}, everything)
 
 
-def per_unit_interval(call: Aggregated, child: Stability) -> Interval:
+def per_unit_interval(call: Aggregated, child: Stability, grouped: bool = True) -> Interval:
     """Bounds of an aggregate over the rows of one unit, of which at most `rows` count."""
     rows = Fraction(child.rows)
     if call.function is Agg.COUNT:
-        # A group has a row, so COUNT(*) is at least one.
-        least = 0 if call.args or call.where is not None else 1
+        # A group has a row, so COUNT(*) is at least one; without GROUP BY there may be none.
+        least = 1 if grouped and not call.args and call.where is None else 0
         return Interval(Fraction(least), rows)
     argument = interval(call.args[0], child.facts) if call.args else UNBOUNDED
     match call.function:

@@ -171,7 +171,7 @@ def test_all_problems_are_reported_at_once() -> None:
     declared = policy(
         people(ColumnPolicy("agee", line=12), ColumnPolicy("place", line=13), unit="idd"),
         TablePolicy("nothing", public=True, line=20),
-        TablePolicy("items", unit=UnitReference("person", "people", "id"), line=30),
+        TablePolicy("items", unit=UnitReference(("person",), "people", ("id",)), line=30),
     )
     schema = database(PEOPLE, table_schema(("main", "items")))
     assert found(declared, schema) == [
@@ -179,7 +179,6 @@ def test_all_problems_are_reported_at_once() -> None:
         (12, 'column "agee" does not exist in table "people"'),
         (13, 'column "place" has type GEOMETRY, which dpsql does not know'),
         (20, 'table "nothing" does not exist in the database'),
-        (30, "unit by reference is not supported yet"),
     ]
 
 

@@ -109,7 +109,7 @@ def test_a_whole_policy_is_read(tmp_path: Path) -> None:
     assert not patients.columns["note"].nullable_key
     visits = policy.tables["visits"]
     assert (visits.unit, visits.max_rows_per_unit, visits.max_groups_per_unit) == ("patient_id", 50, 5)
-    assert policy.tables["billing.items"].unit == UnitReference("visit_id", "visits", "id")
+    assert policy.tables["billing.items"].unit == UnitReference(("visit_id",), "visits", ("id",))
     assert policy.tables["hospitals"].public
     assert dict(policy.users) == {"alice": UserPolicy("alice", Fraction(1), 39), "bob": UserPolicy("bob", None, 41)}
 
@@ -310,8 +310,22 @@ def test_a_server_needs_a_ledger_to_be_named(tmp_path: Path) -> None:
         ('unit = "id"\npublic = "no"', 7, '"public" in [tables.people] must be true or false, not a string'),
         ('unit = "id"\npublic = true', 6, 'public table "people" takes no "unit"'),
         ("public = true\nmax_rows_per_unit = 3", 7, 'public table "people" takes no "max_rows_per_unit"'),
-        ("public = true\n[tables.people.columns]", 7, 'public table "people" takes no "columns"'),
         ("public = false", 5, 'table "people" has no unit'),
+        (
+            'unit = { via = ["a", "b"], table = "people", key = "c" }',
+            6,
+            '"via" and "key" in [tables.people.unit] name different numbers of columns',
+        ),
+        (
+            'unit = { via = ["a", ""], table = "people", key = "c" }',
+            6,
+            '"via" in [tables.people.unit] must be a string, or a list of strings that are not empty',
+        ),
+        (
+            'unit = { via = ["a", "a"], table = "people", key = ["c", "d"] }',
+            6,
+            '"via" in [tables.people.unit] names the same column twice',
+        ),
         ('unit = { via = "a", table = "b" }', 6, '"key" is missing in [tables.people.unit]'),
         (
             'unit = { via = "a", table = "b", key = "c" }',

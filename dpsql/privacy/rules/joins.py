@@ -1,0 +1,246 @@
+"""Rules for joins: every row of the result has one owner, and depends on that owner's rows and public ones alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
+
+from dpsql.plan.nodes import Aggregate, Filter, Join, JoinKind, Plan, Project, Scan, SetKind, SetOperation, Sort, nodes
+from dpsql.plan.scalars import Call, Field, Op, Ref, Scalar, refs
+from dpsql.policy.model import Table
+from dpsql.privacy.domains import domain
+from dpsql.privacy.facts import NOTHING, Fact, Facts, Interval, as_number
+from dpsql.privacy.intervals import interval, never_null
+from dpsql.privacy.refine import conjuncts, refine
+from dpsql.privacy.rules.relations import column_fact, unique_columns
+from dpsql.privacy.stability import Stability
+from dpsql.types import Kind
+
+
+def join_units(
+    kind: JoinKind,
+    left: Stability,
+    right: Stability,
+    conditions: Sequence[Scalar],
+    sides: tuple[Sequence[Field], Sequence[Field]],
+    limit: int,
+) -> Stability:
+    """private ⋈ private on the same unit.
+
+    Claim: every row has one owner (that of the left row, of the right one, or of whichever is there), and at most so
+    many rows of a unit come out as the pairs of its rows, or fewer where a key is compared that is unique.
+    Because: the generated join compares owners too, so the rows of one unit meet no others; whether a row stays alone
+    in an outer join depends on its own unit's rows.
+    Needs: conditions of the analyst that make the owners equal (checked by the caller), so nothing is added to them.
+    """
+    few_right = _at_most_one(right.unique, conditions, sides[1])
+    few_left = _at_most_one(left.unique, conditions, sides[0])
+    pairs = left.rows * right.rows
+    if few_right:
+        pairs = min(pairs, left.rows)
+    if few_left:
+        pairs = min(pairs, right.rows)
+    one_right, one_left = few_right or right.single, few_left or left.single
+    match kind:
+        case JoinKind.INNER | JoinKind.CROSS:
+            rows, single = pairs, (left.single and one_right) or (right.single and one_left)
+        case JoinKind.LEFT:
+            alone = left.rows if few_right else min(left.rows + pairs, left.rows * right.rows)
+            rows, single = max(pairs, alone), left.single and one_right
+        case JoinKind.RIGHT:
+            alone = right.rows if few_left else min(right.rows + pairs, left.rows * right.rows)
+            rows, single = max(pairs, alone), right.single and one_left
+        case JoinKind.FULL:
+            rows, single = max(pairs, left.rows + right.rows), False
+    facts = _joined_facts(kind, left.facts, right.facts, conditions, sides, limit)
+    groups = [found for found in (left.groups, right.groups) if found is not None]
+    # A side keeps what is unique in it where each of its rows comes out once at most, and none is made up of NULL.
+    unique: frozenset[frozenset[int]] = frozenset()
+    if one_right and kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT):
+        unique |= left.unique
+    if one_left and kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
+        unique |= right.unique
+    # What is the same in all rows of a unit stays so, unless an outer join leaves NULL in some.
+    fixed: frozenset[int] = frozenset()
+    if kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT):
+        fixed |= left.fixed
+    if kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
+        fixed |= right.fixed
+    return Stability(rows, single, facts, min(groups, default=None), unique, fixed)
+
+
+def join_public(
+    kind: JoinKind,
+    child: Stability,
+    public: Facts,
+    public_unique: frozenset[frozenset[int]],
+    conditions: Sequence[Scalar],
+    sides: tuple[Sequence[Field], Sequence[Field]],
+    *,
+    private_left: bool,
+    limit: int,
+) -> tuple[Stability, bool]:
+    """private ⋈ public, where every row of the result has a private row.
+
+    Claim: every row belongs to the owner of its private row; as many rows of a unit count as counted before.
+    Because: each row of the result is one private row with a public one, or alone. Where several public rows may match,
+    the clip bounds what a unit adds, whatever the fan-out.
+    Needs: no row that has a public side only. Returns, too, whether the fan-out may be cut.
+    """
+    few = _at_most_one(public_unique, conditions, sides[1] if private_left else sides[0])
+    mine = child.facts
+    facts = _joined_facts(
+        kind, mine if private_left else public, public if private_left else mine, conditions, sides, limit
+    )
+    unique = child.unique if few else frozenset()
+    return replace(child, facts=facts, single=child.single and few, unique=unique, numbered=frozenset()), not few
+
+
+def _at_most_one(unique: frozenset[frozenset[int]], conditions: Sequence[Scalar], fields: Sequence[Field]) -> bool:
+    """Whether equalities with the other side cover a set of columns that is unique on this one."""
+    fixed = fixed_fields(conditions, {field.id for field in fields})
+    return any(names <= fixed for names in unique)
+
+
+def fixed_fields(conditions: Iterable[Scalar], here: Set[int]) -> set[int]:
+    """The columns of a relation that equalities fix to one value, given all that stands outside it."""
+    found: set[int] = set()
+    for condition in conditions:
+        if isinstance(condition, Call) and condition.op is Op.EQ:
+            for mine, other in (condition.args, condition.args[::-1]):
+                mine = _uncast(mine)
+                if isinstance(mine, Ref) and mine.field.id in here and not here & {r.field.id for r in refs(other)}:
+                    found.add(mine.field.id)
+    return found
+
+
+def _uncast(value: Scalar) -> Scalar:
+    """Different integers stay different as decimals."""
+    if isinstance(value, Call) and value.op is Op.CAST and value.type.kind is Kind.DECIMAL:
+        inner = value.args[0]
+        return inner if inner.type.kind is Kind.INTEGER and inner.type.precision <= value.type.precision else value
+    return value
+
+
+def _joined_facts(
+    kind: JoinKind,
+    left: Facts,
+    right: Facts,
+    conditions: Sequence[Scalar],
+    sides: tuple[Sequence[Field], Sequence[Field]],
+    limit: int,
+) -> Facts:
+    if kind in (JoinKind.RIGHT, JoinKind.FULL):
+        left = _or_null(left, sides[0], limit)
+    if kind in (JoinKind.LEFT, JoinKind.FULL):
+        right = _or_null(right, sides[1], limit)
+    facts: Facts = {**left, **right}
+    if kind in (JoinKind.INNER, JoinKind.CROSS):
+        for condition in conditions:
+            facts = refine(facts, condition)
+    return facts
+
+
+def _or_null(facts: Facts, fields: Sequence[Field], limit: int) -> Facts:
+    """The facts of the side that may be missing: NULL is a key that the query itself makes."""
+    found: dict[object, Fact] = {}
+    for field in fields:
+        keys = domain(Ref(field), facts, limit)
+        keys = keys if keys is None or None in keys else (*keys, None)
+        found[field.id] = replace(facts.get(field.id, NOTHING), domain=keys, nullable=True)
+    return found
+
+
+# --- public relations ---
+
+
+def public_facts(plan: Plan, limit: int) -> Facts:
+    """What is known of the columns of a public relation; nothing where it is not plain."""
+    match plan:
+        case Scan(table=table, fields=fields, columns=columns):
+            return {f.id: public_fact(table, name) for f, name in zip(fields, columns, strict=True)}
+        case Filter(child=child, predicate=predicate):
+            return refine(public_facts(child, limit), predicate)
+        case Sort(child=child):
+            return public_facts(child, limit)
+        case SetOperation(kind=SetKind.UNION_ALL, left=left, right=right, fields=fields):
+            mine, theirs = public_facts(left, limit), public_facts(right, limit)
+            return {
+                field.id: _either(mine.get(a.id, NOTHING), theirs.get(b.id, NOTHING))
+                for field, a, b in zip(fields, left.fields, right.fields, strict=True)
+            }
+        case Project(child=child, items=items):
+            facts = public_facts(child, limit)
+            return {
+                field.id: facts.get(value.field.id, NOTHING)
+                if isinstance(value, Ref)
+                else Fact(interval(value, facts), domain(value, facts, limit), nullable=not never_null(value, facts))
+                for field, value in items
+            }
+        case Join(kind=kind, left=left, right=right, condition=condition):
+            conditions = [] if condition is None else list(conjuncts(condition))
+            return _joined_facts(
+                kind,
+                public_facts(left, limit),
+                public_facts(right, limit),
+                conditions,
+                (left.fields, right.fields),
+                limit,
+            )
+        case _:
+            return {}
+
+
+def _either(left: Fact, right: Fact) -> Fact:
+    keys = None if left.domain is None or right.domain is None else (*left.domain, *right.domain)
+    return Fact(left.interval.union(right.interval), keys, nullable=left.nullable or right.nullable)
+
+
+def public_fact(table: Table, name: str) -> Fact:
+    """A column of a public table: as declared, else as a small table shows."""
+    fact = column_fact(table, table.columns[name])
+    values = None if table.contents is None else table.contents[name]
+    if values is None:
+        return fact
+    numbers = [number for number in map(as_number, values) if number is not None]
+    bounds = Interval(min(numbers), max(numbers)) if numbers and not fact.interval.bounded else fact.interval
+    keys = fact.domain if fact.domain is not None or table.columns[name].type.kind is Kind.DOUBLE else values
+    return replace(fact, interval=bounds, domain=keys, nullable=fact.nullable or None in values)
+
+
+def is_small(plan: Plan) -> bool:
+    """Whether a public relation has few rows: made of constants, or of one table that was small when it was read."""
+    scans = [node for node in nodes(plan) if isinstance(node, Scan)]
+    return len(scans) <= 1 and all(scan.table.contents is not None for scan in scans)
+
+
+def public_unique(plan: Plan) -> frozenset[frozenset[int]]:
+    """Sets of columns in which no two rows of a public relation agree."""
+    match plan:
+        case Scan(table=table, fields=fields, columns=columns):
+            return unique_columns(table, fields, columns)
+        case Filter(child=child) | Sort(child=child):
+            return public_unique(child)
+        case Project(child=child, items=items):
+            renamed = {value.field.id: field.id for field, value in items if isinstance(value, Ref)}
+            return frozenset(
+                frozenset(renamed[i] for i in names) for names in public_unique(child) if names <= renamed.keys()
+            )
+        case Aggregate(keys=keys, sets=sets) if len(sets) == 1:
+            return frozenset({frozenset(field.id for field, _ in keys)})
+        case _:
+            return frozenset()
+
+
+def has_equality(conditions: Iterable[Scalar], fields: Sequence[Field]) -> bool:
+    """Whether an equality ties a relation to the rest: each side of it reads one of the two."""
+    here = {field.id for field in fields}
+    for condition in conditions:
+        if not isinstance(condition, Call) or condition.op is not Op.EQ:
+            continue
+        mine = [{ref.field.id for ref in refs(arg)} for arg in condition.args]
+        inside = [bool(used) and used <= here for used in mine]
+        outside = [bool(used) and not used & here for used in mine]
+        if (inside[0] and outside[1]) or (inside[1] and outside[0]):
+            return True
+    return False
