@@ -24,7 +24,15 @@ from dpsql.policy.table_reader import read_tables
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
 _DATABASE = ("url", "ledger")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
-_LIMITS = ("max_cells", "timeout", "memory", "threads", "replay_days")
+_LIMITS = (
+    "max_cells",
+    "timeout",
+    "memory",
+    "threads",
+    "replay_days",
+    "max_result_cells",
+    "max_queries_per_user",
+)
 _VIEW = ("sql",)
 _USER = ("epsilon", "password")
 _LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
@@ -246,6 +254,8 @@ def _read_limits(root: Section) -> Limits:
         memory=memory or defaults.memory,
         threads=section.integer("threads") or defaults.threads,
         replay_days=None if replay_days is None else float(replay_days),
+        max_result_cells=section.integer("max_result_cells") or defaults.max_result_cells,
+        max_queries_per_user=section.integer("max_queries_per_user") or defaults.max_queries_per_user,
     )
 
 

@@ -73,7 +73,8 @@ class _Desk:
 
     async def work(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
         self.statements += 1
-        return await self._server.workers.run(self._server.engine, self._user, job, cancellation)
+        limit = self._server.policy.limits.max_queries_per_user
+        return await self._server.workers.run(self._server.engine, self._user, job, cancellation, at_once=limit)
 
     async def refresh_account(self, user: str) -> None:
         engine = self._server.engine

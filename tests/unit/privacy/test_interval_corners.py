@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from dpsql.plan.scalars import Call, Field, Op, Ref
-from dpsql.privacy.facts import Fact, Interval
+from dpsql.privacy.facts import Fact, Facts, Interval
 from dpsql.privacy.intervals import interval
 from dpsql.types import Kind, Type
 
@@ -27,7 +27,7 @@ OPERATIONS: dict[Op, Callable[[Fraction, Fraction], Fraction]] = {
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(ENDS, ENDS)))
 def test_every_corner_lies_within(op: Op, left: tuple[int, int], right: tuple[int, int]) -> None:
     fields = [Field(number, name, REAL) for number, name in enumerate("ab")]
-    facts = {
+    facts: Facts = {
         field.id: Fact(Interval(Fraction(low), Fraction(high)))
         for field, (low, high) in zip(fields, (left, right), strict=True)
     }
