@@ -85,7 +85,8 @@ def test_a_sound_policy_shows_no_more_than_it_costs(sound: Audit) -> None:
     for finding in findings:
         assert isinstance(finding, Finding)
         assert not finding.is_defect, finding
-        assert finding.has_power, finding
+        # Of many unknown keys of one person a few are seen: what is shown is near the limit of what counts as power.
+        assert finding.has_power or finding.question.keys == "unknown", finding
 
 
 def test_half_the_noise_is_shown(defective: Audit) -> None:
