@@ -32,6 +32,7 @@ _LIMITS = (
     "replay_days",
     "max_result_cells",
     "max_queries_per_user",
+    "answer_tick",
 )
 _VIEW = ("sql",)
 _USER = ("epsilon", "password")
@@ -248,6 +249,7 @@ def _read_limits(root: Section) -> Limits:
         section.problem("memory", '"memory" in [limits] is not an amount of memory', 'write: memory = "2GB"')
     timeout = section.number("timeout", _TIMEOUT)
     replay_days = section.number("replay_days", _REPLAY_DAYS)
+    answer_tick = section.number("answer_tick", _TIMEOUT)
     return Limits(
         max_cells=section.integer("max_cells") or defaults.max_cells,
         timeout=defaults.timeout if timeout is None else float(timeout),
@@ -256,6 +258,7 @@ def _read_limits(root: Section) -> Limits:
         replay_days=None if replay_days is None else float(replay_days),
         max_result_cells=section.integer("max_result_cells") or defaults.max_result_cells,
         max_queries_per_user=section.integer("max_queries_per_user") or defaults.max_queries_per_user,
+        answer_tick=None if answer_tick is None else float(answer_tick),
     )
 
 
