@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -64,7 +65,11 @@ def _outlines(one: Trials, other: Trials) -> tuple[Sequence[float], Sequence[flo
     if not both.size:
         return [0.0] * _BARS, [0.0] * _BARS
     low, high = np.quantile(both, [0.001, 0.999])
-    edges = np.linspace(low - 0.5, high + 0.5, _BARS + 1)
+    # Bars as wide as a whole number of the sums' own steps: others would look like a comb.
+    values = np.unique(both)
+    grain = float(np.diff(values).min()) if values.size > 1 else 1.0
+    width = max(math.ceil((high - low) / grain / _BARS), 1) * grain
+    edges = low - grain / 2 + width * np.arange(_BARS + 1)
     counts = [np.histogram(trials, edges)[0] for trials in known]
     most = max(1, *(int(each.max()) for each in counts))
     return (counts[0] / most).tolist(), (counts[1] / most).tolist()

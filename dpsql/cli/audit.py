@@ -28,7 +28,8 @@ def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
 
     Makes two synthetic databases with the declared tables, one of them with one person more, who breaks every bound.
     Asks each aggregate, over each kind of key, along each join that the policy allows, and bounds the privacy loss of
-    the answers from below: wrong at most once in millions of audits. Reads no private row and spends nothing.
+    the answers from below: for one kind of answer, wrong less than twice in a million audits. Reads no private row and
+    spends nothing.
 
     Exit status 1 if an answer shows more than it costs.
 
