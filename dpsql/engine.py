@@ -230,7 +230,13 @@ class Engine:
             columns += [[measurement.steps(i)] * len(noisy.table) for i in range(len(measurement.statistics))]
             parameters |= {f"r{index}_{i}": column for i, column in enumerate(columns)}
         used = {name: value for name, value in parameters.items() if _names(sql, name)}
-        return self._post.run(sql, used, timeout=self._limits.timeout, cancellation=cancellation)
+        return self._post.run(
+            sql,
+            used,
+            timeout=self._limits.timeout,
+            max_cells=self._limits.max_result_cells,
+            cancellation=cancellation,
+        )
 
     def _load(self, name: str, source: tuple[str, ...], columns: Sequence[tuple[str, object]]) -> None:
         with self._lock:

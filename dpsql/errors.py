@@ -253,6 +253,12 @@ class TooManyRows(DataError):
     sqlstate = "21000"
 
 
+class ResultTooLarge(OperationalError):
+    """The rest of a query, over released and public values, grew beyond what the policy allows. The charge stands."""
+
+    sqlstate = "54000"
+
+
 class Cancelled(OperationalError):
     """Cancelled or timed out. The charge stands."""
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import duckdb
 
-from dpsql.errors import Error, InternalError, OutOfRange, TooManyRows
+from dpsql.errors import Error, InternalError, OutOfRange, ResultTooLarge, TooManyRows
 from dpsql.generate.dialect import quoted
 from dpsql.generate.duckdb_lockdown import lock_down
 from dpsql.generate.engine_log import engine_failed
@@ -60,9 +60,10 @@ class Postprocessor:
         parameters: Mapping[str, object],
         *,
         timeout: float,
+        max_cells: int,
         cancellation: Cancellation | None = None,
     ) -> list[tuple[Value, ...]]:
-        """Run one SELECT. Parameters that it does not name are ignored.
+        """Run one SELECT. Parameters that it does not name are ignored; more than `max_cells` values are refused.
 
         Claim: outcome and errors are post-processing of what was released.
         Because: this database holds public tables, the parameters are noisy, and it can reach nothing else.
@@ -74,7 +75,7 @@ class Postprocessor:
                 closing(self._connection.cursor()) as cursor,
                 self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch,
             ):
-                return _select(cursor, sql, parameters, watch)
+                return _select(cursor, sql, parameters, max_cells, watch)
         except duckdb.Error as error:
             failure = _translated(error)
         raise failure
@@ -98,7 +99,7 @@ class Postprocessor:
 
 
 def _select(
-    cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, object], watch: Watch
+    cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, object], max_cells: int, watch: Watch
 ) -> list[tuple[Value, ...]]:
     statements = cursor.extract_statements(sql)
     if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
@@ -109,10 +110,16 @@ def _select(
     try:
         # DuckDB refuses parameters that the statement does not name.
         cursor.execute(statements[0], {name: parameters[name] for name in wanted})
-        rows: list[tuple[Value, ...]] = cursor.fetchall()
+        # One row beyond the limit is enough to know.
+        most = max_cells // max(len(cursor.description or ()), 1)
+        rows: list[tuple[Value, ...]] = cursor.fetchmany(most + 1)
     except duckdb.InterruptException:
         watch.check()
         raise
+    if len(rows) > most:
+        raise ResultTooLarge(
+            f"the answer has more than {max_cells:,} values", hint="Ask for fewer rows or columns, with WHERE or LIMIT."
+        )
     # DuckDB hands a date that Python cannot hold over as text.
     for i, column in enumerate(cursor.description or ()):
         if str(column[1]) in ("DATE", "TIMESTAMP") and any(isinstance(row[i], str) for row in rows):

@@ -21,6 +21,7 @@ COMMANDS = {
     "log": ("dpsql.cli.log", "Show every charge and every refusal."),
     "user": ("dpsql.cli.user", "Add, list, ration and remove users."),
     "ledger": ("dpsql.cli.ledger", "Verify the books, or move them."),
+    "audit": ("dpsql.cli.audit", "Show what answers prove about one person, against what they cost."),
     "serve": ("dpsql.cli.serve", "Answer PostgreSQL clients."),
     "shell": ("dpsql.cli.shell", "Ask one question after the other."),
     "demo": ("dpsql.cli.demo", "Make a dataset to play with, and take a short tour."),

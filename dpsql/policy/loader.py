@@ -24,7 +24,16 @@ from dpsql.policy.table_reader import read_tables
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
 _DATABASE = ("url", "ledger")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
-_LIMITS = ("max_cells", "timeout", "memory", "threads", "replay_days")
+_LIMITS = (
+    "max_cells",
+    "timeout",
+    "memory",
+    "threads",
+    "replay_days",
+    "max_result_cells",
+    "max_queries_per_user",
+    "answer_tick",
+)
 _VIEW = ("sql",)
 _USER = ("epsilon", "password")
 _LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
@@ -240,12 +249,16 @@ def _read_limits(root: Section) -> Limits:
         section.problem("memory", '"memory" in [limits] is not an amount of memory', 'write: memory = "2GB"')
     timeout = section.number("timeout", _TIMEOUT)
     replay_days = section.number("replay_days", _REPLAY_DAYS)
+    answer_tick = section.number("answer_tick", _TIMEOUT)
     return Limits(
         max_cells=section.integer("max_cells") or defaults.max_cells,
         timeout=defaults.timeout if timeout is None else float(timeout),
         memory=memory or defaults.memory,
         threads=section.integer("threads") or defaults.threads,
         replay_days=None if replay_days is None else float(replay_days),
+        max_result_cells=section.integer("max_result_cells") or defaults.max_result_cells,
+        max_queries_per_user=section.integer("max_queries_per_user") or defaults.max_queries_per_user,
+        answer_tick=None if answer_tick is None else float(answer_tick),
     )
 
 

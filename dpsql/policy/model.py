@@ -89,6 +89,9 @@ class Limits:
     memory: str = "2GB"
     threads: int = 2
     replay_days: float | None = None  # None: stored answers do not expire
+    max_result_cells: int = 5_000_000  # rows times columns of an answer
+    max_queries_per_user: int = 8  # that the server works on at once
+    answer_tick: float | None = None  # seconds; None: the server answers as soon as it can
 
 
 Place = Path | PostgresAddress  # of a ledger: a file, or a database on a server

@@ -26,6 +26,7 @@ from dpsql.wire.messages import BadMessage, Message
 from dpsql.wire.metrics import Gauge
 from dpsql.wire.own_session import OwnSession, answers, is_grammatical
 from dpsql.wire.relay import Relay
+from dpsql.wire.ticks import leaving_at_a_tick
 from dpsql.wire.twin_session import open_session
 from dpsql.wire.workers import Workers
 
@@ -73,7 +74,11 @@ class _Desk:
 
     async def work(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
         self.statements += 1
-        return await self._server.workers.run(self._server.engine, self._user, job, cancellation)
+        limits = self._server.policy.limits
+        async with leaving_at_a_tick(limits.answer_tick):
+            return await self._server.workers.run(
+                self._server.engine, self._user, job, cancellation, at_once=limits.max_queries_per_user
+            )
 
     async def refresh_account(self, user: str) -> None:
         engine = self._server.engine

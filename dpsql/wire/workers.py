@@ -18,6 +18,7 @@ from dpsql.wire.logs import note
 AT_ONCE = 16  # more would not be quicker, and would share the same memory
 
 _PAUSE = 0.02
+_GLANCE = 0.1  # seconds between looks at the cancellation of a job that waits
 
 
 class Workers:
@@ -26,14 +27,28 @@ class Workers:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dpsql-answer")
         self._jobs: Counter[Engine] = Counter()
+        self._of_user: Counter[str] = Counter()
+        self._an_end = asyncio.Event()  # some job has ended
         self._cancellations: set[Cancellation] = set()  # of all jobs
 
     @property
     def busy(self) -> int:
         return self._jobs.total()
 
-    async def run(self, engine: Engine, user: str, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
-        """The reply of a job. Who no longer waits for it does not end it: it is told so by its cancellation."""
+    async def run(
+        self, engine: Engine, user: str, job: Callable[[Engine], Reply], cancellation: Cancellation, *, at_once: int
+    ) -> Reply:
+        """The reply of a job. Who no longer waits for it does not end it: it is told so by its cancellation.
+
+        Of one user, `at_once` run; further ones wait, so that nobody can keep all others waiting.
+        """
+        while self._of_user[user] >= at_once:
+            if cancellation.cancelled:
+                raise Cancelled("canceling statement due to user request")
+            self._an_end.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GLANCE):
+                    await self._an_end.wait()
         loop = asyncio.get_running_loop()
         began = loop.time()
         submitted: list[Future[Reply]] = []
@@ -43,6 +58,10 @@ class Workers:
 
         def ended(future: Future[Reply]) -> None:
             self._jobs[engine] -= 1
+            self._of_user[user] -= 1
+            if not self._of_user[user]:
+                del self._of_user[user]
+            self._an_end.set()
             self._cancellations.discard(cancellation)
             _note(engine, user, future, loop.time() - began)
 
@@ -53,6 +72,7 @@ class Workers:
         # One that waits for its turn is dropped. Once it runs, what stops it takes this place.
         cancellation.on_cancel(drop)
         self._jobs[engine] += 1
+        self._of_user[user] += 1
         self._cancellations.add(cancellation)
         submitted.append(self._pool.submit(job, engine))
         submitted[0].add_done_callback(tell)

@@ -18,6 +18,8 @@ import duckdb
 import numpy as np
 import pytest
 
+from dpsql.audit.bounds import Seen
+from dpsql.audit.losses import Trials, audited, epsilon, rho
 from dpsql.dataset import build_engine, open_backend
 from dpsql.engine import Engine
 from dpsql.noise.samplers import Sampler, SystemSampler
@@ -26,7 +28,6 @@ from dpsql.policy.model import Accounting
 from dpsql.privacy.mechanisms import threshold
 from dpsql.release import Settings
 from dpsql.tables import Integers
-from tests.statistical.audit import Seen, Trials, audited, epsilon, rho
 
 GROUPS = 5_000
 ANSWERS = 4

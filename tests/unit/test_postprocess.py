@@ -12,7 +12,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from dpsql.errors import Cancelled, EngineFailed, InternalError, OutOfRange, TooManyRows
+from dpsql.errors import Cancelled, EngineFailed, InternalError, OutOfRange, ResultTooLarge, TooManyRows
 from dpsql.generate.query import Cancellation
 from dpsql.postprocess import Postprocessor
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Type, Value, decimal
@@ -30,6 +30,9 @@ COLUMNS: list[tuple[Type, str, list[Value]]] = [
 ENDLESS = "SELECT count(*) FROM range(1000000000000) AS r(x) WHERE (x * x) % 7 = 3"
 
 
+MOST = 100_000  # values of an answer
+
+
 @pytest.fixture(scope="module")
 def post() -> Iterator[Postprocessor]:
     opened = Postprocessor(memory="200MB")
@@ -38,7 +41,7 @@ def post() -> Iterator[Postprocessor]:
 
 
 def run(post: Postprocessor, sql: str, **parameters: object) -> list[tuple[Value, ...]]:
-    return post.run(sql, parameters, timeout=30)
+    return post.run(sql, parameters, timeout=30, max_cells=MOST)
 
 
 def same(left: list[Value], right: list[Value]) -> bool:
@@ -151,12 +154,12 @@ def test_any_other_failure_is_a_fixed_sentence(post: Postprocessor, caplog: pyte
 
 def test_a_run_is_stopped_by_time_or_by_hand(post: Postprocessor) -> None:
     with pytest.raises(Cancelled, match="statement timeout"):
-        post.run(ENDLESS, {}, timeout=0.05)
+        post.run(ENDLESS, {}, timeout=0.05, max_cells=MOST)
     switch = Cancellation()
     timer = threading.Timer(0.05, switch.cancel)
     timer.start()
     with pytest.raises(Cancelled, match="user request"):
-        post.run(ENDLESS, {}, timeout=30, cancellation=switch)
+        post.run(ENDLESS, {}, timeout=30, max_cells=MOST, cancellation=switch)
     timer.join()
     assert run(post, "SELECT 1") == [(1,)]
 
@@ -186,3 +189,12 @@ def test_the_database_is_locked_down(post: Postprocessor, tmp_path: Path, sql: s
         cursor.execute(sql.format(tmp=tmp_path)).fetchall()
     assert [file.name for file in tmp_path.iterdir()] == ["in.csv"]
     assert len(python_variable) == 1
+
+
+def test_an_answer_that_grows_beyond_its_limit_is_refused(post: Postprocessor) -> None:
+    """However many rows there would be, no more are fetched than one beyond the limit."""
+    assert len(run(post, f"SELECT i, i FROM range({MOST // 2}) AS t(i)")) == MOST // 2
+    with pytest.raises(ResultTooLarge, match="more than 100,000 values"):
+        run(post, f"SELECT i, i FROM range({MOST // 2 + 1}) AS t(i)")
+    with pytest.raises(ResultTooLarge):
+        run(post, "SELECT i FROM range(1_000_000_000_000) AS t(i)")

@@ -1,8 +1,6 @@
 """Lower bounds on privacy loss from what was seen: independent trials on a database and on its neighbour.
 
-An event is chosen on one half of the trials and counted on the other, so that choosing it costs no confidence. Its
-probabilities are bounded by Clopper and Pearson (1934): each bound fails with probability at most `MISS`, whatever the
-law of the trials is.
+An event is chosen on one half of the trials and counted on the other, so that choosing it costs no confidence.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import beta
 
-MISS = 1e-7  # two bounds for each loss: the chance of a false alarm is at most twice this
+from dpsql.audit.bounds import Seen
 
 Trials = npt.NDArray[np.float64]  # NaN: NULL, or no such row
 Flags = npt.NDArray[np.bool_]
@@ -38,45 +35,42 @@ class Event:
 
 
 def events(trials: Trials) -> Iterable[Event]:
-    places = np.unique(np.quantile(trials[~np.isnan(trials)], np.linspace(0, 1, 41)))
+    known = trials[~np.isnan(trials)]
+    places = np.unique(np.quantile(known, np.linspace(0, 1, 41))) if known.size else known
     for at in (*places.tolist(), math.nan):
         yield Event(True, at)
         yield Event(False, at)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """How often an event came, of how many trials."""
-
-    count: int
-    trials: int
-
-    @property
-    def at_least(self) -> float:
-        return 0.0 if self.count == 0 else float(beta.ppf(MISS, self.count, self.trials - self.count + 1))
-
-    @property
-    def at_most(self) -> float:
-        if self.count == self.trials:
-            return 1.0
-        return float(beta.ppf(1 - MISS, self.count + 1, self.trials - self.count))
+Loss = Callable[[float, float], float]  # of a probability that is at least this, and one that is at most that
 
 
-Loss = Callable[[Seen, Seen], float]
-
-
-def epsilon(one: Seen, other: Seen) -> float:
+def epsilon(p: float, q: float) -> float:
     """Epsilon-DP: P(event | one) <= exp(epsilon) P(event | other). Hence a lower bound on epsilon."""
-    return math.log(one.at_least / other.at_most) if one.at_least > 0 else 0.0
+    return math.log(p / q) if p > 0 else 0.0
 
 
-def rho(one: Seen, other: Seen) -> float:
+def rho(p: float, q: float) -> float:
     """rho-zCDP bounds the Kullback-Leibler divergence of the answers, and an event shows no more than the answer.
 
     Of all probabilities within the bounds, the nearest two: between them the divergence is smallest.
     """
-    p, q = one.at_least, other.at_most
     return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) if q < p < 1 else 0.0
+
+
+def beside_delta(loss: Loss, delta: float) -> Loss:
+    """The loss of what remains where, with weight `delta`, anything may be seen.
+
+    Claim: a lower bound on the loss of the other part.
+    Because: both answers are mixtures in which that part has weight 1 - delta. Of an event's probability p, at least
+    p - delta comes from it; of q, at most all.
+    Needs: a delta of the form that `privacy.mechanisms.threshold` has.
+    """
+
+    def remaining(p: float, q: float) -> float:
+        return loss(max((p - delta) / (1 - delta), 0.0), min(q / (1 - delta), 1.0))
+
+    return loss if delta == 0 else remaining
 
 
 def audited(with_unit: Trials, without_unit: Trials, loss: Loss) -> float:
@@ -87,9 +81,10 @@ def audited(with_unit: Trials, without_unit: Trials, loss: Loss) -> float:
     def seen(event: Event, trials: Trials) -> Seen:
         return Seen(int(np.count_nonzero(event.of(trials))), len(trials))
 
-    def both(event: Event, part: slice) -> float:
-        one, other = seen(event, with_unit[part]), seen(event, without_unit[part])
-        return max(loss(one, other), loss(other, one))
+    def guessed(event: Event) -> float:
+        one, other = seen(event, with_unit[:half]), seen(event, without_unit[:half])
+        return max(loss(one.rough(-1), other.rough(1)), loss(other.rough(-1), one.rough(1)))
 
-    chosen = max(events(np.concatenate([with_unit[:half], without_unit[:half]])), key=lambda e: both(e, slice(half)))
-    return both(chosen, slice(half, None))
+    chosen = max(events(np.concatenate([with_unit[:half], without_unit[:half]])), key=guessed)
+    one, other = seen(chosen, with_unit[half:]), seen(chosen, without_unit[half:])
+    return max(loss(one.at_least, other.at_most), loss(other.at_least, one.at_most))

@@ -1,0 +1,89 @@
+"""What an audit asks: each aggregate, over each kind of key, along each join that the policy allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dpsql.audit.synthetic import in_order
+from dpsql.generate.dialect import quoted
+from dpsql.policy.model import Catalog, Column, Table
+from dpsql.types import Kind
+
+_NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    tables: str  # for the table of results: which, and how they are joined
+    aggregate: str
+    keys: str
+    sql: str
+
+
+def questions(catalog: Catalog) -> Iterator[Question]:
+    tables = in_order(catalog)
+    private = [table for table in tables if table.is_private]
+    for table in private:
+        yield from _over(table.name, f"{_named(table)} AS a", table, table, all_aggregates=True)
+    for table in private:
+        for other in private:
+            if table.path and other.name == table.path[0].table:
+                step = table.path[0]
+                same = " AND ".join(
+                    f"a.{quoted(via)} = b.{quoted(key)}" for via, key in zip(step.via, step.key, strict=True)
+                )
+                yield from _joined(table, other, same)
+            elif not table.path and not other.path and table.name < other.name:
+                yield from _joined(table, other, f"a.{quoted(table.owner or '')} = b.{quoted(other.owner or '')}")
+        for public in tables:
+            if not public.is_private and (name := _common_column(table, public)) is not None:
+                yield from _joined(table, public, f"a.{quoted(name)} = b.{quoted(name)}")
+
+
+def _joined(table: Table, other: Table, condition: str) -> Iterator[Question]:
+    source = f"{_named(table)} AS a JOIN {_named(other)} AS b ON {condition}"
+    yield from _over(f"{table.name} ⋈ {other.name}", source, table, table, all_aggregates=False)
+
+
+def _over(label: str, source: str, table: Table, keyed: Table, *, all_aggregates: bool) -> Iterator[Question]:
+    aggregates = {"COUNT(*)": "COUNT(*)"}
+    number = next((c for c in table.columns.values() if _is_bounded(c)), None)
+    if number is not None:
+        x = f"a.{quoted(number.name)}"
+        aggregates["SUM"] = f"SUM({x})"
+        if all_aggregates:
+            aggregates |= {"AVG": f"AVG({x})", "STDDEV": f"STDDEV({x})", "COUNT(DISTINCT)": f"COUNT(DISTINCT {x})"}
+    if all_aggregates and not table.path:
+        aggregates["COUNT(DISTINCT unit)"] = f"COUNT(DISTINCT a.{quoted(table.owner or '')})"
+    kinds = {"none": None, "declared": _declared_key(keyed), "unknown": _unknown_key(keyed)}
+    for aggregate, expression in aggregates.items():
+        for kind, column in kinds.items():
+            if kind == "none":
+                yield Question(label, aggregate, kind, f"SELECT {expression} FROM {source}")
+            elif column is not None:
+                key = f"a.{quoted(column.name)}"
+                yield Question(label, aggregate, kind, f"SELECT {key}, {expression} FROM {source} GROUP BY {key}")
+
+
+def _named(table: Table) -> str:
+    return ".".join(map(quoted, table.name.split(".")))
+
+
+def _is_bounded(column: Column) -> bool:
+    return column.type.kind in _NUMBERS and column.lower is not None and column.values is None
+
+
+def _declared_key(table: Table) -> Column | None:
+    return next((c for c in table.columns.values() if c.values is not None or c.type.kind is Kind.BOOLEAN), None)
+
+
+def _unknown_key(table: Table) -> Column | None:
+    return next((c for c in table.columns.values() if c.type.kind is Kind.TEXT and c.values is None), None)
+
+
+def _common_column(table: Table, public: Table) -> str | None:
+    return next(
+        (n for n, c in table.columns.items() if n in public.columns and public.columns[n].type.kind is c.type.kind),
+        None,
+    )

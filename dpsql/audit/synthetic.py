@@ -1,0 +1,198 @@
+"""A synthetic twin of the owner's tables: made-up people, and one more who is as heavy as the policy lets anybody be.
+
+Nothing of the private tables is read. Public tables are copied, for what they hold decides how they are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+import duckdb
+
+from dpsql.backends import Backend
+from dpsql.generate.dialect import quoted
+from dpsql.policy.model import Bound, Catalog, Column, Table
+from dpsql.types import Kind, Type, Value
+
+OTHERS = 1_200  # people beside the one who comes and goes: enough for a key of theirs to pass its threshold
+MOST_PUBLIC_ROWS = 10_000
+
+KEYS = 6  # that the others share where a column's keys are unknown
+
+# How the one person is spread: all rows under one key, where a sum moves furthest; the same with a value in each row
+# that nobody else has; or over many keys.
+Habit = Literal["heavy", "various", "scattered"]
+HABITS: tuple[Habit, ...] = ("heavy", "various", "scattered")
+
+Row = dict[str, Value]
+
+_TYPES = {
+    Kind.BOOLEAN: "BOOLEAN",
+    Kind.INTEGER: "BIGINT",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.TEXT: "VARCHAR",
+    Kind.DATE: "DATE",
+    Kind.TIMESTAMP: "TIMESTAMP",
+}
+_DAY = date(2020, 1, 1)
+
+
+def write_synthetic(path: Path, catalog: Catalog, owners: Backend, habit: Habit, *, with_unit: bool) -> None:
+    """A DuckDB file with the tables of the catalogue, with or without the one person."""
+    made: dict[str, list[list[Row]]] = {}  # of each table, the rows of each unit
+    with duckdb.connect(str(path)) as connection:
+        for table in in_order(catalog):
+            columns = _columns(table)
+            if table.is_private:
+                made[table.name] = _rows(table, made, habit)
+                rows = [row for own in made[table.name][0 if with_unit else 1 :] for row in own]
+            else:
+                rows = _public_rows(table, owners)
+            _write(connection, table, columns, rows)
+
+
+def in_order(catalog: Catalog) -> list[Table]:
+    """Each table once; those that rows refer to stand before."""
+    tables = {table.name: table for table in catalog.tables.values()}
+    return sorted(tables.values(), key=lambda table: (len(table.path), table.name))
+
+
+def _columns(table: Table) -> dict[str, Type]:
+    found = {name: column.type for name, column in table.columns.items()}
+    for key, types in table.keys.items():
+        found |= {name: type_ for name, type_ in zip(key, types, strict=True) if name not in found}
+    if table.path:
+        step = table.path[0]
+        found |= {name: type_ for name, type_ in zip(step.via, step.types, strict=True) if name not in found}
+    elif table.owner is not None and table.owner_type is not None:
+        found[table.owner] = table.owner_type
+    return found
+
+
+def _write(
+    connection: duckdb.DuckDBPyConnection, table: Table, columns: Mapping[str, Type], rows: Sequence[Row]
+) -> None:
+    schema, name = (quoted(part) for part in table.source[-2:])
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    unique = f", UNIQUE ({quoted(table.owner)})" if table.owner_unique and table.owner is not None else ""
+    listed = ", ".join(f"{quoted(column)} {_native(type_)}" for column, type_ in columns.items())
+    connection.execute(f"CREATE TABLE {schema}.{name} ({listed}{unique})")
+    if rows:
+        # Column by column: row by row it would take a minute.
+        lists = ", ".join(f"unnest(CAST(? AS {_native(type_)}[]))" for type_ in columns.values())
+        values = [[row.get(column) for row in rows] for column in columns]
+        connection.execute(f"INSERT INTO {schema}.{name} SELECT {lists}", values)
+
+
+def _native(type_: Type) -> str:
+    if type_.kind is Kind.DECIMAL:
+        return f"DECIMAL({min(type_.precision + 3, 38)}, {type_.scale})"  # room for what is beyond the bounds
+    return _TYPES[type_.kind]
+
+
+def _public_rows(table: Table, owners: Backend) -> list[Row]:
+    names = list(table.columns)
+    columns = owners.read_public(table.source, names, MOST_PUBLIC_ROWS)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)][:MOST_PUBLIC_ROWS]
+
+
+# --- made-up rows; unit 0 is the one who comes and goes ---
+
+
+def _rows(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], habit: Habit) -> list[list[Row]]:
+    """The rows of each unit."""
+    found: list[list[Row]] = []
+    number = 0
+    for unit in range(OTHERS + 1):
+        # More than may count: what is beyond the declared rows must be bounded away.
+        count = 1 if unit or table.owner_unique else 2 * table.max_rows_per_unit + 1
+        found.append([])
+        for place in range(count):
+            row = {name: _value(column, unit, place / count, place, habit) for name, column in table.columns.items()}
+            row |= _numbered(table, number) | _owned(table, made, unit, place)
+            found[-1].append(row)
+            number += 1
+    return found
+
+
+def _numbered(table: Table, number: int) -> Row:
+    """Keys that other tables refer to."""
+    named = [pair for key, types in table.keys.items() for pair in zip(key, types, strict=True)]
+    return {name: _name(number, type_) for name, type_ in named}
+
+
+def _owned(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], unit: int, place: int) -> Row:
+    """Whose the row is: its owner, or the row of the same owner that it refers to."""
+    if table.path:
+        step = table.path[0]
+        own = made[step.table][unit]
+        parent = own[place % len(own)]
+        return {via: parent[key] for via, key in zip(step.via, step.key, strict=True)}
+    assert table.owner is not None and table.owner_type is not None
+    return {table.owner: _name(unit, table.owner_type)}
+
+
+def _name(number: int, type_: Type) -> Value:
+    """A value of this type that no other number has."""
+    match type_.kind:
+        case Kind.TEXT:
+            return f"n{number}"
+        case Kind.DATE:
+            return _DAY + timedelta(days=number)
+        case Kind.DECIMAL:
+            return Decimal(number)
+        case _:
+            return number
+
+
+def _value(column: Column, unit: int, share: float, place: int, habit: Habit) -> Value:
+    scattered = habit == "scattered" and not unit
+    if column.values is not None:
+        return column.values[place % len(column.values) if scattered else 0]
+    if column.lower is not None and column.upper is not None:
+        if habit == "various" and not unit:
+            return _between(column, column.lower, column.upper, Fraction(share))
+        return _of_bounds(column, column.lower, column.upper, heavy=not unit)
+    match column.type.kind:
+        case Kind.BOOLEAN:
+            return bool(place % 2) if scattered else False
+        case Kind.TEXT:
+            if scattered:
+                return f"key {place}" if place < KEYS else "own"
+            return f"key {unit % KEYS}"
+        case Kind.DATE:
+            return _DAY
+        case Kind.TIMESTAMP:
+            return datetime(2020, 1, 1)
+        case _:
+            return place if scattered else 0
+
+
+def _of_bounds(column: Column, lower: Bound, upper: Bound, *, heavy: bool) -> Value:
+    """For the one person beyond the bound that is further from zero; for the others as near to zero as may be."""
+    if isinstance(lower, date) or isinstance(upper, date):
+        return upper if heavy else lower  # type: ignore[return-value]  # a Fraction is no bound of a date
+    nearest = min(max(Fraction(0), lower), upper)
+    furthest = max(lower, upper, key=abs)
+    return _number(furthest + (furthest - nearest) if heavy else nearest, column.type)
+
+
+def _between(column: Column, lower: Bound, upper: Bound, share: Fraction) -> Value:
+    if isinstance(lower, date) or isinstance(upper, date):
+        return upper  # type: ignore[return-value]
+    return _number(upper - (upper - lower) * share, column.type)
+
+
+def _number(number: Fraction, type_: Type) -> Value:
+    match type_.kind:
+        case Kind.INTEGER:
+            return int(number)
+        case Kind.DECIMAL:
+            return round(Decimal(number.numerator) / Decimal(number.denominator), type_.scale)
+        case _:
+            return float(number)

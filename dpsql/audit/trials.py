@@ -1,0 +1,136 @@
+"""Trials of one question: its exact sums on two neighbours, and noise on both of them, drawn thousands of times.
+
+The engine runs the generated SQL on both databases; the noise step of the product makes noisy tables of what it found.
+What follows is post-processing, and can show no more. Of the noisy sums, the score that tells two databases apart best
+is the likelihood ratio (Neyman and Pearson 1933), under the noise that the price promises: if there is less noise, or
+if a person moves the sums further, it shows more than was paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsql.audit.losses import Trials
+from dpsql.backends import Backend
+from dpsql.noise.apply import add_noise
+from dpsql.noise.samplers import Sampler
+from dpsql.release import Measurement
+from dpsql.tables import ExactTable
+from dpsql.types import Value
+
+TIMEOUT = 60.0
+# What a key proves that only the one person has: more than any sum.
+CERTAIN = 1e6
+# Cells looked at where a person moves more; any choice of them is sound, and few hold nearly all that is to be seen.
+MOST_CELLS = 20
+
+Key = tuple[Value, ...]
+Matrix = npt.NDArray[np.float64]  # a row for each trial, a column for each cell and statistic; NaN: no such row
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What an analyst could make of the answers with and without the unit, and one noisy sum as it is, for pictures."""
+
+    with_unit: Trials
+    without_unit: Trials
+    shown: tuple[Trials, Trials]
+
+    @property
+    def moved(self) -> bool:
+        return bool(self.with_unit.any() or self.without_unit.any())
+
+
+def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler: Sampler, trials: int) -> Scores:
+    salt = sampler.salt()  # the same for both: neighbours differ by the unit alone
+    one, other = (_exact(measurement, backend, salt) for backend in backends)
+    a, b = _sums(measurement, one), _sums(measurement, other)
+    zeros = [0] * len(measurement.statistics)
+    moved = [key for key in dict.fromkeys((*a, *b)) if a.get(key, zeros) != b.get(key, zeros)]
+    cells = sorted(moved, key=lambda key: -_distance(measurement, a.get(key, zeros), b.get(key, zeros)))[:MOST_CELLS]
+    if not cells:
+        nothing = np.zeros(trials)
+        return Scores(nothing, nothing, (nothing, nothing))
+    centres = tuple(np.array([found.get(key, zeros) for key in cells], dtype=np.float64) for found in (a, b))
+    noisy = [_noisy(measurement, found, cells, sampler, trials) for found in (a, b)]
+    alone = np.array([key not in b for key in cells])
+    found = [_score(measurement, each, centres[0], centres[1], alone) for each in noisy]
+    best = _most_moved(measurement, centres[0], centres[1])
+    return Scores(found[0], found[1], (noisy[0][:, 0, best], noisy[1][:, 0, best]))
+
+
+def _exact(measurement: Measurement, backend: Backend, salt: str) -> list[ExactTable]:
+    queries = [
+        replace(branch.query, parameters={"salt": salt} if "$salt" in branch.query.sql else {})
+        for branch in measurement.branches
+    ]
+    return backend.execute(queries, timeout=TIMEOUT)
+
+
+def _sums(measurement: Measurement, exact: Sequence[ExactTable]) -> dict[Key, list[int]]:
+    found: dict[Key, list[int]] = {}
+    for branch, table in zip(measurement.branches, exact, strict=True):
+        for row, key in enumerate(table.keys):
+            sums = found.setdefault(key, [0] * len(measurement.statistics))
+            for statistic, column in zip(branch.statistics, table.sums, strict=True):
+                sums[statistic] = int(column[row])
+    return found
+
+
+def _distance(measurement: Measurement, one: Sequence[int], other: Sequence[int]) -> float:
+    return max(
+        abs(a - b) / float(noise.scale) ** (1 if noise.law == "laplace" else 0.5)
+        for a, b, noise in zip(one, other, measurement.noises, strict=True)
+    )
+
+
+def _most_moved(measurement: Measurement, a: Matrix, b: Matrix) -> int:
+    scales = [float(noise.scale) ** (1 if noise.law == "laplace" else 0.5) for noise in measurement.noises]
+    return int(np.argmax(np.abs(a[0] - b[0]) / scales))
+
+
+def _noisy(
+    measurement: Measurement, exact: Mapping[Key, Sequence[int]], cells: Sequence[Key], sampler: Sampler, trials: int
+) -> npt.NDArray[np.float64]:
+    """Noisy sums by trial, cell and statistic, in grains: the cells of all trials are cells of one noisy table."""
+    present = [key for key in cells if key in exact]
+    repeated = tuple((trial, *key) for trial in range(trials) for key in present)
+    tables = [
+        ExactTable(
+            repeated,
+            tuple(np.tile([exact[key][i] for key in present], trials).astype(np.int64) for i in branch.statistics),
+        )
+        for branch in measurement.branches
+    ]
+    every = None
+    if measurement.cells is not None:
+        every = tuple((trial, *key) for trial in range(trials) for key in cells)
+    table = add_noise(replace(measurement, cells=every), tables, sampler)
+    places = {key: place for place, key in enumerate(cells)}
+    found = np.full((trials, len(cells), len(measurement.statistics)), np.nan)
+    rows = np.fromiter((key[0] for key in table.keys), np.int64, len(table.keys))
+    columns = np.fromiter((places[key[1:]] for key in table.keys), np.int64, len(table.keys))
+    for number, (column, statistic) in enumerate(zip(table.sums, measurement.statistics, strict=True)):
+        found[rows, columns, number] = column * statistic.factor
+    return found
+
+
+def _score(
+    measurement: Measurement, noisy: npt.NDArray[np.float64], a: Matrix, b: Matrix, alone: npt.NDArray[np.bool_]
+) -> Trials:
+    """The log of the likelihood ratio; a key that is not there counts nothing, one that only a unit has decides."""
+    total = np.zeros(len(noisy))
+    for number, noise in enumerate(measurement.noises):
+        values, mine, other, scale = noisy[:, :, number], a[:, number], b[:, number], float(noise.scale)
+        if noise.law == "laplace":
+            evidence = (np.abs(values - other) - np.abs(values - mine)) / scale
+        else:
+            evidence = ((values - other) ** 2 - (values - mine) ** 2) / (2 * scale)
+        total += np.nansum(evidence, axis=1)
+    if measurement.cells is None and alone.any():
+        total[~np.isnan(noisy[:, alone, 0]).all(axis=1)] = CERTAIN
+    return total

@@ -1,0 +1,123 @@
+"""`dpsql audit`: what answers prove about one person, against what they cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dpsql.cli.report import refusals
+from dpsql.cli.rows import aligned
+
+if TYPE_CHECKING:
+    from dpsql.audit import Finding, Refused
+
+
+@click.command()
+@click.option(
+    "--trials", default=20_000, show_default=True, type=click.IntRange(1_000, 1_000_000), help="Answers drawn."
+)
+@click.option("--picture", metavar="FILE.svg", help="Draw the distributions of the answers.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
+def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
+    """Audit the policy: what do answers prove about one person, against what they cost?
+
+    Makes two synthetic databases with the declared tables, one of them with one person more, who breaks every bound.
+    Asks each aggregate, over each kind of key, along each join that the policy allows, and bounds the privacy loss of
+    the answers from below: for one kind of answer, wrong less than twice in a million audits. Reads no private row and
+    spends nothing.
+
+    Exit status 1 if an answer shows more than it costs.
+
+    \b
+    Example:
+      dpsql audit
+      dpsql audit --picture audit.svg
+    """
+    from dpsql.audit import Finding, Refused, open_audit
+    from dpsql.dataset import bind_all, open_backend
+    from dpsql.noise.samplers import SystemSampler
+    from dpsql.policy.loader import load
+
+    with refusals():
+        declared = load(Path(policy))
+        backend = open_backend(declared)
+        try:
+            catalog = bind_all(declared, backend)
+            with open_audit(catalog, declared.privacy, backend, SystemSampler()) as made:
+                currency = made.currency
+                with click.progressbar(
+                    made.run(trials), length=len(made.questions), file=sys.stderr, label="auditing"
+                ) as asked:
+                    results = list(asked)
+        finally:
+            backend.close()
+    findings = [result for result in results if isinstance(result, Finding)]
+    refused = [result for result in results if isinstance(result, Refused)]
+    if picture is not None:
+        from dpsql.audit.picture import picture as drawn
+
+        Path(picture).write_text(drawn(findings, currency))
+    if format_ == "json":
+        click.echo(json.dumps(_document(findings, refused, currency), indent=2, ensure_ascii=False))
+    else:
+        for line in _lines(findings, refused, currency):
+            click.echo(line)
+        if picture is not None:
+            click.echo(f'the distributions are drawn in "{picture}"')
+    if any(finding.is_defect for finding in findings):
+        sys.exit(1)
+
+
+def _verdict(finding: Finding) -> str:
+    if finding.is_defect:
+        return "DEFECT: more than was paid for"
+    return "ok" if finding.has_power else "ok, but the audit saw little"
+
+
+def _lines(findings: list[Finding], refused: list[Refused], currency: str) -> list[str]:
+    names = ("tables", "aggregate", "keys", f"claimed {currency}", f"shown {currency}", "")
+    rows = [
+        (
+            finding.question.tables,
+            finding.question.aggregate,
+            finding.question.keys,
+            f"{finding.claimed:.3f}",
+            f"{finding.shown:.3f}",
+            _verdict(finding),
+        )
+        for finding in findings
+    ]
+    lines = aligned(names, rows, numeric=(False, False, False, True, True, False))
+    if refused:
+        reasons = sorted({found.reason for found in refused})
+        lines += ["", f"not asked, for the policy does not allow them ({len(refused)}):"]
+        lines += [f"  {reason}" for reason in reasons]
+    defects = sum(finding.is_defect for finding in findings)
+    blind = sum(not finding.has_power for finding in findings)
+    lines += ["", f"{len(findings)} kinds of answers audited; {defects} show more than they cost; {blind} told little"]
+    return lines
+
+
+def _document(findings: list[Finding], refused: list[Refused], currency: str) -> dict[str, object]:
+    return {
+        "currency": currency,
+        "findings": [
+            {
+                "tables": finding.question.tables,
+                "aggregate": finding.question.aggregate,
+                "keys": finding.question.keys,
+                "sql": finding.question.sql,
+                "claimed": finding.claimed,
+                "shown": finding.shown,
+                "power": finding.has_power,
+                "defect": finding.is_defect,
+            }
+            for finding in findings
+        ],
+        "refused": [{"sql": found.question.sql, "reason": found.reason} for found in refused],
+    }

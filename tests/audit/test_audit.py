@@ -1,0 +1,134 @@
+"""`dpsql audit` of the toy policy: sound as it is, and a planted defect in noise, bounding or threshold is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+from dpsql.audit import Audit, Finding, Refused, open_audit
+from dpsql.cli import commands
+from dpsql.dataset import bind_all, open_backend
+from dpsql.noise.samplers import Sampler, SystemSampler
+from dpsql.policy.loader import load
+from dpsql.tables import Integers
+from grammar_tests.toy_data import POLICIES, fill_clean
+
+TRIALS = 12_000
+# A few of each kind: aggregate, key and join.
+CHOSEN = [
+    ("people", "COUNT(*)", "declared"),
+    ("people", "STDDEV", "none"),
+    ("visits", "SUM", "declared"),
+    ("visits", "COUNT(*)", "unknown"),
+    ("visits", "COUNT(DISTINCT)", "none"),
+    ("items ⋈ visits", "SUM", "none"),
+    ("people ⋈ visits", "COUNT(*)", "none"),
+]
+
+
+class HalfTheNoise(SystemSampler):
+    """A planted defect: scales are half of what was paid for."""
+
+    def discrete_laplace(self, scale: Fraction, size: int) -> Integers:
+        return super().discrete_laplace(scale / 2, size)
+
+    def discrete_gaussian(self, variance: Fraction, size: int) -> Integers:
+        return super().discrete_gaussian(variance / 4, size)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("audited")
+    with duckdb.connect(str(made / "toy.duckdb")) as connection:
+        fill_clean(connection)
+    for name in ("zcdp", "basic", "laplace"):
+        text = "\n".join((POLICIES / part).read_text() for part in (f"{name}.toml", "tables.toml"))
+        (made / f"{name}.toml").write_text(text)
+    return made
+
+
+def audited(folder: Path, policy: str, sampler: Sampler) -> Iterator[Audit]:
+    declared = load(folder / f"{policy}.toml")
+    backend = open_backend(declared)
+    try:
+        with open_audit(bind_all(declared, backend), declared.privacy, backend, sampler) as made:
+            made.questions = [q for q in made.questions if (q.tables, q.aggregate, q.keys) in CHOSEN]
+            yield made
+    finally:
+        backend.close()
+
+
+@pytest.fixture(params=["zcdp", "laplace"])
+def sound(folder: Path, request: pytest.FixtureRequest) -> Iterator[Audit]:
+    yield from audited(folder, request.param, SystemSampler())
+
+
+@pytest.fixture(params=["zcdp", "laplace"])
+def defective(folder: Path, request: pytest.FixtureRequest) -> Iterator[Audit]:
+    yield from audited(folder, request.param, HalfTheNoise())
+
+
+@pytest.fixture
+def pure(folder: Path) -> Iterator[Audit]:
+    yield from audited(folder, "basic", SystemSampler())
+
+
+def test_a_sound_policy_shows_no_more_than_it_costs(sound: Audit) -> None:
+    findings = list(sound.run(TRIALS))
+    assert len(findings) == len(CHOSEN)
+    for finding in findings:
+        assert isinstance(finding, Finding)
+        assert not finding.is_defect, finding
+        # Of many unknown keys of one person a few are seen: what is shown is near the limit of what counts as power.
+        assert finding.has_power or finding.question.keys == "unknown", finding
+
+
+def test_half_the_noise_is_shown(defective: Audit) -> None:
+    for finding in defective.run(TRIALS):
+        assert isinstance(finding, Finding)
+        # Of many unknown keys of one person a few are seen: there, what is shown is far below what was paid.
+        assert finding.is_defect or finding.question.keys == "unknown", finding
+
+
+def test_what_the_policy_refuses_is_told(pure: Audit) -> None:
+    """Without a delta there are no unknown keys."""
+    refused = [result for result in pure.run(1_000) if isinstance(result, Refused)]
+    assert [found.question.keys for found in refused] == ["unknown"]
+
+
+def test_a_person_who_moves_a_sum_too_far_is_shown(sound: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clip of a person's sum in a cell is planted too wide: the noise is right, and the sums are not."""
+    original = "dpsql.generate.bounding._Bounding._per"
+
+    def unbounded(_: object, i: int, statistic: object) -> str:
+        del statistic
+        return f"CAST(COALESCE(SUM(v{i}), 0) AS BIGINT) AS s{i}"
+
+    monkeypatch.setattr(original, unbounded)
+    sound.questions = [q for q in sound.questions if (q.tables, q.aggregate) == ("items ⋈ visits", "SUM")]
+    (finding,) = sound.run(TRIALS)
+    assert isinstance(finding, Finding)
+    assert finding.is_defect, finding
+
+
+def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "small.toml").write_text(
+        '[database]\nurl = "duckdb:///toy.duckdb"\n[privacy]\nepsilon = 4\ndelta = 1e-6\n[users.alice]\n'
+        '[tables.people]\nunit = "id"\n[tables.people.columns]\nage = { min = 0, max = 110 }\nsmoker = {}\n'
+    )
+    monkeypatch.chdir(folder)
+    options = ["audit", "--policy", "small.toml", "--trials", "2000"]
+    found = CliRunner().invoke(commands, [*options, "--picture", "audit.svg"])
+    assert found.exit_code == 0, found.output
+    assert "show more than they cost" in found.stdout
+    assert (folder / "audit.svg").read_text().startswith("<svg")
+    document = json.loads(CliRunner().invoke(commands, [*options, "--format", "json"]).stdout)
+    assert document["currency"] == "rho"
+    assert {finding["aggregate"] for finding in document["findings"]} >= {"COUNT(*)", "SUM", "AVG", "STDDEV"}
+    assert not any(finding["defect"] for finding in document["findings"])

@@ -1,0 +1,1 @@
+"""Planted defects: each breaks one rule, and a named check must fail. Kept as data, run by hand."""

@@ -1,0 +1,77 @@
+"""Statements of one user: as many run at once as the policy says; the others wait, and can be cancelled meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import cast
+
+import pytest
+
+from dpsql.engine import Engine
+from dpsql.errors import Cancelled
+from dpsql.generate.query import Cancellation
+from dpsql.wire.asking import Reply
+from dpsql.wire.workers import Workers
+
+ENGINE = cast(Engine, "no engine is needed: jobs only wait")
+
+
+class Jobs:
+    """Jobs that run until they are let go; how many run, of each user."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, int] = {"alice": 0, "bob": 0}
+        self.most = 0
+        self.go = threading.Event()
+        self._lock = threading.Lock()
+
+    def of(self, user: str) -> Reply:
+        with self._lock:
+            self.running[user] += 1
+            self.most = max(self.most, self.running["alice"])
+        self.go.wait(30)
+        with self._lock:
+            self.running[user] -= 1
+        return Reply(b"")
+
+
+async def _until(jobs: Jobs, user: str, count: int) -> None:
+    async with asyncio.timeout(30):
+        while jobs.running[user] < count:
+            await asyncio.sleep(0.01)
+
+
+def test_others_are_served_while_one_user_has_many_under_way() -> None:
+    async def scenario() -> None:
+        workers, jobs = Workers(), Jobs()
+        asked = [
+            asyncio.create_task(workers.run(ENGINE, "alice", lambda _: jobs.of("alice"), Cancellation(), at_once=3))
+            for _ in range(20)
+        ]
+        await _until(jobs, "alice", 3)
+        other = asyncio.create_task(workers.run(ENGINE, "bob", lambda _: jobs.of("bob"), Cancellation(), at_once=3))
+        await _until(jobs, "bob", 1)
+        jobs.go.set()
+        await asyncio.gather(*asked, other)
+        assert jobs.most == 3
+        await workers.stop(within=5)
+
+    asyncio.run(scenario())
+
+
+def test_one_that_waits_can_be_cancelled() -> None:
+    async def scenario() -> None:
+        workers, jobs, cancellation = Workers(), Jobs(), Cancellation()
+        first = asyncio.create_task(workers.run(ENGINE, "alice", lambda _: jobs.of("alice"), Cancellation(), at_once=1))
+        await _until(jobs, "alice", 1)
+        second = asyncio.create_task(workers.run(ENGINE, "alice", lambda _: jobs.of("alice"), cancellation, at_once=1))
+        await asyncio.sleep(0)
+        cancellation.cancel()
+        with pytest.raises(Cancelled):
+            await second
+        jobs.go.set()
+        await first
+        await workers.stop(within=5)
+
+    asyncio.run(scenario())
