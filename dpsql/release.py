@@ -62,13 +62,22 @@ from dpsql.privacy.assemble import Assembly
 from dpsql.privacy.derive import FAN_OUT, check_scalar, derive, is_private
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
-from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin, threshold
+from dpsql.privacy.mechanisms import (
+    Noise,
+    chosen,
+    epsilon_of_choice,
+    gaussian,
+    laplace,
+    margin,
+    rank_margin,
+    threshold,
+)
 from dpsql.privacy.owners import is_unit, names_owner
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.preserved import without_unowned_rows
 from dpsql.privacy.public import check_total
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
 
@@ -107,6 +116,15 @@ class Measurement:
         assert bounds.low is not None and bounds.high is not None
         largest = max(abs(bounds.low), abs(bounds.high))
         return math.hypot(self.margin(total), largest * self.margin(count)) / rows
+
+    def rank_margin(self, statistic: int) -> int:
+        """How many rows a value at a rank may be away from it, in 95 of 100 cases."""
+        wanted = self.statistics[statistic]
+        return math.ceil(Fraction(rank_margin(self.noises[statistic], wanted.candidates), wanted.factor))
+
+    def is_sum(self, statistic: int) -> bool:
+        """Whether it is an exact sum with noise, whose margin is known, or a value that was chosen."""
+        return self.statistics[statistic].kind is not Counted.RANKED
 
     def steps(self, statistic: int) -> int:
         """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
@@ -620,7 +638,10 @@ class _Compiler:
         )
 
     def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
-        if self._accountant.policy.accounting == "basic":
+        is_basic = self._accountant.policy.accounting == "basic"
+        if statistic.rank is not None:
+            return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_basic else epsilon_of_choice(loss))
+        if is_basic:
             return laplace(statistic.sensitivity.l1, loss)
         return gaussian(statistic.sensitivity.l2_squared, loss)
 
@@ -628,7 +649,13 @@ class _Compiler:
 
     def _with_margins(self, rest: Plan, wanted: tuple[Field, ...]) -> tuple[Plan, dict[int, int]]:
         widths = {index: len(draft.keys) for index, draft in enumerate(self._drafts)}
-        return with_margins(rest, wanted, widths, self._ids)
+        choices = {
+            (index, i)
+            for index, draft in enumerate(self._drafts)
+            for i, statistic in enumerate(draft.statistics)
+            if statistic.kind is Counted.RANKED
+        }
+        return with_margins(rest, wanted, widths, choices, self._ids)
 
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
         source = source_of(field, plan, self._shown.keys() | self._ratios)
@@ -648,8 +675,8 @@ def _same(left: _Draft, right: _Draft) -> bool:
         and left.selection == right.selection
         and len(left.keys) == len(right.keys)
         and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]
-        and [(s.kind, s.step, s.factor) for s in left.statistics]
-        == [(s.kind, s.step, s.factor) for s in right.statistics]
+        and [(s.kind, s.step, s.factor, s.rank) for s in left.statistics]
+        == [(s.kind, s.step, s.factor, s.rank) for s in right.statistics]
     )
 
 
