@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import assert_never
@@ -81,6 +81,8 @@ from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
 
+_COUNTS = (Counted.ROWS, Counted.UNITS)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -88,6 +90,7 @@ class Settings:
 
     epsilon: Fraction | None = None
     delta: Fraction | None = None
+    margin: Fraction | None = None  # the 95 % error wanted for counts: the least price that keeps it is paid
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,6 +597,8 @@ class _Compiler:
                 hint="The policy limits what one query may cost.",
             )
         loss = self._accountant.price_of(epsilon)
+        if self._settings.margin is not None:
+            loss = self._least_loss(self._settings.margin, sums)
         delta = 0
         if chosen:
             asked = self._settings.delta
@@ -616,13 +621,43 @@ class _Compiler:
             raise BadSetting("epsilon is too small for so many aggregates", hint="Ask for fewer, or pay more.")
         return tuple(self._measure(draft, share, delta) for draft in self._drafts)
 
+    def _least_loss(self, wanted: Fraction, sums: int) -> int:
+        """The least price of the whole query at which every count is within the margin, in 95 of 100 cases.
+
+        It depends on the query and the policy alone. Where a price is stated as well, it is the most that is paid.
+        """
+        counts = {s for draft in self._drafts for s in draft.statistics if s.kind in _COUNTS and s.value is None}
+        counts |= {s for draft in self._drafts for s in draft.statistics if s.kind is Counted.DISTINCT}
+        if not counts:
+            raise BadSetting(
+                "dpsql.margin is the error of counts, and the query has none",
+                hint="Add COUNT(*), or RESET dpsql.margin and pay a price.",
+            )
+        policy = self._accountant.policy
+        most = self._accountant.price_of(self._settings.epsilon or policy.max_query_epsilon) // sums
+
+        def suffices(share: int) -> bool:
+            loss = Price(share).loss_value
+            try:
+                return all(math.ceil(Fraction(margin(self._noise(s, loss)), s.factor)) <= wanted for s in counts)
+            except NotSupported:  # more noise than 64 bits hold
+                return False
+
+        if not suffices(most):
+            raise BadSetting(
+                f"a margin of ±{float(wanted):g} costs more than one query may",
+                hint="Allow a wider margin, ask for fewer aggregates at once, or raise dpsql.epsilon if it is set.",
+            )
+        self._notes[f"the price is the least that keeps counts within ±{float(wanted):g} (95 %)"] = None
+        return least(suffices, most) * sums
+
     def _measure(self, draft: _Draft, share: int, delta: int) -> Measurement:
         price = Price(share * len(draft.statistics), delta if draft.selection is not None else 0)
         each = Price(share).loss_value
         noises = tuple(self._noise(statistic, each) for statistic in draft.statistics)
-        least = None
+        lowest = None
         if draft.selection is not None:
-            least = threshold(noises[draft.selection], draft.bound.groups, Price(0, delta).delta_value)
+            lowest = threshold(noises[draft.selection], draft.bound.groups, Price(0, delta).delta_value)
         return Measurement(
             draft.keys,
             draft.cells,
@@ -630,7 +665,7 @@ class _Compiler:
             draft.statistics,
             noises,
             draft.selection,
-            least,
+            lowest,
             draft.branches,
             draft.stages,
             draft.derivation,
@@ -664,6 +699,15 @@ class _Compiler:
         found = max(margins, default=None)
         averages = [measurements[index].average_margin(*parts) for index, *parts in self._averages.get(source, ())]
         return Output(field.name, field.type, found, source in self._ratios, max(averages, default=None))
+
+
+def least(suffices: Callable[[int], bool], most: int) -> int:
+    """The least number that suffices, or one that is at most a millionth larger, where `most` does."""
+    low, high = 0, most
+    while high - low > 1 + (high >> 20):
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
 
 
 def _same(left: _Draft, right: _Draft) -> bool:
