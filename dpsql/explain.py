@@ -65,10 +65,11 @@ def _choice(measurement: Measurement, index: int) -> list[str]:
     statistic = measurement.statistics[index]
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None
-    rows = _plural(measurement.rank_margin(index), "row")
-    where = f"{rows} from that end" if statistic.rank in (0, 1) else "its rank"
+    rows = measurement.rank_margin(index)
+    # The extremes are aimed at as far inside as the choice may be off.
+    away = f"{_plural(2 * rows, 'row')} of that end" if statistic.rank in (0, 1) else f"{_plural(rows, 'row')} of its rank"
     return [
-        f"  {statistic_text(statistic)}: exponential mechanism, within {rows} of {where} (95 %)",
+        f"  {statistic_text(statistic)}: exponential mechanism, within {away} (95 %)",
         f"    chosen among {statistic.candidates:,} values, clamped to [{number_text(low)}, {number_text(high)}]"
         f" in steps of {number_text(statistic.step)}",
     ]
