@@ -77,9 +77,6 @@ def _choice(measurement: Measurement, index: int) -> list[str]:
 
 def statistic_text(statistic: Statistic) -> str:
     what = "*" if statistic.value is None else _value_text(statistic.value)
-    if statistic.centre:
-        middle = statistic.centre * statistic.step
-        what = f"({what} {'-' if middle > 0 else '+'} {number_text(abs(middle))})"
     name = {
         Counted.ROWS: "count of rows" if statistic.value is None else f"sum of {what}",
         Counted.UNITS: "count of units",

@@ -115,10 +115,9 @@ class Measurement:
 
     def average_margin(self, total: int, count: int, rows: int = 1_000) -> float:
         """The 95 % margin of a sum divided by a count of so many rows, where the mean is as large as it can be."""
-        statistic = self.statistics[total]
-        bounds, centre = statistic.bounds, statistic.centre * statistic.step
+        bounds = self.statistics[total].bounds
         assert bounds.low is not None and bounds.high is not None
-        largest = max(abs(bounds.low - centre), abs(bounds.high - centre))
+        largest = max(abs(bounds.low), abs(bounds.high))
         return math.hypot(self.margin(total), largest * self.margin(count)) / rows
 
     def rank_margin(self, statistic: int) -> int:
@@ -469,8 +468,7 @@ class _Compiler:
         def new_field(name: str, type_: Type) -> Field:
             return Field(next(self._ids), name, type_)
 
-        sums = {(c.args[0], c.where) for _, c in calls if c.function is Agg.SUM and not c.distinct}
-        assembly = Assembly(stability, bound, new_field, sums)
+        assembly = Assembly(stability, bound, new_field)
         values: list[Scalar] = []
         for field, call in calls:
             if call.function is Agg.GROUPING:

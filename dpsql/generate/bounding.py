@@ -181,7 +181,7 @@ class _Bounding:
     def _on_grid(self, i: int, statistic: Statistic) -> str:
         """The value of a row as an integer within its bounds, or NULL where it does not count.
 
-        Claim: NULL or an integer in [low, high], less the centre.
+        Claim: NULL or an integer in [low, high].
         Because: values at or beyond the bounds become the grid's bounds; those between are rounded, which cannot leave
         the outward rounded bounds; NaN and infinity match no branch.
         Needs: magnitudes on the grid below 2**48 (checked when the statistic was made), so doubles hold them exactly.
@@ -206,8 +206,6 @@ class _Bounding:
             assert bounds.low is not None and bounds.high is not None
             grid = Grid(bounds.low, bounds.high, statistic.low, statistic.high, statistic.step)
             text = self._dialect.on_grid(f"e{i}", statistic.value.type, grid)
-        if statistic.centre:
-            text = f"({text}) - {statistic.centre}" if statistic.centre > 0 else f"({text}) + {-statistic.centre}"
         if statistic.where is not None:
             text = f"CASE WHEN w{i} THEN {text} END" if text == "1" else f"CASE WHEN w{i} THEN ({text}) END"
         if statistic.value is None and statistic.where is not None:

@@ -5,7 +5,7 @@ Everything above the sums is post-processing, so ratios, variances and correlati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -36,7 +36,6 @@ class Assembly:
     child: Stability
     cells: Cells
     new_field: Callable[[str, Type], Field]
-    summed: Set[tuple[Scalar, Scalar | None]] = frozenset()  # what SUM is asked of, and of which rows
     statistics: dict[Statistic, Field] = field(default_factory=dict)
     directly: dict[int, int] = field(default_factory=dict)  # output field -> the statistic it shows as it is
     ratios: set[int] = field(default_factory=set)
@@ -118,14 +117,9 @@ class Assembly:
             total = rules.sum_distinct(self.child, arg, call.where, self.cells)
             count = rules.count_distinct(self.child, arg, call.where, self.cells)
         else:
-            # A sum that is asked for as it is serves the average as well; another one is better taken around its middle.
-            is_summed = (arg, call.where) in self.summed
-            take = rules.sum_rows if is_summed else rules.sum_around_centre
-            total = take(self.child, arg, call.where, self.cells)
+            total = rules.sum_rows(self.child, arg, call.where, self.cells)
             count = self._count_known([arg], call.where)
         mean = _divide(in_units(self.statistic(total), total.step, DOUBLE), _double(self.statistic(count)))
-        if total.centre:
-            mean = _add(mean, total.centre * total.step)
         places = list(self.statistics)
         self.averages[target.id] = (places.index(total), places.index(count))
         return _if_positive(self.statistic(count), _within(mean, total.bounds))

@@ -50,7 +50,6 @@ class Statistic:
     factor: int  # fixed-point factor of the clip
     clip: int  # the norm a unit's vector is clipped to, factor included
     sensitivity: Sensitivity
-    centre: int = 0  # in steps: subtracted from each value once it is on the grid
     rank: Fraction | None = None  # of a value at a rank: the share of rows below it; 0 and 1 are the extremes
 
     @property
@@ -120,18 +119,6 @@ def sum_rows(child: Stability, value: Scalar, where: Scalar | None, cell: Cells)
     return _row_sum(child, value, where, bounds, step, cell)
 
 
-def sum_around_centre(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:
-    """The sum of x - c, with c the middle of the bounds: what an average needs beside a count.
-
-    Claim: l1 <= rows * max(high - c, c - low), and the same for l2 (times the factor, on the grid of the step).
-    Because: as for `sum_rows`; c is a whole number of steps and is subtracted after the clamp.
-    Needs: declared bounds of the argument.
-    """
-    bounds, step = bounds_and_step(child, value, cell)
-    low, high, _ = _grid(bounds, step)
-    return _row_sum(child, value, where, bounds, step, cell, centre=(low + high) // 2)
-
-
 def sum_expression(child: Stability, value: Scalar, where: Scalar | None, bounds: Interval, cell: Cells) -> Statistic:
     """A sum dpsql needs itself (a product, a square), with bounds it knows. Same claim as `sum_rows`."""
     assert bounds.low is not None and bounds.high is not None
@@ -193,16 +180,9 @@ def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: F
 
 
 def _row_sum(
-    child: Stability,
-    value: Scalar | None,
-    where: Scalar | None,
-    bounds: Interval,
-    step: Fraction,
-    cell: Cells,
-    centre: int = 0,
+    child: Stability, value: Scalar | None, where: Scalar | None, bounds: Interval, step: Fraction, cell: Cells
 ) -> Statistic:
-    low, high, _ = _grid(bounds, step)
-    largest = max(abs(low - centre), abs(high - centre), 1)
+    low, high, largest = _grid(bounds, step)
     factor = 1
     if cell.keyed and not (cell.limited and cell.groups == 1):
         while largest * factor < FINEST:
@@ -215,7 +195,7 @@ def _row_sum(
         )
     size = Fraction(clip)
     sensitivity = Sensitivity(_touched(cell), size, size, size * size)
-    return Statistic(Counted.ROWS, value, where, bounds, low, high, step, factor, clip, sensitivity, centre)
+    return Statistic(Counted.ROWS, value, where, bounds, low, high, step, factor, clip, sensitivity)
 
 
 def _touched(cell: Cells) -> int | None:
