@@ -67,7 +67,8 @@ def _choice(measurement: Measurement, index: int) -> list[str]:
     assert low is not None and high is not None
     rows = measurement.rank_margin(index)
     # The extremes are aimed at as far inside as the choice may be off.
-    away = f"{_plural(2 * rows, 'row')} of that end" if statistic.rank in (0, 1) else f"{_plural(rows, 'row')} of its rank"
+    is_extreme = statistic.rank in (0, 1)
+    away = f"{_plural(2 * rows, 'row')} of that end" if is_extreme else f"{_plural(rows, 'row')} of its rank"
     return [
         f"  {statistic_text(statistic)}: exponential mechanism, within {away} (95 %)",
         f"    chosen among {statistic.candidates:,} values, clamped to [{number_text(low)}, {number_text(high)}]"
