@@ -227,7 +227,10 @@ class Engine:
             width = len(measurement.keys)
             columns: list[list[Value]] = [[key[i] for key in noisy.table.keys] for i in range(width)]
             columns += [cast(list[Value], column.tolist()) for column in noisy.table.sums]
-            columns += [[measurement.steps(i)] * len(noisy.table) for i in range(len(measurement.statistics))]
+            columns += [
+                [measurement.steps(i) if measurement.is_sum(i) else None] * len(noisy.table)
+                for i in range(len(measurement.statistics))
+            ]
             parameters |= {f"r{index}_{i}": column for i, column in enumerate(columns)}
         used = {name: value for name, value in parameters.items() if _names(sql, name)}
         return self._post.run(
@@ -312,6 +315,7 @@ def _replay_key(
         else [[_tagged(value) for value in key] for key in measurement.cells],
         "noise": [
             [noise.law, str(noise.scale), statistic.factor, str(statistic.step), statistic.kind.value]
+            + ([] if statistic.rank is None else [str(statistic.rank), statistic.low, statistic.high])
             for noise, statistic in zip(measurement.noises, measurement.statistics, strict=True)
         ],
         "selection": [measurement.selection, measurement.threshold],

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from dpsql.plan.scalars import Ref
+from dpsql.plan.scalars import Call, Op, Ref, Scalar
 from dpsql.plan.text import scalar_text
 from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
 from dpsql.privacy.mechanisms import standard_deviation
 from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
+
+_COUNTED = {Op.DAYS_BETWEEN: "days", Op.SECONDS_BETWEEN: "seconds"}
 
 
 def explain(release: Release, accountant: Accountant, remaining: Price) -> list[str]:
@@ -38,6 +41,9 @@ def explain(release: Release, accountant: Accountant, remaining: Price) -> list[
 def _measurement(number: int, measurement: Measurement, accountant: Accountant) -> list[str]:
     lines = [f"Release {number}: {price_text(measurement.price, accountant)}"]
     for index, (statistic, noise) in enumerate(zip(measurement.statistics, measurement.noises, strict=True)):
+        if not measurement.is_sum(index):
+            lines += _choice(measurement, index)
+            continue
         deviation = standard_deviation(noise) / statistic.factor * float(statistic.step)
         lines.append(
             f"  {statistic_text(statistic)}: {noise.law} noise, deviation {_short(deviation)},"
@@ -55,15 +61,45 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
     return lines
 
 
+def _choice(measurement: Measurement, index: int) -> list[str]:
+    statistic = measurement.statistics[index]
+    low, high = statistic.bounds.low, statistic.bounds.high
+    assert low is not None and high is not None
+    rows = measurement.rank_margin(index)
+    # The extremes are aimed at as far inside as the choice may be off.
+    is_extreme = statistic.rank in (0, 1)
+    away = f"{_plural(2 * rows, 'row')} of that end" if is_extreme else f"{_plural(rows, 'row')} of its rank"
+    return [
+        f"  {statistic_text(statistic)}: exponential mechanism, within {away} (95 %)",
+        f"    chosen among {statistic.candidates:,} values, clamped to [{number_text(low)}, {number_text(high)}]"
+        f" in steps of {number_text(statistic.step)}",
+    ]
+
+
 def statistic_text(statistic: Statistic) -> str:
-    what = "*" if statistic.value is None else scalar_text(statistic.value)
+    what = "*" if statistic.value is None else _value_text(statistic.value)
     name = {
         Counted.ROWS: "count of rows" if statistic.value is None else f"sum of {what}",
         Counted.UNITS: "count of units",
         Counted.DISTINCT: f"count of different {what}",
         Counted.DISTINCT_SUM: f"sum of different {what}",
+        Counted.RANKED: f"{_rank_text(statistic.rank)}{what}",
     }[statistic.kind]
     return name if statistic.where is None else f"{name} where {scalar_text(statistic.where)}"
+
+
+def _value_text(value: Scalar) -> str:
+    """A moment is counted from the start of 1970, whose dates nobody writes as such."""
+    if isinstance(value, Call) and value.op in _COUNTED and value.args[1] in (EPOCH_DAY, EPOCH):
+        return f"{scalar_text(value.args[0])} in {_COUNTED[value.op]} since 1970"
+    return scalar_text(value)
+
+
+def _rank_text(rank: Fraction | None) -> str:
+    if rank is None:
+        return ""
+    ends = {Fraction(0): "smallest ", Fraction(1): "largest ", Fraction(1, 2): "median of "}
+    return ends.get(rank, f"quantile {number_text(rank)} of ")
 
 
 def _keys_text(measurement: Measurement) -> str:

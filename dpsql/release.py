@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import assert_never
@@ -62,15 +62,26 @@ from dpsql.privacy.assemble import Assembly
 from dpsql.privacy.derive import FAN_OUT, check_scalar, derive, is_private
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
-from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin, threshold
+from dpsql.privacy.mechanisms import (
+    Noise,
+    chosen,
+    epsilon_of_choice,
+    gaussian,
+    laplace,
+    margin,
+    rank_margin,
+    threshold,
+)
 from dpsql.privacy.owners import is_unit, names_owner
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.preserved import without_unowned_rows
 from dpsql.privacy.public import check_total
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
+
+_COUNTS = (Counted.ROWS, Counted.UNITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,7 @@ class Settings:
 
     epsilon: Fraction | None = None
     delta: Fraction | None = None
+    margin: Fraction | None = None  # the 95 % error wanted for counts: the least price that keeps it is paid
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +119,15 @@ class Measurement:
         assert bounds.low is not None and bounds.high is not None
         largest = max(abs(bounds.low), abs(bounds.high))
         return math.hypot(self.margin(total), largest * self.margin(count)) / rows
+
+    def rank_margin(self, statistic: int) -> int:
+        """How many rows a value at a rank may be away from it, in 95 of 100 cases."""
+        wanted = self.statistics[statistic]
+        return math.ceil(Fraction(rank_margin(self.noises[statistic], wanted.candidates), wanted.factor))
+
+    def is_sum(self, statistic: int) -> bool:
+        """Whether it is an exact sum with noise, whose margin is known, or a value that was chosen."""
+        return self.statistics[statistic].kind is not Counted.RANKED
 
     def steps(self, statistic: int) -> int:
         """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
@@ -576,6 +597,8 @@ class _Compiler:
                 hint="The policy limits what one query may cost.",
             )
         loss = self._accountant.price_of(epsilon)
+        if self._settings.margin is not None:
+            loss = self._least_loss(self._settings.margin, sums)
         delta = 0
         if chosen:
             asked = self._settings.delta
@@ -598,13 +621,43 @@ class _Compiler:
             raise BadSetting("epsilon is too small for so many aggregates", hint="Ask for fewer, or pay more.")
         return tuple(self._measure(draft, share, delta) for draft in self._drafts)
 
+    def _least_loss(self, wanted: Fraction, sums: int) -> int:
+        """The least price of the whole query at which every count is within the margin, in 95 of 100 cases.
+
+        It depends on the query and the policy alone. Where a price is stated as well, it is the most that is paid.
+        """
+        counts = {s for draft in self._drafts for s in draft.statistics if s.kind in _COUNTS and s.value is None}
+        counts |= {s for draft in self._drafts for s in draft.statistics if s.kind is Counted.DISTINCT}
+        if not counts:
+            raise BadSetting(
+                "dpsql.margin is the error of counts, and the query has none",
+                hint="Add COUNT(*), or RESET dpsql.margin and pay a price.",
+            )
+        policy = self._accountant.policy
+        most = self._accountant.price_of(self._settings.epsilon or policy.max_query_epsilon) // sums
+
+        def suffices(share: int) -> bool:
+            loss = Price(share).loss_value
+            try:
+                return all(math.ceil(Fraction(margin(self._noise(s, loss)), s.factor)) <= wanted for s in counts)
+            except NotSupported:  # more noise than 64 bits hold
+                return False
+
+        if not suffices(most):
+            raise BadSetting(
+                f"a margin of ±{float(wanted):g} costs more than one query may",
+                hint="Allow a wider margin, ask for fewer aggregates at once, or raise dpsql.epsilon if it is set.",
+            )
+        self._notes[f"the price is the least that keeps counts within ±{float(wanted):g} (95 %)"] = None
+        return least(suffices, most) * sums
+
     def _measure(self, draft: _Draft, share: int, delta: int) -> Measurement:
         price = Price(share * len(draft.statistics), delta if draft.selection is not None else 0)
         each = Price(share).loss_value
         noises = tuple(self._noise(statistic, each) for statistic in draft.statistics)
-        least = None
+        lowest = None
         if draft.selection is not None:
-            least = threshold(noises[draft.selection], draft.bound.groups, Price(0, delta).delta_value)
+            lowest = threshold(noises[draft.selection], draft.bound.groups, Price(0, delta).delta_value)
         return Measurement(
             draft.keys,
             draft.cells,
@@ -612,7 +665,7 @@ class _Compiler:
             draft.statistics,
             noises,
             draft.selection,
-            least,
+            lowest,
             draft.branches,
             draft.stages,
             draft.derivation,
@@ -620,7 +673,10 @@ class _Compiler:
         )
 
     def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
-        if self._accountant.policy.accounting == "basic":
+        is_basic = self._accountant.policy.accounting == "basic"
+        if statistic.rank is not None:
+            return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_basic else epsilon_of_choice(loss))
+        if is_basic:
             return laplace(statistic.sensitivity.l1, loss)
         return gaussian(statistic.sensitivity.l2_squared, loss)
 
@@ -628,7 +684,13 @@ class _Compiler:
 
     def _with_margins(self, rest: Plan, wanted: tuple[Field, ...]) -> tuple[Plan, dict[int, int]]:
         widths = {index: len(draft.keys) for index, draft in enumerate(self._drafts)}
-        return with_margins(rest, wanted, widths, self._ids)
+        choices = {
+            (index, i)
+            for index, draft in enumerate(self._drafts)
+            for i, statistic in enumerate(draft.statistics)
+            if statistic.kind is Counted.RANKED
+        }
+        return with_margins(rest, wanted, widths, choices, self._ids)
 
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
         source = source_of(field, plan, self._shown.keys() | self._ratios)
@@ -637,6 +699,15 @@ class _Compiler:
         found = max(margins, default=None)
         averages = [measurements[index].average_margin(*parts) for index, *parts in self._averages.get(source, ())]
         return Output(field.name, field.type, found, source in self._ratios, max(averages, default=None))
+
+
+def least(suffices: Callable[[int], bool], most: int) -> int:
+    """The least number that suffices, or one that is at most a millionth larger, where `most` does."""
+    low, high = 0, most
+    while high - low > 1 + (high >> 20):
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
 
 
 def _same(left: _Draft, right: _Draft) -> bool:
@@ -648,8 +719,8 @@ def _same(left: _Draft, right: _Draft) -> bool:
         and left.selection == right.selection
         and len(left.keys) == len(right.keys)
         and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]
-        and [(s.kind, s.step, s.factor) for s in left.statistics]
-        == [(s.kind, s.step, s.factor) for s in right.statistics]
+        and [(s.kind, s.step, s.factor, s.rank) for s in left.statistics]
+        == [(s.kind, s.step, s.factor, s.rank) for s in right.statistics]
     )
 
 

@@ -34,6 +34,7 @@ class SessionSettings:
 
     epsilon: Fraction | None = None
     delta: Fraction | None = None
+    margin: Fraction | None = None
     fresh: bool = False
 
     def set(self, name: str, text: str) -> None:
@@ -42,6 +43,8 @@ class SessionSettings:
                 self.epsilon = _positive(name, text)
             case "delta":
                 self.delta = _positive(name, text)
+            case "margin":
+                self.margin = _positive(name, text)
             case "fresh":
                 if text.lower() not in _ON:
                     raise BadSetting('parameter "dpsql.fresh" requires a Boolean value')
@@ -50,13 +53,13 @@ class SessionSettings:
                 raise _unknown(name)
 
     def reset(self, name: str) -> None:
-        if name not in ("epsilon", "delta", "fresh"):
+        if name not in ("epsilon", "delta", "margin", "fresh"):
             raise _unknown(name)
         setattr(self, name, False if name == "fresh" else None)
 
     def show(self, name: str) -> str:
         match name:
-            case "epsilon" | "delta":
+            case "epsilon" | "delta" | "margin":
                 value: Fraction | None = getattr(self, name)
                 return "default" if value is None else f"{float(value):g}"
             case "fresh":
@@ -67,7 +70,7 @@ class SessionSettings:
 
 def _unknown(name: str) -> BadSetting:
     return BadSetting(
-        f'unrecognized configuration parameter "dpsql.{name}"', hint="There are epsilon, delta and fresh."
+        f'unrecognized configuration parameter "dpsql.{name}"', hint="There are epsilon, delta, margin and fresh."
     )
 
 
@@ -95,7 +98,8 @@ class Session:
 
     def release(self, sql: str, parameters: Sequence[Value] = ()) -> Release:
         """What a query would do. Free: nothing is read, nothing is paid."""
-        return self.engine.compile(sql, parameters, Settings(self.settings.epsilon, self.settings.delta))
+        wanted = Settings(self.settings.epsilon, self.settings.delta, self.settings.margin)
+        return self.engine.compile(sql, parameters, wanted)
 
     def describe(self, sql: str, parameters: Sequence[Value] = ()) -> tuple[Output, ...]:
         return self.release(sql, parameters).outputs

@@ -56,7 +56,8 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
     yield _line("keys", _keys(measurement))
     for statistic, noise in zip(measurement.statistics, measurement.noises, strict=True):
         claim = _sensitivity(statistic, noise)
-        yield _line("sum", f"{statistic_text(statistic)}{_clamp(statistic)}: {claim}")
+        word = "value" if statistic.kind is Counted.RANKED else "sum"
+        yield _line(word, f"{statistic_text(statistic)}{_clamp(statistic)}: {claim}")
     rows = measurement.derivation.conclusion.rows
     yield _line("rules", f"{_rules(measurement.derivation)}: {rows:,} {'row' if rows == 1 else 'rows'} per unit")
 
@@ -85,7 +86,7 @@ def _sensitivity(statistic: Statistic, noise: Noise) -> str:
     claim = statistic.sensitivity
     parts = [f"l0 {claim.l0}"] if claim.l0 is not None else []
     parts.append(f"linf {_size(claim.linf)}")
-    parts.append(f"l1 {_size(claim.l1)}" if noise.law == "laplace" else f"l2² {_size(claim.l2_squared)}")
+    parts.append(f"l2² {_size(claim.l2_squared)}" if noise.law == "gaussian" else f"l1 {_size(claim.l1)}")
     if statistic.factor > 1:
         parts.append(f"factor {statistic.factor:,}")
     return ", ".join(parts)

@@ -21,7 +21,7 @@ from dpsql.backends import Backend
 from dpsql.backends.postgres import PostgresBackend, numbered
 from dpsql.backends.postgres_connections import SETTINGS
 from dpsql.generate.query import EngineQuery
-from dpsql.privacy.rules.aggregates import Statistic
+from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
 from dpsql.types import Value
@@ -61,12 +61,13 @@ class Neighbourhood(ABC):
             run = self._run(query)
             statistics = [measurement.statistics[i] for i in branch.statistics]
             if measurement.cells is not None:
-                strange = run.whole.keys() - set(measurement.cells)
+                width = len(measurement.keys)  # behind them stands the value, in a histogram
+                strange = {key[:width] for key in run.whole} - set(measurement.cells)
                 if strange:
                     yield f"keys that are not declared: {sorted(map(str, strange))}"
             for scenario, sums in run.without.items():
                 for i, (number, statistic) in enumerate(zip(branch.statistics, statistics, strict=True)):
-                    moved = _moved(run.whole, sums, i)
+                    moved = _moved(run.whole, sums, _place(statistic, i))
                     for fault in _faults(statistic, measurement, number, moved, scenario):
                         yield f"without {scenario}: {fault}"
                 if measurement.selection in branch.statistics:
@@ -174,8 +175,11 @@ def sum_faults(measurement: Measurement, before: Sequence[ExactTable], after: Se
     for branch, mine, other in zip(measurement.branches, before, after, strict=True):
         whole, rest = _of_table(mine), _of_table(other)
         for i, number in enumerate(branch.statistics):
-            moved = _moved(whole, rest, i)
-            claim = measurement.statistics[number].sensitivity
+            statistic = measurement.statistics[number]
+            moved = _moved(whole, rest, _place(statistic, i))
+            claim = statistic.sensitivity
+            if statistic.kind is Counted.RANKED and sum(moved) > claim.l1:
+                yield f"histogram {number} moved by {sum(moved)}, {claim} is stated"
             if sum(change * change for change in moved) > claim.l2_squared:
                 yield f"sum {number} moved by {moved}, {claim} is stated"
 
@@ -200,6 +204,11 @@ def _sums(pairs: Iterable[tuple[Key, tuple[int, ...]]]) -> Sums:
     return found
 
 
+def _place(statistic: Statistic, place: int) -> int:
+    """In which column of its query a statistic stands: all ranks of one histogram in the only one."""
+    return 0 if statistic.kind is Counted.RANKED else place
+
+
 def _moved(whole: Sums, without: Sums, place: int) -> list[int]:
     zeros = (0,) * (place + 1)
     changes = [whole.get(key, zeros)[place] - without.get(key, zeros)[place] for key in whole.keys() | without.keys()]
@@ -218,7 +227,7 @@ def _faults(
         yield f"sum {number} moved in {len(moved)} cells, l0 is {claim.l0}"
     if max(moved, default=0) > claim.linf:
         yield f"sum {number} moved by {max(moved)} in one cell, linf is {claim.linf}"
-    if measurement.noises[number].law == "laplace":
+    if measurement.noises[number].law in ("laplace", "exponential"):
         if sum(moved) > claim.l1:
             yield f"sum {number} moved by {sum(moved)}, l1 is {claim.l1}"
     elif sum(change * change for change in moved) > claim.l2_squared:

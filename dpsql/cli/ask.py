@@ -84,6 +84,12 @@ def _asks_a_question(command: Command) -> Command:
             " recognized; single quotes around a value make it text.",
         ),
         click.option("--epsilon", metavar="X", type=_number, help="Price of the query. Default: the policy's."),
+        click.option(
+            "--margin",
+            metavar="N",
+            type=_number,
+            help="Instead of a price: the 95 % error wanted for counts; the least that buys it is paid.",
+        ),
         click.option("--user", metavar="NAME", help="Whose account pays. Default: the policy's only user."),
         click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file."),
         click.option("-f", "--file", metavar="FILE", help="Read the SQL from a file."),
@@ -121,9 +127,11 @@ def _read(path: Path) -> str:
         raise click.UsageError(f'the file "{path}" is not UTF-8 text') from None
 
 
-def _set_price(cursor: Cursor, epsilon: Decimal | None) -> None:
+def _set_price(cursor: Cursor, epsilon: Decimal | None, margin: Decimal | None) -> None:
     if epsilon is not None:
         cursor.execute(f"SET dpsql.epsilon = {epsilon}")
+    if margin is not None:
+        cursor.execute(f"SET dpsql.margin = {margin}")
 
 
 # --- what the user gets ---
@@ -206,6 +214,7 @@ def query(
     policy: str,
     user: str | None,
     epsilon: Decimal | None,
+    margin: Decimal | None,
     parameters: tuple[tuple[str, Value], ...],
     form: str,
     output: Path | None,
@@ -230,7 +239,7 @@ def query(
     _check_output(form, output, margins)
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user, new_ledger=new_ledger) as connection, connection.cursor() as cursor:
-        _set_price(cursor, epsilon)
+        _set_price(cursor, epsilon, margin)
         if fresh:
             cursor.execute("SET dpsql.fresh = on")
         run(cursor, sql, dict(parameters) or None)
@@ -251,6 +260,7 @@ def explain(
     policy: str,
     user: str | None,
     epsilon: Decimal | None,
+    margin: Decimal | None,
     parameters: tuple[tuple[str, Value], ...],
 ) -> None:
     """Show what a query would cost, its noise and why it is private.
@@ -266,5 +276,5 @@ def explain(
 
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user) as connection, connection.cursor() as cursor:
-        _set_price(cursor, epsilon)
+        _set_price(cursor, epsilon, margin)
         click.echo(cursor.explain(sql, dict(parameters) or None))

@@ -6,6 +6,8 @@
     clip    each owner's vector scaled down to its norm, toward zero
     outer   GROUP BY keys: integer sums
 
+The value at a rank is chosen from a histogram: the same steps, with the value on its grid as one more key.
+
 Where the engine guarantees one row per owner, per, limit and clip would do nothing and are left out.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
 from typing import Literal
@@ -43,7 +45,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One engine query and the statistics its sums belong to."""
+    """One engine query and the statistics its sums belong to; a histogram is one sum, for all of its statistics."""
 
     query: EngineQuery
     statistics: tuple[int, ...]
@@ -60,17 +62,23 @@ def bounded_queries(
     norm: Literal["l1", "l2"],
     dialect: Dialect,
 ) -> tuple[Branch, ...]:
-    """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT."""
+    """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT and each histogram."""
     branches = []
     sources = _sources(plan, keys, statistics)
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in (Counted.ROWS, Counted.UNITS)]
     if plain:
         text = _Bounding(plan, keys, dialect).sums([statistics[i] for i in plain], cells, single=single, norm=norm)
         branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
+    bars: dict[Statistic, list[int]] = {}
     for i, statistic in enumerate(statistics):
-        if i not in plain:
+        if statistic.kind is Counted.RANKED:
+            bars.setdefault(replace(statistic, rank=None), []).append(i)  # several ranks, one histogram
+        elif i not in plain:
             text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)
             branches.append(Branch(EngineQuery(text, len(keys), sources=sources), (i,)))
+    for statistic, ranks in bars.items():
+        text = _Bounding(plan, keys, dialect).histogram(statistic, rows, single=single)
+        branches.append(Branch(EngineQuery(text, len(keys) + 1, sources=sources), tuple(ranks)))
     return tuple(branches)
 
 
@@ -283,6 +291,39 @@ class _Bounding:
 
     def _outer(self, totals: Sequence[str], inner: str) -> str:
         return f"SELECT {self._key_list}{', '.join(totals)} FROM ({inner}) AS o{self._group}"
+
+    # --- histograms ---
+
+    def histogram(self, statistic: Statistic, rows: int, *, single: bool) -> str:
+        """How many rows have each value on the grid, in each cell.
+
+        Claim: one owner adds at most the clip, over all keys and values together.
+        Because: the value is a key as the others are, and the steps are those of a count of rows; L1 in any accounting.
+        Needs: nothing more.
+        """
+        assert statistic.value is not None
+        raw = [OWNER, *self._keys_as(), f"{self._writer.scalar(statistic.value)} AS e0", *self._where_as(statistic)]
+        used = [*(key.value for key in self._keys), statistic.value, *([statistic.where] if statistic.where else [])]
+        needed = [ref.field for part in used for ref in refs(part)]
+        inner = self._computed(raw, self._writer.relation(self._plan, needed), needed, used)
+        grid = self._on_grid(0, replace(statistic, where=None))
+        shown = ", ".join([OWNER, *self._names, f"CAST({grid} AS BIGINT) AS g"])
+        conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
+        conditions += [] if statistic.where is None else ["w0"]
+        text = f"SELECT {shown} FROM ({inner}) AS e" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+        # Rows without a value are gone before anything is chosen among an owner's rows.
+        text = f"SELECT * FROM ({text}) AS v WHERE g IS NOT NULL"
+        self._names.append("g")
+        groups = f"{self._key_list}g"
+        if single:
+            return f"SELECT {groups}, {self._total('1', statistic.factor)} FROM ({text}) AS o GROUP BY {groups}"
+        most = statistic.clip // statistic.factor
+        factor = f" * {statistic.factor}" if statistic.factor > 1 else ""
+        counted = f"CAST(CASE WHEN COUNT(*) > {most} THEN {most} ELSE COUNT(*) END AS BIGINT){factor} AS s0"
+        text = f"SELECT {OWNER}, {groups}, {counted} FROM ({text}) AS v GROUP BY {OWNER}, {groups}"
+        cells = Cells(True, rows, rows == 1)
+        text = self._limited(text, ["s0"], 1) if cells.limited else self._clipped(text, [statistic], cells, "l1")
+        return f"SELECT {groups}, {self._total('s0', 1)} FROM ({text}) AS o GROUP BY {groups}"
 
     # --- DISTINCT ---
 

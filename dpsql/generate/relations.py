@@ -376,6 +376,10 @@ class RelationWriter:
         if call.function is Agg.GROUPING:
             return f"GROUPING({', '.join(map(self.scalar, call.args))})"
         args = [self.scalar(arg) for arg in call.args]
+        if call.function in (Agg.PERCENTILE_CONT, Agg.PERCENTILE_DISC):
+            value, share = args
+            text = f"{call.function.value}({share}) WITHIN GROUP (ORDER BY {value})"
+            return text if call.where is None else f"{text} FILTER (WHERE {self.scalar(call.where)})"
         if call.type.kind is Kind.DOUBLE and call.function not in (Agg.SUM, Agg.MIN, Agg.MAX):
             args = [f"CAST({arg} AS {self.scalars.type(call.type)})" for arg in args]
         distinct = "DISTINCT " if call.distinct else ""

@@ -6,6 +6,7 @@ evaluate early.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -152,8 +153,13 @@ class ScalarWriter:
                 return template.format(*args, type=shown)
 
     def _shifted(self, node: Call, args: list[str]) -> str:
-        """A timestamp moved by a constant; NULL where it would leave the calendar."""
-        by = node.args[1]
+        """A timestamp moved by a constant, or a constant one by seconds; NULL where it would leave the calendar."""
+        start, by = node.args
+        if isinstance(start, Const) and node.op is Op.ADD_SECONDS and not isinstance(by, Const):
+            assert isinstance(start.value, datetime)
+            ends = [math.floor((end - start.value).total_seconds()) for end in (datetime.min, datetime.max)]
+            inside = f"{args[1]} >= {ends[0]} AND {args[1]} <= {ends[1]}"
+            return self._dialect.templates[node.op].format(args[0], f"(CASE WHEN {inside} THEN {args[1]} END)")
         assert isinstance(by, Const) and isinstance(by.value, int | Decimal)
         seconds = Fraction(by.value) * (31 * 86400 if node.op is Op.ADD_MONTHS else 1)
         first, last = datetime.min, datetime.max

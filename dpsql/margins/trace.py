@@ -7,7 +7,7 @@ squares. Where that would not be exact (products of joins, rows chosen by noise,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from dpsql.errors import NotSupported
@@ -68,14 +68,19 @@ class Traced:
 
 
 def with_margins(
-    plan: Plan, wanted: tuple[Field, ...], keys: Mapping[int, int], ids: itertools.count[int]
+    plan: Plan,
+    wanted: tuple[Field, ...],
+    keys: Mapping[int, int],
+    choices: Set[tuple[int, int]],
+    ids: itertools.count[int],
 ) -> tuple[Plan, dict[int, int]]:
     """The plan with a column behind its own for the margin of each wanted field that has one, and their places.
 
     `keys` is how many key columns the table of each measurement has. Its noisy sums come next, and behind them, for
-    this plan, the margin of each sum.
+    this plan, the margin of each sum. `choices` are measurements and sums that are values chosen by a mechanism: their
+    distance from the truth depends on the data, and is not known.
     """
-    traced = _Tracer(keys, ids).trace(plan)
+    traced = _Tracer(keys, choices, ids).trace(plan)
     shown = {field.id: errors for field in wanted if (errors := traced.known.get(field.id))}
     if not shown and not any(_ends(plan)):
         return plan, {}
@@ -134,8 +139,9 @@ def _hidden(known: Known, fields: tuple[Field, ...]) -> tuple[Field, ...]:
 
 
 class _Tracer:
-    def __init__(self, keys: Mapping[int, int], ids: itertools.count[int]) -> None:
+    def __init__(self, keys: Mapping[int, int], choices: Set[tuple[int, int]], ids: itertools.count[int]) -> None:
         self._keys = keys
+        self._choices = choices
         self._ids = ids
         self._windows: list[object] = []
 
@@ -191,10 +197,10 @@ class _Tracer:
         sums = plan.fields[self._keys[plan.measurement] :]
         margins = tuple(self._field() for _ in sums)
         cells = next(self._ids)
-        known = {
-            field.id: {Atom((plan.measurement, i), cells): Term(Ref(column), True)}
-            for i, (field, column) in enumerate(zip(sums, margins, strict=True))
-        }
+        known: dict[int, Errors | None] = {}
+        for i, (field, column) in enumerate(zip(sums, margins, strict=True)):
+            is_chosen = (plan.measurement, i) in self._choices
+            known[field.id] = None if is_chosen else {Atom((plan.measurement, i), cells): Term(Ref(column), True)}
         return Traced(Released(plan.measurement, (*plan.fields, *margins)), known, True)
 
     def _columns(self, plan: Plan, items: tuple[tuple[Field, Scalar], ...], known: Known, separate: bool) -> Traced:

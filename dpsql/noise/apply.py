@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 
 import numpy as np
 
+from dpsql.generate.bounding import Branch
+from dpsql.noise.ranks import choose
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise
+from dpsql.privacy.rules.aggregates import Counted
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable, Integers, NoisyTable
 from dpsql.types import Value
@@ -20,32 +23,65 @@ def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sa
     Claim: what comes out is as private as the measurement's price says.
     Because: with declared keys every cell gets noise, those without rows too, so the shape is public; with unknown
     keys only those whose noisy count of units reaches the threshold are kept, in an order that is the keys' own.
+    A value at a rank is chosen for every key that is returned, from that key's part of the histogram.
     Needs: sums that one unit moves no further than each statistic's sensitivity.
     """
     if measurement.cells is not None:
         keys = measurement.cells
-        sums = [_noisy(column, noise, sampler) for column, noise in _columns(measurement, exact, keys)]
+        columns = _columns(measurement, exact, keys)
+        sums = [_noisy(column, noise, sampler) for column, noise in zip(columns, measurement.noises, strict=True)]
     else:
         keys, sums = _selected(measurement, exact, sampler)
+    for branch, table in zip(measurement.branches, exact, strict=True):
+        if _is_histogram(measurement, branch):
+            for i, values in _chosen(measurement, branch, table, keys, sampler):
+                sums[i] = values
     rounded = [
-        _unscaled(column, statistic.factor) for column, statistic in zip(sums, measurement.statistics, strict=True)
+        column if statistic.kind is Counted.RANKED else _unscaled(column, statistic.factor)
+        for column, statistic in zip(sums, measurement.statistics, strict=True)
     ]
     return NoisyTable(keys, tuple(rounded))
 
 
 def _columns(
     measurement: Measurement, exact: Sequence[ExactTable], keys: Sequence[tuple[Value, ...]]
-) -> list[tuple[Integers, Noise]]:
-    """Each statistic's exact sums over `keys`, zero where the engine returned none."""
+) -> list[Integers]:
+    """Each statistic's exact sums over `keys`, zero where the engine returned none; zeros for what is chosen later."""
     places = {key: place for place, key in enumerate(keys)}
     columns: list[Integers] = [np.zeros(len(keys), dtype=np.int64) for _ in measurement.statistics]
     for branch, table in zip(measurement.branches, exact, strict=True):
+        if _is_histogram(measurement, branch):
+            continue
         found = [places.get(key, -1) for key in table.keys]
         where = np.asarray(found, dtype=np.int64)
         known = where >= 0
         for statistic, values in zip(branch.statistics, table.sums, strict=True):
             np.add.at(columns[statistic], where[known], values[known])
-    return list(zip(columns, measurement.noises, strict=True))
+    return columns
+
+
+def _is_histogram(measurement: Measurement, branch: Branch) -> bool:
+    return measurement.statistics[branch.statistics[0]].kind is Counted.RANKED
+
+
+def _chosen(
+    measurement: Measurement,
+    branch: Branch,
+    table: ExactTable,
+    keys: Sequence[tuple[Value, ...]],
+    sampler: Sampler,
+) -> Iterator[tuple[int, Integers]]:
+    """For each statistic of a histogram, a value for every key, also for those without rows."""
+    places: dict[tuple[Value, ...], list[int]] = {key: [] for key in keys}
+    for row, (*key, _) in enumerate(table.keys):
+        if tuple(key) in places:
+            places[tuple(key)].append(row)
+    values = np.asarray([key[-1] for key in table.keys], dtype=np.int64)
+    for i in branch.statistics:
+        statistic, noise = measurement.statistics[i], measurement.noises[i]
+        cells = (np.asarray(places[key], dtype=np.int64) for key in keys)
+        picked = [choose(statistic, noise, values[rows], table.sums[0][rows], sampler) for rows in cells]
+        yield i, np.asarray(picked, dtype=np.int64)
 
 
 def _selected(
@@ -56,19 +92,24 @@ def _selected(
     branch = next(i for i, branch in enumerate(measurement.branches) if selection in branch.statistics)
     candidates = tuple(sorted(exact[branch].keys, key=_sort_key))
     columns = _columns(measurement, exact, candidates)
-    counts = _noisy(*columns[selection], sampler)
+    counts = _noisy(columns[selection], measurement.noises[selection], sampler)
     kept = counts >= threshold * measurement.statistics[selection].factor
     keys = tuple(key for key, keep in zip(candidates, kept, strict=True) if keep)
     sums = [
         counts[kept] if i == selection else _noisy(column[kept], noise, sampler)
-        for i, (column, noise) in enumerate(columns)
+        for i, (column, noise) in enumerate(zip(columns, measurement.noises, strict=True))
     ]
     return keys, sums
 
 
 def _noisy(exact: Integers, noise: Noise, sampler: Sampler) -> Integers:
-    draw = sampler.discrete_laplace if noise.law == "laplace" else sampler.discrete_gaussian
-    return exact + draw(noise.scale, len(exact))
+    match noise.law:
+        case "laplace":
+            return exact + sampler.discrete_laplace(noise.scale, len(exact))
+        case "gaussian":
+            return exact + sampler.discrete_gaussian(noise.scale, len(exact))
+        case "exponential":
+            return exact  # no sum: a value is chosen in its place
 
 
 def _unscaled(column: Integers, factor: int) -> Integers:

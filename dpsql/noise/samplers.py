@@ -13,7 +13,7 @@ import os
 import secrets
 from fractions import Fraction
 from functools import lru_cache
-from math import isqrt, sqrt
+from math import isqrt, log, sqrt
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,11 @@ from dpsql.tables import Integers
 # At these caps a draw leaves 64 bits with probability below exp(-8191), about 10**-3557.
 MAX_LAPLACE_SCALE = Fraction(2**50)
 MAX_GAUSSIAN_VARIANCE = Fraction(2**100)
+
+# The weights of this many candidates add up to less than 2**63.
+MAX_CANDIDATES = 2**22
+# Candidates are proposed with weights 1, 1/2, 1/4 … down to 2**-40.
+_LEVELS = 40
 
 # How far the floating-point estimate of an acceptance probability may be off. Its true error is below 2**-40; the
 # wide band costs about two exact decisions in a million draws.
@@ -39,6 +44,9 @@ _SPARE = 4
 # Random bytes drawn together: large enough for numpy, small enough for the processor's cache.
 _BLOCK = 1 << 19
 
+# How bad candidates are: integers, of Python's own kind where 64 bits do not hold them.
+Losses = npt.NDArray[np.int64] | npt.NDArray[np.object_]
+
 _Bytes = npt.NDArray[np.uint8]
 _Flags = npt.NDArray[np.bool_]
 _Floats = npt.NDArray[np.float64]
@@ -53,6 +61,10 @@ class Sampler(Protocol):
 
     def discrete_gaussian(self, variance: Fraction, size: int) -> Integers:
         """Independent draws with P(x) proportional to exp(-x² / (2 · variance))."""
+        ...
+
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
+        """The place of one candidate of P proportional to exp(-loss / scale); of losses[i] there are widths[i]."""
         ...
 
     def salt(self) -> str:
@@ -98,6 +110,31 @@ class SystemSampler:
             draws[filled : filled + kept.size] = kept
             filled += kept.size
         return draws
+
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
+        """The place of one candidate, each with P proportional to exp(-loss / scale); of losses[i] there are widths[i].
+
+        Claim: the law is exact.
+        Because: rejection. Less the least of them, a loss x (in scales) is proposed with weight 2**-k for an integer
+        k with 2**-k >= exp(-x), and stays with probability exp(-x) · 2**k. The product of both is exp(-x). Weights are
+        whole multiples of 2**-_LEVELS, so that proposals are drawn among integers. Most stay: k is the largest of its
+        kind, but for candidates so bad that hardly any is ever proposed.
+        Needs: k not too large. It is floor(x / ln 2), computed in doubles and made smaller by far more than their
+        rounding. At most 2**22 candidates (checked here), so that 64 bits hold the sum of all weights.
+        """
+        if scale <= 0 or not 0 < int(widths.sum()) <= MAX_CANDIDATES:
+            raise ValueError("a choice needs a positive scale and at most 2**22 candidates")
+        losses = losses - losses.min()
+        halvings = losses.astype(np.float64) / (float(scale) * log(2)) * (1 - 2.0**-40)
+        levels = np.minimum(np.floor(halvings), _LEVELS).astype(np.int64)
+        ends = np.cumsum(widths << (_LEVELS - levels))
+        while True:
+            drawn = secrets.randbelow(int(ends[-1]))
+            run = int(np.searchsorted(ends, drawn, side="right"))
+            level = int(levels[run])
+            if _uniform_below_exp(int(losses[run]) / scale, 0, 0, level):
+                before = int(ends[run]) - (int(widths[run]) << (_LEVELS - level))
+                return int(widths[:run].sum()) + (drawn - before >> (_LEVELS - level))
 
     def salt(self) -> str:
         """A fresh secret of 128 bits, in hexadecimal."""
@@ -281,18 +318,19 @@ def _estimate(sizes: Integers, variance: Fraction, t: int) -> _Floats:
     return np.exp(-(z * z))
 
 
-def _uniform_below_exp(x: Fraction, known: int, bits: int) -> bool:
-    """Whether U < exp(-x), for a uniform U whose first `bits` bits are `known`; more are drawn as needed.
+def _uniform_below_exp(x: Fraction, known: int, bits: int, doublings: int = 0) -> bool:
+    """Whether U < exp(-x) · 2**doublings, for a uniform U whose first `bits` bits are `known`; more are drawn at need.
 
-    Claim: the answer is right for U, so over all U it is yes with probability exactly exp(-x).
+    Claim: the answer is right for U, so over all U it is yes with exactly that probability, where it is one.
     Because: known <= U · 2**bits < known + 1, and this interval lies wholly on one side of the bounds.
     Needs: correct bounds, at most a constant apart (`exp_bounds`), so that each round leaves fewer U undecided.
     """
     while True:
-        low, high = exp_bounds(x, bits)
-        if known + 1 <= low:
-            return True
-        if known >= high:
-            return False
+        if bits:
+            low, high = exp_bounds(x, bits + doublings)
+            if known + 1 <= low:
+                return True
+            if known >= high:
+                return False
         known = known << 32 | int.from_bytes(os.urandom(4), "big")
         bits += 32

@@ -193,6 +193,8 @@ class Agg(Enum):
     CORR = "corr"
     REGR_SLOPE = "regr_slope"
     REGR_INTERCEPT = "regr_intercept"
+    PERCENTILE_CONT = "percentile_cont"  # of a value and a constant share between 0 and 1
+    PERCENTILE_DISC = "percentile_disc"
     BOOL_AND = "bool_and"
     BOOL_OR = "bool_or"
     GROUPING = "grouping"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
 from fractions import Fraction
 
 from dpsql.errors import NotSupported
@@ -18,8 +20,13 @@ from dpsql.privacy.owners import is_unit
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.stability import Stability
-from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type, exact_decimal
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TIMESTAMP, Kind, Type, exact_decimal
 from dpsql.types import decimal as decimal_type
+from dpsql.types import integer as integer_type
+
+EPOCH_DAY = Const(date(1970, 1, 1), DATE)
+EPOCH = Const(datetime(1970, 1, 1), TIMESTAMP)
+_MOST_PARTS = 10**6
 
 
 @dataclass(slots=True)
@@ -52,6 +59,11 @@ class Assembly:
                 else:
                     statistic = rules.sum_rows(self.child, call.args[0], call.where, self.cells)
                 return self._direct(target, statistic, call.type)
+            case Agg.PERCENTILE_CONT | Agg.PERCENTILE_DISC:
+                return self._at_rank(call, _share(call))
+            case Agg.MIN | Agg.MAX if call.args[0].type.is_numeric or call.args[0].type.is_temporal:
+                # Of different values, the smallest is the same as of all.
+                return self._at_rank(call, Fraction(call.function is Agg.MAX))
             case Agg.AVG:
                 self.ratios.add(target.id)
                 return self._average(target, call)
@@ -111,6 +123,38 @@ class Assembly:
         places = list(self.statistics)
         self.averages[target.id] = (places.index(total), places.index(count))
         return _if_positive(self.statistic(count), _within(mean, total.bounds))
+
+    # --- values at a rank ---
+
+    def _at_rank(self, call: Aggregated, rank: Fraction) -> Scalar:
+        """A value of the argument's grid; that of dates counts days, that of timestamps seconds."""
+        arg, type_ = call.args[0], call.type
+        where = call.where if never_null(arg, self.child.facts) else both(call.where, rules.not_null(arg))
+        match arg.type.kind:
+            case Kind.DATE:
+                days = Call(Op.DAYS_BETWEEN, (arg, EPOCH_DAY), integer_type(8))
+                return Call(Op.ADD_DAYS, (EPOCH_DAY, self._ranked(days, where, rank, days.type)), type_)
+            case Kind.TIMESTAMP:
+                seconds = Call(Op.SECONDS_BETWEEN, (arg, EPOCH), DOUBLE)
+                return Call(Op.ADD_SECONDS, (EPOCH, self._ranked(seconds, where, rank, DOUBLE)), type_)
+            case Kind.INTEGER | Kind.DECIMAL | Kind.DOUBLE:
+                return self._ranked(arg, where, rank, type_)
+            case _:
+                raise NotSupported(
+                    f"{call.function.value} of {arg.type.kind.value} over a private table is not supported",
+                    hint="It would return values of single rows; group by it instead.",
+                    position=call.position,
+                )
+
+    def _ranked(self, value: Scalar, where: Scalar | None, rank: Fraction, type_: Type) -> Scalar:
+        statistic = rules.value_at_rank(self.child, value, where, rank)
+        found = in_units(self.statistic(statistic), statistic.step, type_)
+        low, high = statistic.bounds.low, statistic.bounds.high
+        assert low is not None and high is not None
+        if (statistic.low * statistic.step, statistic.high * statistic.step) == (low, high):
+            return found if found.type == type_ else Call(Op.CAST, (found,), type_)
+        # The ends of the grid stand for the bounds, which may lie between its values.
+        return Call(Op.CAST, (_within(_double(found), statistic.bounds),), type_)
 
     # --- moments ---
 
@@ -184,6 +228,20 @@ class Assembly:
                 slope = _divide(covariance, self._variance(x, where, count))
                 level = _subtract(_add(mean_y, y.centre), _multiply(slope, _add(mean_x, x.centre)))
                 return _if_positive(count, level)
+
+
+def _share(call: Aggregated) -> Fraction:
+    """The rank of a percentile, of which the parts of a row are made that losses are counted in."""
+    share = call.args[1]
+    assert isinstance(share, Const) and isinstance(share.value, int | float | Decimal)
+    rank = Fraction(str(share.value))
+    if rank.denominator > _MOST_PARTS:
+        raise NotSupported(
+            "a percentile with so many decimals is not supported",
+            hint="Write at most six decimals.",
+            position=call.position,
+        )
+    return rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,15 @@ _TWO_PI = Decimal("6.2831853071795864769252867665590057683943387987502")
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    law: Literal["laplace", "gaussian"]
-    scale: Fraction  # laplace: the scale b; gaussian: the variance sigma squared; both on the integers
+    law: Literal["laplace", "gaussian", "exponential"]
+    # laplace: the scale b; gaussian: the variance sigma squared; both on the integers.
+    # exponential: not noise on a sum, but a choice; candidates are as likely as exp(-loss / scale).
+    scale: Fraction
 
     def __post_init__(self) -> None:
         if self.scale <= 0:
             raise ValueError("the scale of noise must be positive")
-        if self.scale > (MAX_LAPLACE_SCALE if self.law == "laplace" else MAX_GAUSSIAN_VARIANCE):
+        if self.scale > (MAX_GAUSSIAN_VARIANCE if self.law == "gaussian" else MAX_LAPLACE_SCALE):
             raise NotSupported(
                 "the answer would need more noise than 64 bits hold",
                 hint="Pay a higher epsilon, declare narrower bounds or a coarser step, or lower max_rows_per_unit.",
@@ -63,6 +65,48 @@ def gaussian(l2_squared: Fraction, rho: Fraction) -> Noise:
     Needs: one unit moves the integer vector by at most sqrt(`l2_squared`) in L2.
     """
     return Noise("gaussian", _rounded_up(_positive(l2_squared) / (2 * _positive(rho))))
+
+
+def chosen(l1: Fraction, rank: Fraction, epsilon: Fraction) -> Noise:
+    """The exponential mechanism for the value at a rank: P(v) proportional to exp(-loss(v) / b), b = 2 c / epsilon.
+
+    With n rows in a cell, `below` of them below the candidate v and `equal` on it, and the wanted place t (rank * n, or
+    a constant number of rows from either end), loss(v) = max(0, below - t, t - below - equal): how many rows v is away.
+
+    Claim: independent choices in all cells are together epsilon-DP, and epsilon^2 / 8 in zCDP.
+    Because: if a unit changes m_j of the rows of cell j, then n and `below` change such that both sides of the maximum
+    move by at most m_j c_1 with c_1 = max(rank, 1 - rank): a row below v adds 1 - rank to one side and takes it from
+    the other, a row above adds or takes rank, a row on v takes rank from one and 1 - rank from the other; with a
+    constant place from the start (rank 0) or from the end (rank 1) no more than 1. Weights then change by factors
+    within exp(-m_j c_1 / b) and exp(m_j c_1 / b), and so does their sum: the choice in cell j has a bounded range of
+    epsilon_j = 2 m_j c_1 / b. That is epsilon_j-DP, and epsilon_j^2 / 8 in zCDP (Cesar and Rogers 2021: the
+    privacy loss lies in an interval of that length, so Hoeffding's lemma bounds its moments). The m_j add up to at most
+    l1, so the epsilon_j to at most 2 l1 c_1 / b <= epsilon, and the sum of their squares is no more than the square of
+    their sum.
+    Needs: one unit changes at most `l1` rows of the histogram, over all cells together; the candidates are the same
+    whatever the rows.
+    """
+    return Noise("exponential", _rounded_up(2 * _positive(l1) * max(rank, 1 - rank) / _positive(epsilon)))
+
+
+def epsilon_of_choice(rho: Fraction) -> Fraction:
+    """The largest epsilon, rounded down, with epsilon^2 / 8 <= rho: what a choice may have for this price in zCDP."""
+    grain = 2**64
+    return Fraction(math.isqrt(math.floor(8 * _positive(rho) * grain * grain)), grain)
+
+
+@lru_cache(maxsize=4096)
+def rank_margin(noise: Noise, candidates: int, confidence: Fraction = Fraction(95, 100)) -> int:
+    """How many rows a chosen value is away from the wanted rank, at most, with this confidence.
+
+    Claim: P(loss > m + least) <= 1 - confidence, where `least` is the smallest loss of any candidate.
+    Because: fewer than `candidates` of them lose more than m beyond the least; each is exp(-m / b) times as likely as
+    the one that loses least, or less. So m = b ln(candidates / (1 - confidence)) is enough.
+    Needs: nothing. The value at the rank itself is a candidate, and loses nothing.
+    """
+    with localcontext(_CONTEXT):
+        odds = _decimal(Fraction(candidates) / (1 - confidence)).ln() * (1 + _SLACK)
+        return math.ceil(noise.scale * Fraction(odds))
 
 
 def margin(noise: Noise, confidence: Fraction = Fraction(95, 100)) -> int:
@@ -117,6 +161,8 @@ def tail(noise: Noise, t: int) -> Fraction:
                 bound = _weight_from(noise.scale, t) / _weight_of_all(noise.scale)
             case "gaussian":
                 bound = _normal_tail((_decimal((t - Fraction(1, 2)) ** 2 / noise.scale)).sqrt())
+            case "exponential":
+                raise ValueError("a choice has no tail of its own")
             case _:
                 assert_never(noise.law)
         return Fraction(min(max(bound * (1 + _SLACK), _SMALLEST_BOUND), Decimal(1)))

@@ -110,6 +110,9 @@ NAMES: dict[type, frozenset[str]] = {
         exp.Corr: "corr",
         exp.RegrSlope: "regr_slope",
         exp.RegrIntercept: "regr_intercept",
+        exp.Median: "median",
+        exp.PercentileCont: "percentile_cont",
+        exp.PercentileDisc: "percentile_disc",
         exp.LogicalAnd: "bool_and every",
         exp.LogicalOr: "bool_or",
     }.items()

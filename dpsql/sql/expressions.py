@@ -621,6 +621,48 @@ class Expressions:
             raise SqlSyntaxError("GROUPING needs between 1 and 30 arguments", position=position(node))
         return Aggregated(Agg.GROUPING, args, integer_type(10), position=position(node))
 
+    def _median(self, node: exp.Median, scope: Scope) -> Scalar:
+        """MEDIAN(x), which PostgreSQL spells PERCENTILE_CONT(0.5)."""
+        if isinstance(node.this, exp.Distinct):
+            raise NotSupported("DISTINCT in median is not supported", position=position(node))
+        return self._at_rank(Agg.PERCENTILE_CONT, node, node.this, constant(Decimal("0.5")), scope)
+
+    def _within_group(self, node: exp.WithinGroup, scope: Scope) -> Scalar:
+        call = node.this
+        if not isinstance(call, exp.PercentileCont | exp.PercentileDisc):
+            raise NotSupported("WITHIN GROUP stands only behind percentile_cont and percentile_disc")
+        check_arguments(call, {"this"})
+        self._check_name(call)
+        at = position(call)
+        keys = node.expression.expressions
+        if len(keys) != 1 or keys[0].args.get("desc"):
+            raise NotSupported(
+                "a percentile takes one expression, in ascending order",
+                hint="Write PERCENTILE_CONT(1 - share) WITHIN GROUP (ORDER BY x) to count from the top.",
+                position=at,
+            )
+        share = self.scalar(call.this, scope)
+        try:
+            share = constant(evaluate(share))
+        except NotConstant:
+            raise NotSupported("the share of a percentile must be a constant", position=at) from None
+        if isinstance(share.value, bool) or not isinstance(share.value, int | float | Decimal):
+            raise NotSupported("the share of a percentile must be a number", position=at)
+        if not 0 <= share.value <= 1:
+            raise OutOfRange(f"percentile value {share.value} is not between 0 and 1", position=at)
+        function = Agg.PERCENTILE_CONT if isinstance(call, exp.PercentileCont) else Agg.PERCENTILE_DISC
+        return self._at_rank(function, call, keys[0].this, share, scope)
+
+    def _at_rank(
+        self, function: Agg, call: exp.Expression, node: exp.Expression, share: Const, scope: Scope
+    ) -> Aggregated:
+        value = self.typed(node, scope)
+        refuse_aggregates(value, f"the argument of {function.value}")
+        if function is Agg.PERCENTILE_CONT:
+            (value,) = self._arguments(function, [value], call)
+            return Aggregated(function, (value, share), DOUBLE, position=position(call))
+        return Aggregated(function, (value, share), value.type, position=position(call))
+
     def _filter(self, node: exp.Filter, scope: Scope) -> Scalar:
         call = self.scalar(node.this, scope)
         if not isinstance(call, Aggregated) or call.function is Agg.GROUPING:
@@ -1001,6 +1043,8 @@ _HANDLERS: dict[type[exp.Expression], tuple[Rule, set[str]]] = {
     exp.Corr: (_aggregate(Agg.CORR), _BINARY),
     exp.RegrSlope: (_aggregate(Agg.REGR_SLOPE), _BINARY),
     exp.RegrIntercept: (_aggregate(Agg.REGR_INTERCEPT), _BINARY),
+    exp.Median: (_X._median, _UNARY),  # type: ignore[dict-item]
+    exp.WithinGroup: (_X._within_group, _BINARY),  # type: ignore[dict-item]
     exp.LogicalAnd: (_aggregate(Agg.BOOL_AND), _UNARY),
     exp.LogicalOr: (_aggregate(Agg.BOOL_OR), _UNARY),
     exp.Grouping: (_X._grouping, {"expressions"}),  # type: ignore[dict-item]

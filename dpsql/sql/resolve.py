@@ -870,7 +870,7 @@ def _column_name(node: exp.Expression, text: str) -> str:
     match node:
         case exp.Column():
             return folded(node.this)
-        case exp.Filter() | exp.Window():
+        case exp.Filter() | exp.Window() | exp.WithinGroup():
             return _column_name(node.this, text)
         case exp.Cast():
             inside = node.this.unnest()

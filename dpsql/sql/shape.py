@@ -19,6 +19,7 @@ _FUNCTIONS: dict[str, tuple[int, int]] = {
         0 0 row_number rank dense_rank percent_rank cume_dist
         1 1 abs sign floor ceil ceiling sqrt ln log10 length char_length character_length lower upper btrim
         1 1 count sum avg min max stddev stddev_samp stddev_pop variance var_samp var_pop bool_and bool_or every
+        1 1 median percentile_cont percentile_disc
         1 1 ntile first_value last_value trim extract
         1 1 dp_low dp_high
         1 2 round trunc log

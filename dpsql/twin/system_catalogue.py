@@ -138,6 +138,17 @@ END
 $body$
 """
 
+# What dpsql and other databases call MEDIAN, so that statements with it can be described, and asked of constants.
+_MIDDLE = """
+CREATE OR REPLACE FUNCTION pg_catalog.dpsql_middle(float8[]) RETURNS float8 LANGUAGE sql IMMUTABLE
+RETURN (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY x) FROM unnest($1) AS x)
+"""
+_MEDIAN = """
+CREATE OR REPLACE AGGREGATE pg_catalog.median(float8) (
+    SFUNC = array_append, STYPE = float8[], FINALFUNC = dpsql_middle, INITCOND = '{{}}'
+)
+"""
+
 
 def system_catalogue_statements() -> Iterator[sql.Composed]:
     """May be run again: what is renamed already is not found again. Number 12 is the language of built-in functions."""
@@ -147,6 +158,8 @@ def system_catalogue_statements() -> Iterator[sql.Composed]:
     for name in ("dp_low", "dp_high"):
         words = sql.Literal(f"{name} needs a noisy number")
         yield sql.SQL(_INTERVAL_END).format(name=sql.Identifier(name), words=words)
+    yield sql.SQL(_MIDDLE).format()
+    yield sql.SQL(_MEDIAN).format()
     yield sql.SQL(_TELL_OF_CANCEL).format(notice=sql.Literal(CANCEL_NOTICE))
     yield sql.SQL(_REVOKE_FUNCTIONS).format(pattern=sql.Literal(f"^({'|'.join(_FORBIDDEN)})$"))
     # Neither functions nor DO: a loop would have no end, and a body is text that dpsql does not read.

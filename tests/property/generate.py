@@ -452,6 +452,7 @@ _KEYS: tuple[Callable[[Asking, int], str], ...] = (
 )
 _AGGREGATES = (
     "", "", "COUNT({})", "COUNT(DISTINCT {})", "SUM({})", "SUM({})", "AVG({})", "SUM(DISTINCT {})", "AVG(DISTINCT {})",
+    "MEDIAN({})", "MAX({})", "PERCENTILE_DISC(0.9) WITHIN GROUP (ORDER BY {})",
     "VAR_POP({})", "STDDEV({})", "COVAR_POP({}, {})", "CORR({}, {})", "REGR_SLOPE({}, {})", "REGR_INTERCEPT({}, {})",
 )  # fmt: skip
 _PER_UNIT = (

@@ -38,6 +38,7 @@ from dpsql.policy.model import (
     UnitReference,
 )
 from dpsql.privacy.accounting import Accountant
+from dpsql.privacy.rules.aggregates import Counted
 from dpsql.release import Measurement, Release, Settings, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
@@ -266,7 +267,10 @@ def vectors(measurement: Measurement, parameters: Mapping[str, object]) -> list[
     found: list[Vector] = [{} for _ in measurement.statistics]
     for branch in measurement.branches:
         for key, sums in database().run(branch.query, parameters).items():
-            for statistic, value in zip(branch.statistics, sums, strict=True):
+            is_histogram = measurement.statistics[branch.statistics[0]].kind is Counted.RANKED
+            for statistic, value in zip(
+                branch.statistics, sums * len(branch.statistics) if is_histogram else sums, strict=True
+            ):
                 assert type(value) is int, "a sum is not an integer"
                 found[statistic][key] = value
     return found
@@ -348,14 +352,17 @@ def _check_distance(measurement: Measurement, number: int, gone: str, before: Ve
     claim = statistic.sensitivity
     keys = before.keys() | after.keys()
     if measurement.cells is not None:
-        assert keys <= set(measurement.cells), f"keys that were not declared: {keys - set(measurement.cells)}"
+        width = len(measurement.keys)  # behind them stands the value, in a histogram
+        assert {key[:width] for key in keys} <= set(measurement.cells), (
+            f"keys that were not declared: {keys - set(measurement.cells)}"
+        )
     moved = [distance for key in keys if (distance := abs(before.get(key, 0) - after.get(key, 0)))]
     found = f"without {gone}, sum {number} ({statistic.kind.value}) moved by {moved}; stated: {claim}"
     if gone in (NOBODY, NOT_OWNED):
         assert not moved, found
     assert max(moved, default=0) <= claim.linf, found
     # Each law needs one norm; the other two are bounds on the way.
-    if law == "laplace":
+    if law in ("laplace", "exponential"):
         assert sum(moved) <= claim.l1, found
     else:
         assert sum(distance**2 for distance in moved) <= claim.l2_squared, found

@@ -22,7 +22,7 @@ from dpsql.audit.bounds import Seen
 from dpsql.audit.losses import Trials, audited, epsilon, rho
 from dpsql.dataset import build_engine, open_backend
 from dpsql.engine import Engine
-from dpsql.noise.samplers import Sampler, SystemSampler
+from dpsql.noise.samplers import Losses, Sampler, SystemSampler
 from dpsql.policy.loader import load
 from dpsql.policy.model import Accounting
 from dpsql.privacy.mechanisms import threshold
@@ -48,6 +48,9 @@ class HalfTheNoise:
     def discrete_gaussian(self, variance: Fraction, size: int) -> Integers:
         return self._inner.discrete_gaussian(variance / 4, size)
 
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
+        return self._inner.exponential(widths, losses, scale / 2)
+
     def salt(self) -> str:
         return self._inner.salt()
 
@@ -71,11 +74,19 @@ unit = "id"
 g = {{ min = 0, max = 4_999 }}
 word = {{}}
 x = {{ min = 0, max = 10 }}
+y = {{ min = -20, max = 2 }}
 """
 
 
 # Others in a group, and whether the unit is there that comes and goes.
-TABLES = {"with_unit": (OTHERS, True), "without_unit": (OTHERS, False), "alone": (0, True), "nobody": (0, False)}
+TABLES = {
+    "with_unit": (OTHERS, True),
+    "without_unit": (OTHERS, False),
+    "pair": (1, True),
+    "single": (1, False),
+    "alone": (0, True),
+    "nobody": (0, False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +127,16 @@ def groups_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("audit") / "groups.duckdb"
     with duckdb.connect(str(path)) as connection:
         for name, (others, target) in TABLES.items():
-            connection.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, g INTEGER, word VARCHAR, x DOUBLE)")
             connection.execute(
-                f"INSERT INTO {name} SELECT i, i % {GROUPS}, CAST(i % {GROUPS} AS VARCHAR), 0"
+                f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, g INTEGER, word VARCHAR, x DOUBLE, y INTEGER)"
+            )
+            connection.execute(
+                f"INSERT INTO {name} SELECT i, i % {GROUPS}, CAST(i % {GROUPS} AS VARCHAR), 0, 0"
                 f" FROM range({others * GROUPS}) AS t(i)"
             )
             if target:
                 connection.execute(
-                    f"INSERT INTO {name} SELECT {others * GROUPS} + i, i, CAST(i AS VARCHAR), 10"
+                    f"INSERT INTO {name} SELECT {others * GROUPS} + i, i, CAST(i AS VARCHAR), 10, 2"
                     f" FROM range({GROUPS}) AS t(i)"
                 )
     return path
@@ -162,6 +175,8 @@ QUESTIONS = {
     "SUM": ("SELECT g, SUM(x) FROM {table} GROUP BY g", "with_unit", "without_unit"),
     # A mean of one value or of none: its noisy count decides whether there is a mean at all.
     "AVG": ("SELECT g, AVG(x) FROM {table} GROUP BY g", "alone", "nobody"),
+    # Above the one value that stays: most candidates below it become worse, and these become better.
+    "MEDIAN": ("SELECT g, MEDIAN(y) FROM {table} GROUP BY g", "pair", "single"),
     # As many units as the threshold asks, and one less: whether a key comes out is the question.
     "unknown keys": ("SELECT word, COUNT(*) FROM {table} GROUP BY word", "with_unit", "without_unit"),
 }

@@ -7,9 +7,10 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from math import isqrt
+from math import exp, isqrt
 
 import numpy as np
+import numpy.typing as npt
 import opendp.prelude as dp
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpsql.noise import samplers
-from dpsql.noise.samplers import SystemSampler, exp_bounds
+from dpsql.noise.samplers import Losses, SystemSampler, exp_bounds
+from dpsql.tables import Integers
 from tests.statistical.laws import FALSE_ALARM, DiscreteGaussian, DiscreteLaplace, cumulative, fits, same_law
 
 dp.enable_features("contrib")
@@ -79,6 +81,65 @@ def test_laplace_is_put_together_from_the_right_coins(scale: Fraction) -> None:
                 chance *= bit if rest >> index & 1 else 1 - bit
             exact = (1 - ratio) / (1 + ratio) * ratio ** abs(x)
             assert abs(_decimal(chance) - exact) < Decimal(2) ** -58
+
+
+# The law of choices
+
+
+CHOICES = [
+    ([1, 1, 1, 1], [0, 1, 2, 3], Fraction(1)),
+    ([5, 1, 20, 3, 100], [7, 5, 9, 40, 17], Fraction(13, 3)),  # the least loss is not zero
+    ([1, 1_000_000], [0, 30], Fraction(2)),  # many bad ones against a good one
+    ([2, 2**20], [0, 90], Fraction(3)),  # some are worse than the smallest weight that is proposed
+    ([3, 4], [10**30, 10**30 + 10**29], Fraction(10**29)),
+]
+
+
+def _chances(widths: list[int], losses: list[int], scale: Fraction) -> npt.NDArray[np.float64]:
+    least = min(losses)
+    weights = [width * exp(-float((loss - least) / scale)) for width, loss in zip(widths, losses, strict=True)]
+    return np.array(weights) / sum(weights)
+
+
+def _fits_choice(runs: Integers, chances: npt.NDArray[np.float64]) -> bool:
+    expected = chances * runs.sum()
+    seen = expected >= 5
+    if seen.sum() < 2:
+        return int(runs[~seen].sum()) <= 60
+    found, wanted = runs[seen], expected[seen]
+    return bool(stats.chisquare(found, wanted * found.sum() / wanted.sum()).pvalue > FALSE_ALARM)
+
+
+@pytest.mark.parametrize(("widths", "losses", "scale"), CHOICES)
+def test_a_choice_has_its_law_and_no_other(widths: list[int], losses: list[int], scale: Fraction) -> None:
+    edges = np.cumsum(widths)
+    size = np.array(widths, dtype=np.int64)
+    loss: Losses = np.array(losses, np.int64) if max(losses) < 2**62 else np.array(losses, np.object_)
+    draws = np.array([SAMPLER.exponential(size, loss, scale) for _ in range(20_000)])
+    assert draws.min() >= 0 and draws.max() < edges[-1]
+    runs = np.bincount(np.searchsorted(edges, draws, side="right"), minlength=len(widths))
+    assert _fits_choice(runs, _chances(widths, losses, scale))
+    if (runs > 0).sum() > 1:
+        assert not _fits_choice(runs, _chances(widths, losses, scale * WIDER))
+        assert not _fits_choice(runs, _chances(widths, losses, scale / WIDER))
+
+
+def test_candidates_of_equal_loss_are_equally_likely() -> None:
+    widths, losses = np.array([4, 12], dtype=np.int64), np.array([1, 0], dtype=np.int64)
+    draws = np.array([SAMPLER.exponential(widths, losses, Fraction(10)) for _ in range(20_000)])
+    for part in (draws[draws < 4], draws[draws >= 4] - 4):
+        assert stats.chisquare(np.bincount(part)).pvalue > FALSE_ALARM
+
+
+def test_the_least_loss_wins_where_others_cannot() -> None:
+    losses = np.array([1, 0, 1], dtype=np.int64)
+    assert {SAMPLER.exponential(np.array([9, 1, 9]), losses, Fraction(1, 1000)) for _ in range(1000)} == {9}
+
+
+@pytest.mark.parametrize(("widths", "scale"), [([0], Fraction(1)), ([2**23], Fraction(1)), ([1], Fraction(0))])
+def test_a_choice_without_candidates_or_scale_is_refused(widths: list[int], scale: Fraction) -> None:
+    with pytest.raises(ValueError, match="candidates"):
+        SAMPLER.exponential(np.array(widths), np.array([0]), scale)
 
 
 # The law of Gauss

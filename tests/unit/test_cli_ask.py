@@ -131,6 +131,14 @@ def test_parameters_reach_the_query(clinic: Path) -> None:
     assert query(clinic, "--param", "state=a=b", "--param", "day=2020-01-01", sql).exit_code == 0
 
 
+def test_the_price_may_be_stated_as_a_margin(clinic: Path) -> None:
+    count = "SELECT COUNT(*) AS n FROM people"
+    cheap, dear = (run("explain", "--policy", str(clinic), "--margin", margin, count).output for margin in ("50", "5"))
+    assert 'Margins (95 %): "n" ±50' in cheap and 'Margins (95 %): "n" ±5\n' in dear
+    assert "the price is the least that keeps counts within ±50 (95 %)" in cheap
+    assert "±50" in query(clinic, "--margin", "50", count).output
+
+
 def test_errors_point_into_the_sql_as_it_was_written(clinic: Path) -> None:
     result = query(clinic, "--param", "age=65", "SELECT COUNT(*), sex FROM people WHERE age > %(missing)s")
     assert result.exit_code == 1

@@ -352,3 +352,26 @@ def test_years_of_dates_are_midnights_in_the_sessions_time_zone(serving: Serving
         ).fetchall()
     assert len(shown) == 6
     assert shown[0][0].isoformat() == "2019-01-01T00:00:00+01:00"
+
+
+# --- values at a rank, and prices by margin ---
+
+
+def test_a_median_is_asked_as_any_aggregate(serving: Serving) -> None:
+    with serving.connect() as connection:
+        rows = connection.execute(
+            "SELECT state, MEDIAN(age), PERCENTILE_CONT(0.9) WITHIN GROUP (ORDER BY age), MAX(joined) FROM people"
+            " WHERE age > %s GROUP BY state ORDER BY state",
+            [10],
+        ).fetchall()
+        assert [row[0] for row in rows] == ["CA", "NY", "TX"]
+        assert all(10 <= row[1] <= 110 and 10 <= row[2] <= 110 and row[3].year in range(2019, 2025) for row in rows)
+        assert connection.execute("SELECT MEDIAN(x) FROM (VALUES (1), (5), (2)) AS t(x)").fetchone() == (2,)
+
+
+def test_the_price_may_be_stated_as_a_margin(serving: Serving) -> None:
+    with serving.connect() as connection:
+        connection.execute("SET dpsql.margin = 250")
+        plan = connection.execute("EXPLAIN SELECT COUNT(*) AS n FROM people").fetchall()
+        assert ('Margins (95 %): "n" ±250',) in plan
+        assert connection.execute("SHOW dpsql.margin").fetchone() == ("250",)

@@ -6,7 +6,7 @@ Every aggregate is made of a few integer sums. The sums get noise; the aggregate
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 
@@ -24,6 +24,8 @@ LARGEST_CLIP = 2**48
 FINEST = 1024
 # Relative grain of double precision sums; far below any noise.
 REAL_DIGITS = 12
+# So many values at most are candidates for a quantile; wider bounds get a coarser step.
+MOST_CANDIDATES = 2**20
 
 
 class Counted(Enum):
@@ -31,6 +33,7 @@ class Counted(Enum):
     UNITS = "units"  # how many units have at least one row that counts
     DISTINCT = "distinct"  # how many different values
     DISTINCT_SUM = "distinct sum"  # the sum of different values
+    RANKED = "ranked"  # the value at a rank: not a sum, but chosen among all values of the grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,12 @@ class Statistic:
     factor: int  # fixed-point factor of the clip
     clip: int  # the norm a unit's vector is clipped to, factor included
     sensitivity: Sensitivity
+    rank: Fraction | None = None  # of a value at a rank: the share of rows below it; 0 and 1 are the extremes
+
+    @property
+    def candidates(self) -> int:
+        """How many values the grid has."""
+        return self.high - self.low + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +157,26 @@ def sum_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Ce
     size = Fraction(child.rows * largest)
     sensitivity = Sensitivity(child.rows if cell.keyed else 1, size, size, size * size)
     return Statistic(Counted.DISTINCT_SUM, value, where, bounds, low, high, step, 1, int(size), sensitivity)
+
+
+def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: Fraction) -> Statistic:
+    """MEDIAN, PERCENTILE_CONT, PERCENTILE_DISC, and MIN and MAX as the values at the ranks 0 and 1.
+
+    Claim: in the histogram that counts the rows of each cell by their value on the grid, one unit changes at most
+    `rows` in L1 (times the factor), over all cells and values together. So the loss of a candidate, the distance in
+    rows between the wanted rank and its own, moves by max(rank, 1 - rank) times as much at most (`mechanisms.chosen`).
+    Because: a unit owns at most `rows` rows that count, each in one bar of the histogram; the clip enforces it in L1
+    whatever the accounting. With one row per unit, one bar is chosen by the keyed hash instead.
+    Needs: declared bounds of the argument, so that the candidates are known without looking.
+    """
+    cell = Cells(True, child.rows, child.rows == 1)
+    bounds, step = bounds_and_step(child, value, cell)
+    while (grid := _grid(bounds, step))[1] - grid[0] >= MOST_CANDIDATES:
+        step *= 10
+    bars = _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
+    return replace(
+        bars, kind=Counted.RANKED, value=value, bounds=bounds, low=grid[0], high=grid[1], step=step, rank=rank
+    )
 
 
 def _row_sum(
