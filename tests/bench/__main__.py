@@ -25,9 +25,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=ENGINES, nargs="*", default=list(ENGINES))
     parser.add_argument("--workers", type=int, default=1, help="processes of the server")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument(
-        "--plot", type=Path, help="draw cost against size into this file (.svg, .png); needs matplotlib"
-    )
+    parser.add_argument("--plot", type=Path, help="draw cost against size into this file, .svg or .png")
     options = parser.parse_args()
     if options.plot and find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib")

@@ -86,7 +86,8 @@ CASES = (
     Case(
         "average over a join of people and visits",
         "SELECT p.five, AVG(v.fee) FROM visits v JOIN people p ON v.person = p.id GROUP BY p.five",
-        "SELECT p.five, AVG(v.fee), COUNT(DISTINCT p.id) FROM visits v JOIN people p ON v.person = p.id GROUP BY p.five",
+        "SELECT p.five, AVG(v.fee), COUNT(DISTINCT p.id)"
+        " FROM visits v JOIN people p ON v.person = p.id GROUP BY p.five",
     ),
     Case(
         "count over a join with a public table",

@@ -8,7 +8,7 @@ import platform
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -54,15 +54,14 @@ def line(figure: Figure) -> str:
     rows = "" if figure.rows is None else f"{figure.rows:,} rows"
     beside = "" if figure.beside is None else f"{figure.beside:11,.2f}"
     ratio = "" if figure.ratio is None else f"{figure.ratio:8.2f}x"
-    return (
-        f"{figure.section:<12} {rows:>15}  {figure.name:<58} {figure.value:13,.2f} {figure.unit:<6} {beside:>11} {ratio}"
-    ).rstrip()
+    measured = f"{figure.value:13,.2f} {figure.unit:<6}"
+    return f"{figure.section:<16} {rows:>15}  {figure.name:<58} {measured} {beside:>11} {ratio}".rstrip()
 
 
-HEADER = f"{'':<12} {'':>15}  {'':<58} {'measured':>13} {'':<6} {'beside':>11} {'ratio':>8}"
+HEADER = f"{'':<16} {'':>15}  {'':<58} {'measured':>13} {'':<6} {'beside':>11} {'ratio':>8}"
 
 
-def machine() -> dict[str, object]:
+def machine() -> Mapping[str, object]:
     """Where it was measured."""
     return {
         "cores": os.cpu_count(),
@@ -81,7 +80,7 @@ def _version(name: str) -> str | None:
 
 def write_json(path: Path, figures: Sequence[Figure]) -> None:
     rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
-    path.write_text(json.dumps({"machine": machine(), "figures": rows}, indent=2) + "\n")
+    path.write_text(json.dumps({"machine": dict(machine()), "figures": rows}, indent=2) + "\n")
 
 
 def plot(path: Path, figures: Sequence[Figure]) -> None:

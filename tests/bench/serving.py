@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +18,10 @@ from tests.wire.process import Connection, Serving, home, write_clinic
 _SECTION = "wire"
 _SMALL = "SELECT state, COUNT(*) FROM people GROUP BY state"
 _CHEAP = "SET dpsql.epsilon = 0.0001; SET client_min_messages = warning"
+
+
+def _another_small(number: int) -> bytes:
+    return f"SELECT COUNT(*) FROM people WHERE income <= {number}".encode()
 
 
 def over_the_wire(seconds: float, crowds: list[int], show: Show, arguments: tuple[str, ...] = ()) -> None:
@@ -33,38 +39,24 @@ def over_the_wire(seconds: float, crowds: list[int], show: Show, arguments: tupl
 
 def command_line(show: Show, repeats: int = 5) -> None:
     with home() as folder:
-        policy = str(write_clinic(folder))
+        asked = ("--policy", str(write_clinic(folder)), "--user", "alice", "SELECT COUNT(*) FROM people")
         commands = {
-            "python -c pass": ["-c", "pass"],
-            "dpsql --help": ["-m", "dpsql", "--help"],
-            "dpsql explain": [
-                "-m",
-                "dpsql",
-                "explain",
-                "--policy",
-                policy,
-                "--user",
-                "alice",
-                "SELECT COUNT(*) FROM people",
-            ],
-            "dpsql query": [
-                "-m",
-                "dpsql",
-                "query",
-                "--policy",
-                policy,
-                "--user",
-                "alice",
-                "SELECT COUNT(*) FROM people",
-            ],
+            "python -c pass": ("-c", "pass"),
+            "dpsql --help": ("-m", "dpsql", "--help"),
+            "dpsql explain": ("-m", "dpsql", "explain", *asked),
+            "dpsql query": ("-m", "dpsql", "query", *asked),
         }
-        actions: list[Callable[[], object]] = [
-            lambda arguments=arguments: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)  # type: ignore[misc]
-            for arguments in commands.values()
-        ]
+        actions = [partial(_run, arguments, folder) for arguments in commands.values()]
         empty, *others = side_by_side(actions, seconds=0, least=repeats)
         for name, value in zip(list(commands)[1:], others, strict=True):
             show(Figure("start-up", name, value, "ms", empty))
+
+
+def _run(arguments: Sequence[str], folder: Path) -> None:
+    # As installed: Python keeps what it has compiled.
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=environment)
 
 
 def _fixed(server: Serving, seconds: float, show: Show) -> None:
