@@ -59,7 +59,7 @@ class SqlLedger(ABC):
         """Do the work on one consistent view, beside writers."""
 
     def _write(self, work: Callable[[Database], T]) -> T:
-        """Do the work as if alone, durable when this returns, and in one transaction with what others write just then."""
+        """Do the work as if alone, durable when this returns; what others write just then shares its transaction."""
         return self._together.do(work)
 
     def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:

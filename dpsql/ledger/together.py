@@ -44,7 +44,9 @@ class Together:
 
     def __init__(self, transact: Transact) -> None:
         self._transact = transact
-        self._renew()
+        self._change = threading.Condition()
+        self._waiting: list[_Job] = []
+        self._writing = False
         _all.add(self)
 
     def do(self, work: Callable[[Database], T], *, durable: bool = True) -> T:
@@ -92,10 +94,9 @@ class Together:
             for job in batch:
                 job.ended = True
 
-    def _renew(self) -> None:
-        self._change = threading.Condition()
-        self._waiting: list[_Job] = []
-        self._writing = False
+    def forget(self) -> None:
+        """Those who waited or wrote are threads of another process."""
+        self._change, self._waiting, self._writing = threading.Condition(), [], False
 
 
 def _all_of(db: Database, batch: list[_Job]) -> list[tuple[Any, Error | None]]:
@@ -121,9 +122,8 @@ _all: weakref.WeakSet[Together] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Those who waited or wrote are threads of the other process."""
     for each in list(_all):
-        each._renew()
+        each.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)
