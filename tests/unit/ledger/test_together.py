@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -147,3 +148,15 @@ def test_the_database_is_told_which_is_which(ledger: SqlLedger, place: Place) ->
         for durable in (True, False, True)
     ]
     assert told == ([2, 1, 2] if isinstance(place, Path) else ["on", "off", "on"])
+
+
+def test_a_child_does_not_wait_for_threads_of_its_parent(ledger: SqlLedger, place: Place) -> None:
+    if isinstance(place, Path):
+        pytest.skip("a fork waits for the writer of a file to end")
+    crowd = Crowd(ledger)
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if not ledger._together._writing and not ledger._together._waiting else 1)
+    _, status = os.waitpid(child, 0)
+    crowd.go()
+    assert os.waitstatus_to_exitcode(status) == 7
