@@ -150,7 +150,7 @@ class Engine:
             for index, measurement in enumerate(release.measurements):
                 if index not in known:
                     known[index] = self._measure(release, measurement, bill, index, known, cancellation)
-        wide = self._finished(release, known, cancellation)
+        wide = self._finished(release, bill, known, cancellation)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
         has_margins_behind = any(output.margin_at is not None for output in release.outputs)
@@ -271,17 +271,20 @@ class Engine:
         used = {name: value for name, value in parameters.items() if _names(sql, name)}
         return self._post.run(sql, used, timeout=self._limits.timeout, cancellation=cancellation)
 
-    def _finished(self, release: Release, known: Mapping[int, _Known], cancellation: Cancellation | None) -> Rows:
-        """The rows of the answer; those of a small one are remembered for as long as nothing new is bought.
+    def _finished(
+        self, release: Release, bill: _Bill, known: Mapping[int, _Known], cancellation: Cancellation | None
+    ) -> Rows:
+        """The rows of the answer; those of a small one are remembered, and given again where nothing was bought.
 
         Claim: remembered rows are those that the rest of the query would give again.
-        Because: it reads the noisy tables that the key names, each by an identity of its own, and public tables, which
-        are read once; nothing in it knows the time or draws a random number.
+        Because: it reads the noisy tables that the key names, each by what was asked and by an identity of its own, and
+        public tables, which are read once; nothing in it knows the time or draws a random number.
         Needs: SQL that was generated from a plan, which has neither.
         """
-        key = (release.sql, tuple((index, noisy.instance) for index, noisy in sorted(known.items())))
+        used = [(index, bill.keys.get(index), noisy.instance) for index, noisy in sorted(known.items())]
+        key = (release.sql, *used)
         with self._lock:
-            found = self._answers.get(key)
+            found = None if bill.missing else self._answers.get(key)
         if found is None:
             found = self._finish(release, release.sql, known, cancellation)
             if _is_small(found):
