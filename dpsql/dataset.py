@@ -7,8 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 
 from dpsql.backends import Backend
-from dpsql.backends.duckdb import DuckDBBackend
-from dpsql.backends.postgres import PostgresBackend
 from dpsql.engine import Engine
 from dpsql.errors import BadSetting, Error
 from dpsql.generate.dialect import Dialect
@@ -47,10 +45,14 @@ def open_engine(policy: Policy, *, new_ledger: bool = False) -> Engine:
 
 
 def open_backend(policy: Policy) -> Backend:
-    """The engine that holds the data, by the scheme of its address."""
+    """The engine that holds the data, by the scheme of its address. Only its own driver is imported: both take long."""
     memory, threads = policy.limits.memory, policy.limits.threads
     if is_postgres_address(policy.database):
+        from dpsql.backends.postgres import PostgresBackend
+
         return PostgresBackend(policy.database, memory=memory, threads=threads)
+    from dpsql.backends.duckdb import DuckDBBackend
+
     return DuckDBBackend(database_path(policy), memory=memory, threads=threads)
 
 

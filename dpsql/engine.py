@@ -11,10 +11,11 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
-from typing import cast
+from itertools import chain
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor
 from dpsql.privacy.accounting import Accountant, Price
-from dpsql.release import Measurement, Output, Release, Settings, Stage, compile_release
+from dpsql.release import Measurement, Release, Settings, Stage, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.tables import NoisyTable, ResultTable
@@ -37,7 +38,12 @@ from dpsql.turns import Turns
 from dpsql.types import Value
 
 MAX_PUBLIC_ROWS = 1_000_000
-CACHED_RELEASES = 1_000
+REMEMBERED = 1_000  # compiled queries, keys and small answers, of each the newest
+SMALL_ROWS, SMALL_TEXT = 100, 10_000  # rows and characters of an answer that is remembered
+
+Rows = list[tuple[Value, ...]]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,26 @@ class Answer:
     table: ResultTable
     release: Release
     charged: Price  # what this user paid for it now
-    margins: list[tuple[int | float | None, ...]]  # 95 %, for each value of the table that is a noisy number
+    wide: Rows = field(repr=False)  # the rows of the table with the margins that stand behind their values
+
+    @property
+    def margins(self) -> list[tuple[int | float | None, ...]]:
+        """95 %, for each value of the table that is a noisy number. Made when asked for: few ask for many."""
+        columns = [self.column_margins(place) for place in range(len(self.release.outputs))]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(self.wide)
+
+    def column_margins(self, place: int) -> list[int | float | None]:
+        """How far off each value of a column may be; None where it is not a noisy number, or nobody can tell."""
+        output = self.release.outputs[place]
+        if output.margin is not None:
+            same = output.margin.numerator if output.margin.denominator == 1 else float(output.margin)
+            return [None if row[place] is None else same for row in self.wide]
+        if (at := output.margin_at) is None:
+            return [None] * len(self.wide)
+        return [
+            found if row[place] is not None and isinstance(found := row[at], float) and math.isfinite(found) else None
+            for row in self.wide
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +101,8 @@ class Engine:
         self._limits = limits
         self._post = Postprocessor()
         self._releases: OrderedDict[tuple[object, ...], Release] = OrderedDict()
+        self._replay_keys: OrderedDict[int, tuple[Measurement, bytes]] = OrderedDict()  # of measurements, by identity
+        self._answers: OrderedDict[tuple[object, ...], Rows] = OrderedDict()
         self._loaded: set[str] = set()
         self._lock = threading.Lock()
         self._turns = Turns()
@@ -104,9 +131,7 @@ class Engine:
                 hint="The owner finds the cause in the log under this id.",
             ) from None
         with self._lock:
-            self._releases[key] = release
-            while len(self._releases) > CACHED_RELEASES:
-                self._releases.popitem(last=False)
+            _remember(self._releases, key, release)
         return release
 
     def answer(
@@ -125,12 +150,12 @@ class Engine:
             for index, measurement in enumerate(release.measurements):
                 if index not in known:
                     known[index] = self._measure(release, measurement, bill, index, known, cancellation)
-        wide = self._finish(release, release.sql, known, cancellation)
+        wide = self._finished(release, bill, known, cancellation)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
-        rows = [row[: len(names)] for row in wide]
-        margins = [tuple(_margin(row, i, output) for i, output in enumerate(release.outputs)) for row in wide]
-        return Answer(ResultTable(names, types, rows), release, charged, margins)
+        has_margins_behind = any(output.margin_at is not None for output in release.outputs)
+        rows = [row[: len(names)] for row in wide] if has_margins_behind else list(wide)
+        return Answer(ResultTable(names, types, rows), release, charged, wide)
 
     def close(self) -> None:
         self._backend.close()
@@ -146,13 +171,13 @@ class Engine:
             if not measurement.statistics:
                 # Free: the keys are the answer, and name it.
                 assert measurement.cells is not None
-                named = json.dumps([[_tagged(value) for value in key] for key in measurement.cells])
+                named = json.dumps(_tagged_keys(measurement.cells))
                 bill.instances[index] = hashlib.sha256(named.encode()).hexdigest()
                 bill.known[index] = _Known(bill.instances[index], NoisyTable(measurement.cells, ()))
                 continue
             used = [release.stages[stage] for stage in measurement.stages]
             instances = [[bill.instances[i] for i in stage.measurements] for stage in used]
-            key = _replay_key(self.catalog, measurement, used, instances)
+            key = self._replay_key(measurement, used, instances)
             stored = None if fresh else self.ledger.lookup(key)
             bill.keys[index] = key
             if stored is not None:
@@ -162,6 +187,20 @@ class Engine:
                 bill.instances[index] = self._sampler.salt()
             bill.purchases.append(Purchase(key, measurement.price, stored is not None))
         return bill
+
+    def _replay_key(
+        self, measurement: Measurement, stages: Sequence[Stage], instances: Sequence[Sequence[str]]
+    ) -> bytes:
+        """The key of an answer; computed once where no stage is part of it, as long as it is remembered."""
+        if stages:
+            return _replay_key(self.catalog, measurement, stages, instances)
+        with self._lock:
+            found = self._replay_keys.get(id(measurement))
+        if found is None or found[0] is not measurement:
+            found = measurement, _replay_key(self.catalog, measurement, (), ())
+            with self._lock:
+                _remember(self._replay_keys, id(measurement), found)
+        return found[1]
 
     def _charge(self, user: str, bill: _Bill, sql: str) -> Price:
         if not bill.purchases:
@@ -217,7 +256,7 @@ class Engine:
 
     def _finish(
         self, release: Release, sql: str, known: Mapping[int, _Known], cancellation: Cancellation | None
-    ) -> list[tuple[Value, ...]]:
+    ) -> Rows:
         """The rest of the query, over noisy and public tables."""
         for name, table in release.public.items():
             self._load(name, table.source, [(column.name, column.type) for column in table.columns.values()])
@@ -241,6 +280,27 @@ class Engine:
             cancellation=cancellation,
         )
 
+    def _finished(
+        self, release: Release, bill: _Bill, known: Mapping[int, _Known], cancellation: Cancellation | None
+    ) -> Rows:
+        """The rows of the answer; those of a small one are remembered, and given again where nothing was bought.
+
+        Claim: remembered rows are those that the rest of the query would give again.
+        Because: it reads the noisy tables that the key names, each by what was asked and by an identity of its own, and
+        public tables, which are read once; nothing in it knows the time or draws a random number.
+        Needs: SQL that was generated from a plan, which has neither.
+        """
+        used = [(index, bill.keys.get(index), noisy.instance) for index, noisy in sorted(known.items())]
+        key = (release.sql, *used)
+        with self._lock:
+            found = None if bill.missing else self._answers.get(key)
+        if found is None:
+            found = self._finish(release, release.sql, known, cancellation)
+            if _is_small(found):
+                with self._lock:
+                    _remember(self._answers, key, found)
+        return found
+
     def _load(self, name: str, source: tuple[str, ...], columns: Sequence[tuple[str, object]]) -> None:
         with self._lock:
             if name in self._loaded:
@@ -252,6 +312,19 @@ class Engine:
             self._loaded.add(name)
 
 
+def _remember(found: OrderedDict[K, V], key: K, value: V) -> None:
+    found[key] = value
+    while len(found) > REMEMBERED:
+        found.popitem(last=False)
+
+
+def _is_small(rows: Rows) -> bool:
+    """Small enough that nobody can fill the memory with what is remembered."""
+    if len(rows) > SMALL_ROWS:
+        return False
+    return sum(len(value) for value in chain.from_iterable(rows) if isinstance(value, str)) <= SMALL_TEXT
+
+
 def _check_parameters(parameters: Sequence[Value]) -> None:
     for number, value in enumerate(parameters, 1):
         if value is not None and type(value) not in (bool, int, float, Decimal, str, date, datetime):
@@ -260,16 +333,6 @@ def _check_parameters(parameters: Sequence[Value]) -> None:
             raise BadSetting(f"parameter ${number} has a time zone", hint="Pass a timestamp without one.")
         if isinstance(value, Decimal) and not value.is_finite():
             raise BadSetting(f"parameter ${number} is not a finite number")
-
-
-def _margin(row: tuple[Value, ...], place: int, output: Output) -> int | float | None:
-    """How far off the value at this place may be; None where it is not a noisy number, or nobody can tell."""
-    if row[place] is None:
-        return None
-    if output.margin is not None:
-        return output.margin.numerator if output.margin.denominator == 1 else float(output.margin)
-    found = None if output.margin_at is None else row[output.margin_at]
-    return found if isinstance(found, float) and math.isfinite(found) else None
 
 
 class _Bill:
@@ -310,9 +373,7 @@ def _replay_key(
     parts = {
         "policy": catalog.fingerprint,
         "sql": [branch.query.sql for branch in measurement.branches],
-        "cells": None
-        if measurement.cells is None
-        else [[_tagged(value) for value in key] for key in measurement.cells],
+        "cells": None if measurement.cells is None else _tagged_keys(measurement.cells),
         "noise": [
             [noise.law, str(noise.scale), statistic.factor, str(statistic.step), statistic.kind.value]
             + ([] if statistic.rank is None else [str(statistic.rank), statistic.low, statistic.high])
@@ -331,7 +392,7 @@ def _replay_key(
 def _encode(noisy: _Known) -> bytes:
     document = {
         "instance": noisy.instance,
-        "keys": [[_tagged(value) for value in key] for key in noisy.table.keys],
+        "keys": _tagged_keys(noisy.table.keys),
         "sums": [column.tolist() for column in noisy.table.sums],
     }
     return json.dumps(document, separators=(",", ":")).encode()
@@ -339,9 +400,24 @@ def _encode(noisy: _Known) -> bytes:
 
 def _decode(stored: bytes) -> _Known:
     document = json.loads(stored)
-    keys = tuple(tuple(_untagged(value) for value in key) for key in document["keys"])
+    keys = _untagged_keys(document["keys"])
     sums = tuple(np.asarray(column, dtype=np.int64) for column in document["sums"])
     return _Known(document["instance"], NoisyTable(keys, sums))
+
+
+_PLAIN = frozenset((bool, int, float, str, type(None)))  # that JSON tells apart by itself
+
+
+def _tagged_keys(keys: Sequence[tuple[Value, ...]]) -> Sequence[Sequence[object]]:
+    if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
+        return keys
+    return [[_tagged(value) for value in key] for key in keys]
+
+
+def _untagged_keys(keys: Sequence[Sequence[object]]) -> tuple[tuple[Value, ...], ...]:
+    if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
+        return cast(tuple[tuple[Value, ...], ...], tuple(map(tuple, keys)))
+    return tuple(tuple(_untagged(value) for value in key) for key in keys)
 
 
 def _tagged(value: Value) -> object:

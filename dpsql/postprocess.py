@@ -11,6 +11,7 @@ import duckdb
 from dpsql.errors import Error, InternalError, OutOfRange, ResultTooLarge, TooManyRows
 from dpsql.generate.dialect import quoted
 from dpsql.generate.duckdb_lockdown import lock_down
+from dpsql.generate.duckdb_statements import Statements
 from dpsql.generate.engine_log import engine_failed
 from dpsql.generate.query import Cancellation
 from dpsql.generate.watchdog import Watch, Watchdog
@@ -36,6 +37,7 @@ class Postprocessor:
         self._connection = duckdb.connect(":memory:", config={"memory_limit": memory, "threads": 1})
         lock_down(self._connection)
         self._watchdog = Watchdog()
+        self._statements = Statements()
         self._loading = threading.Lock()
         self._loaded: set[str] = set()
 
@@ -75,7 +77,7 @@ class Postprocessor:
                 closing(self._connection.cursor()) as cursor,
                 self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch,
             ):
-                return _select(cursor, sql, parameters, max_cells, watch)
+                return _select(cursor, self._statements.read(cursor, sql), parameters, max_cells, watch)
         except duckdb.Error as error:
             failure = _translated(error)
         raise failure
@@ -99,17 +101,18 @@ class Postprocessor:
 
 
 def _select(
-    cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, object], max_cells: int, watch: Watch
+    cursor: duckdb.DuckDBPyConnection,
+    statement: duckdb.Statement,
+    parameters: Mapping[str, object],
+    max_cells: int,
+    watch: Watch,
 ) -> list[tuple[Value, ...]]:
-    statements = cursor.extract_statements(sql)
-    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-        raise InternalError("generated SQL is not a single SELECT")
-    wanted = statements[0].named_parameters
+    wanted = statement.named_parameters
     if not wanted <= parameters.keys():
         raise InternalError("generated SQL names a parameter that has no value")
     try:
         # DuckDB refuses parameters that the statement does not name.
-        cursor.execute(statements[0], {name: parameters[name] for name in wanted})
+        cursor.execute(statement, {name: parameters[name] for name in wanted})
         # One row beyond the limit is enough to know.
         most = max_cells // max(len(cursor.description or ()), 1)
         rows: list[tuple[Value, ...]] = cursor.fetchmany(most + 1)

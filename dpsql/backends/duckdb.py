@@ -16,6 +16,7 @@ from dpsql.errors import Error, InternalError, PolicyError
 from dpsql.generate.dialect import qualified, quoted
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.duckdb_lockdown import lock_down
+from dpsql.generate.duckdb_statements import Statements
 from dpsql.generate.engine_log import engine_failed, log_engine_error
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.generate.watchdog import Watch, Watchdog
@@ -74,6 +75,7 @@ class DuckDBBackend:
             raise PolicyError(f'there is no database at "{path}"', hint="Check the address in the policy.")
         self._connection = _open(path, memory, threads)
         self._watchdog = Watchdog()
+        self._statements = Statements()
 
     def schema(self) -> DatabaseSchema:
         """Tables, views, column types and enforced uniqueness, from the engine's catalogue."""
@@ -109,7 +111,7 @@ class DuckDBBackend:
                 closing(self._connection.cursor()) as cursor,
                 self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch,
             ):
-                return _run_all(cursor, queries, watch)
+                return _run_all(cursor, self._statements, queries, watch)
         except duckdb.Error as error:
             failure = engine_failed(error)
         raise failure
@@ -177,7 +179,9 @@ def _open(path: Path, memory: str, threads: int) -> duckdb.DuckDBPyConnection:
 # --- running ---
 
 
-def _run_all(cursor: duckdb.DuckDBPyConnection, queries: Sequence[EngineQuery], watch: Watch) -> list[ExactTable]:
+def _run_all(
+    cursor: duckdb.DuckDBPyConnection, statements: Statements, queries: Sequence[EngineQuery], watch: Watch
+) -> list[ExactTable]:
     try:
         # A single statement sees one snapshot anyway.
         if len(queries) > 1:
@@ -185,22 +189,20 @@ def _run_all(cursor: duckdb.DuckDBPyConnection, queries: Sequence[EngineQuery], 
         tables = []
         for query in queries:
             watch.check()
-            tables.append(_run(cursor, query))
+            tables.append(_run(cursor, statements, query))
     except duckdb.InterruptException:
         watch.check()
         raise
     return tables
 
 
-def _run(cursor: duckdb.DuckDBPyConnection, query: EngineQuery) -> ExactTable:
-    statements = cursor.extract_statements(query.sql)
-    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-        raise InternalError("generated SQL is not a single SELECT")
-    wanted = statements[0].named_parameters
+def _run(cursor: duckdb.DuckDBPyConnection, statements: Statements, query: EngineQuery) -> ExactTable:
+    statement = statements.read(cursor, query.sql)
+    wanted = statement.named_parameters
     if not wanted <= query.parameters.keys():
         raise InternalError("generated SQL names a parameter that has no value")
     # DuckDB refuses parameters that the statement does not name.
-    cursor.execute(statements[0], {name: query.parameters[name] for name in wanted})
+    cursor.execute(statement, {name: query.parameters[name] for name in wanted})
     types = [str(column[1]) for column in cursor.description or ()]
     key_types, sum_types = types[: query.keys], types[query.keys :]
     if any(name != "BIGINT" for name in sum_types):

@@ -96,10 +96,10 @@ class PostgresLedger(SqlLedger):
         """Let go of the server. A closed ledger refuses everything else."""
         self._connections.close()
 
-    def _write(self, work: Callable[[Database], T]) -> T:
+    def _transact(self, work: Callable[[Database], T], *, durable: bool) -> T:
         """One transaction, again where it is known to have left nothing.
 
-        Claim: work whose result is returned from here is recorded, durably.
+        Claim: work whose result is returned from here is recorded, durably if that is asked for.
         Because: a transaction whose COMMIT was acknowledged without a warning is on disk. One that broke before
             COMMIT was sent left nothing. One that broke after is in doubt, and nothing is returned until a later
             try has had the row that it held, and so knows that it has ended.
@@ -109,7 +109,7 @@ class PostgresLedger(SqlLedger):
         while True:
             tries += 1
             try:
-                return self._try_to_write(work)
+                return self._try_to_write(work, durable)
             except _Cut as cut:
                 if cut.in_doubt and in_doubt_until is None:
                     in_doubt_until = time.monotonic() + DOUBT_SECONDS
@@ -123,11 +123,11 @@ class PostgresLedger(SqlLedger):
                     raise _in_doubt()
                 time.sleep(PAUSE_SECONDS)
 
-    def _try_to_write(self, work: Callable[[Database], T]) -> T:
+    def _try_to_write(self, work: Callable[[Database], T], durable: bool) -> T:
         with self._connections.one() as connection:
             committing = False
             try:
-                _begin_writing(connection, STALLED_SECONDS)
+                _begin_writing(connection, STALLED_SECONDS, durable=durable)
                 result = work(PostgresDatabase(connection))
                 committing = True
                 _commit(connection)
@@ -197,7 +197,7 @@ class _Cut(Exception):
 _WORLD = f"SET LOCAL search_path = pg_catalog, {SCHEMA_NAME}, pg_temp"
 
 
-def _begin_writing(connection: Connection, stalled_seconds: int) -> None:
+def _begin_writing(connection: Connection, stalled_seconds: int, *, durable: bool = True) -> None:
     """Begin, and wait for the row that all writers queue for.
 
     Everything that matters is said in the transaction itself, in one message: the defaults of a role or a pooler on
@@ -205,7 +205,7 @@ def _begin_writing(connection: Connection, stalled_seconds: int) -> None:
     """
     cursor = connection.execute(
         f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {_WORLD};"
-        "SET LOCAL synchronous_commit = on;"
+        f"SET LOCAL synchronous_commit = {'on' if durable else 'off'};"
         "SET LOCAL statement_timeout = 0;"
         f"SET LOCAL lock_timeout = {int(connections.BUSY_SECONDS * 1000)};"
         f"SET LOCAL idle_in_transaction_session_timeout = {stalled_seconds * 1000};"

@@ -17,6 +17,7 @@ from dpsql.ledger.accounts import UNLIMITED, Receipt, storable
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import require_identity, standing
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
+from dpsql.ledger.together import Together
 from dpsql.ledger.verification import contradictions
 from dpsql.privacy.accounting import Price
 
@@ -42,12 +43,13 @@ class SqlLedger(ABC):
         self._replay_days = replay_days
         self._id: str | None = None
         self._seen = 0  # the newest charge that this process knows of
+        self._together = Together(self._transact)
 
     # --- what the database must do ---
 
     @abstractmethod
-    def _write(self, work: Callable[[Database], T]) -> T:
-        """Do the work in one transaction that excludes every other writer, durable when this returns.
+    def _transact(self, work: Callable[[Database], T], *, durable: bool) -> T:
+        """Do the work in one transaction that excludes every other writer; if `durable`, on disk when this returns.
 
         The work may be done again from the start where the transaction is known to have left nothing.
         """
@@ -55,6 +57,10 @@ class SqlLedger(ABC):
     @abstractmethod
     def _read(self, work: Callable[[Database], T]) -> T:
         """Do the work on one consistent view, beside writers."""
+
+    def _write(self, work: Callable[[Database], T]) -> T:
+        """Do the work as if alone, durable when this returns; what others write just then shares its transaction."""
+        return self._together.do(work)
 
     def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
         """As `_write`; the work is recorded once, also where it cannot be seen at first whether it was."""
@@ -136,7 +142,10 @@ class SqlLedger(ABC):
         return self._read(lambda db: accounts.has_paid(db, user, key))
 
     def store(self, key: bytes, answer: bytes) -> None:
-        """Keep a released answer, in place of an older one. It holds noisy values only."""
+        """Keep a released answer, in place of an older one. It holds noisy values only.
+
+        Not durable by itself: an answer that a power failure takes is bought anew, as one that was never stored.
+        """
 
         def stored(db: Database) -> None:
             db.execute(
@@ -145,7 +154,7 @@ class SqlLedger(ABC):
                 (key, clock.timestamp(), answer),
             )
 
-        self._write(self._standing(stored))
+        self._together.do(self._standing(stored), durable=False)
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
         """The last charges, newest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
+from itertools import repeat
 
 import numpy as np
 
@@ -47,13 +48,12 @@ def _columns(
     measurement: Measurement, exact: Sequence[ExactTable], keys: Sequence[tuple[Value, ...]]
 ) -> list[Integers]:
     """Each statistic's exact sums over `keys`, zero where the engine returned none; zeros for what is chosen later."""
-    places = {key: place for place, key in enumerate(keys)}
+    places = dict(zip(keys, range(len(keys)), strict=True))
     columns: list[Integers] = [np.zeros(len(keys), dtype=np.int64) for _ in measurement.statistics]
     for branch, table in zip(measurement.branches, exact, strict=True):
         if _is_histogram(measurement, branch):
             continue
-        found = [places.get(key, -1) for key in table.keys]
-        where = np.asarray(found, dtype=np.int64)
+        where = np.fromiter(map(places.get, table.keys, repeat(-1)), np.int64, len(table))
         known = where >= 0
         for statistic, values in zip(branch.statistics, table.sums, strict=True):
             np.add.at(columns[statistic], where[known], values[known])

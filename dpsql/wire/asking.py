@@ -105,7 +105,7 @@ def _notice(session: Session, result: Answer) -> str | None:
     margins = [
         f'"{output.name}" {text}'
         for number, output in enumerate(result.release.outputs)
-        if (text := _margin([row[number] for row in result.margins]))
+        if (text := _margin(result.column_margins(number)))
     ]
     return f"paid {paid}, left {left}" + (f"; margins (95 %): {', '.join(margins)}" if margins else "")
 

@@ -275,7 +275,9 @@ class Relay:
         """Ask the engine, and bind the portal to what it answers."""
         # The twin says whether the portal still is there.
         self._backstage.hide(messages.describe(b"P", name))
-        await self._backstage.drained()
+        asked, gives_rows = portal.statement, portal.described.columns is not None
+        if asked.kind is not Kind.QUERY or asked.refusal is not None or not gives_rows:
+            await self._backstage.drained()  # a plain query waits together with its circumstances
         reply = await self._reply(portal.statement, portal.described, portal.bind.parameters)
         portal.answered = True
         if name:

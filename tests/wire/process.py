@@ -86,12 +86,12 @@ def free_port() -> int:
 class Serving:
     """A server that has started, and is stopped at the end of a `with` block."""
 
-    def __init__(self, policy: Path) -> None:
+    def __init__(self, policy: Path, *arguments: str) -> None:
         self.policy = policy
         self.out, self.log = policy.with_name("serve.out"), policy.with_name("serve.log")
         with self.out.open("wb") as out, self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dpsql", "serve", "--port", "0", "--policy", str(policy)],
+                [sys.executable, "-m", "dpsql", "serve", "--port", "0", "--policy", str(policy), *arguments],
                 stdout=out,
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},

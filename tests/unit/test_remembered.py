@@ -1,0 +1,91 @@
+"""What an engine remembers to answer quickly is what it would compute again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpsql import engine as module
+from dpsql.dataset import open_dataset
+from dpsql.engine import Answer, Engine, _decode, _encode, _Known
+from dpsql.release import Settings
+from dpsql.tables import NoisyTable
+from dpsql.types import Value
+from tests import toy
+
+BY_STATE = "SELECT state, COUNT(*) AS n, AVG(income) AS income FROM people GROUP BY state"
+ABOVE = "SELECT COUNT(*) FROM people WHERE income > (SELECT AVG(income) FROM people)"
+
+
+@pytest.fixture
+def engine(clinic: Path) -> Iterator[Engine]:
+    found = open_dataset(toy.write_policy(clinic.parent, users=("alice",)))
+    yield found
+    found.close()
+
+
+def ask(engine: Engine, sql: str, *, fresh: bool = False) -> Answer:
+    return engine.answer(engine.compile(sql, (), Settings()), user="alice", sql=sql, fresh=fresh)
+
+
+@pytest.mark.parametrize("sql", [BY_STATE, ABOVE])
+def test_a_remembered_answer_is_the_one_that_would_be_computed(engine: Engine, sql: str) -> None:
+    first, remembered = ask(engine, sql), ask(engine, sql)
+    engine._answers.clear()
+    engine._replay_keys.clear()
+    computed = ask(engine, sql)
+    assert first.table == remembered.table == computed.table
+    assert first.margins == remembered.margins == computed.margins
+    assert computed.charged == remembered.charged
+
+
+def test_a_new_answer_takes_the_place_of_a_remembered_one(engine: Engine) -> None:
+    first = ask(engine, BY_STATE)
+    bought = ask(engine, BY_STATE, fresh=True)
+    assert bought.table != first.table  # three averages of many digits
+    assert ask(engine, BY_STATE).table == bought.table
+
+
+def test_an_answer_belongs_to_who_got_it(engine: Engine) -> None:
+    ask(engine, BY_STATE)
+    ask(engine, "SELECT state, COUNT(*) AS n FROM people GROUP BY state").table.rows.clear()
+    assert len(ask(engine, "SELECT state, COUNT(*) AS n FROM people GROUP BY state").table.rows) == 3
+
+
+def test_long_texts_and_many_rows_are_not_remembered(engine: Engine) -> None:
+    for sql in (
+        f"SELECT COUNT(*), '{'x' * module.SMALL_TEXT}!' FROM people",
+        "SELECT age, COUNT(*) FROM people GROUP BY age",
+    ):
+        first = ask(engine, sql)
+        assert not engine._answers
+        assert ask(engine, sql).table == first.table
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        (),
+        ((),),
+        (("CA", 1, True, None, 0.5), ("NY", 2, False, None, -1.5)),
+        ((date(2020, 1, 31), Decimal("1.50")), (datetime(2020, 1, 31, 12), None)),
+        (("plain",), (date(2020, 2, 29),)),
+    ],
+)
+def test_a_stored_answer_is_read_as_it_was_written(keys: tuple[tuple[Value, ...], ...]) -> None:
+    sums = (np.arange(len(keys), dtype=np.int64) - 2**61,)
+    stored = _decode(_encode(_Known("name", NoisyTable(keys, sums))))
+    assert stored.instance == "name"
+    assert stored.table.keys == keys
+    assert [list(map(type, key)) for key in stored.table.keys] == [list(map(type, key)) for key in keys]
+    assert stored.table.sums[0].tolist() == sums[0].tolist()
+
+
+def test_what_json_cannot_hold_is_not_read_back() -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        _decode(b'{"instance":"name","keys":[[["a list"]]],"sums":[]}')
