@@ -64,7 +64,7 @@ from dpsql.plan.scalars import (
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
-from dpsql.sql.expressions import Expressions
+from dpsql.sql.expressions import expressions
 from dpsql.sql.names import Scope, Source, folded, position
 from dpsql.sql.parse import Statement, parse
 from dpsql.sql.typing import coerce, unify
@@ -111,7 +111,7 @@ class Resolver:
         self._views = views  # those that are being read
         self._nodes = 0
         self._contexts: list[Context] = []
-        self._expressions = Expressions(text, parameters, self._nested)
+        self._expressions = expressions(text, parameters, self._nested)
 
     # --- queries ---
 

@@ -1,0 +1,30 @@
+"""Expressions: from sqlglot's tree to our own closed scalars.
+
+Each family has a module with its allow-list at the end, HANDLERS. A node type that is in none of them is refused, and
+so is a node that carries an argument its handler does not know: nothing an analyst wrote is ever dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from dpsql.plan.nodes import Plan
+from dpsql.sql.expressions import aggregates, casts, leaves, logic, numbers, text, time, windows
+from dpsql.sql.expressions.core import Expressions
+from dpsql.sql.names import Scope
+from dpsql.types import Value
+
+_HANDLERS = {
+    node: handler
+    for family in (leaves, logic, numbers, casts, text, time, aggregates, windows)
+    for node, handler in family.HANDLERS.items()
+}
+
+
+def expressions(
+    source: str, parameters: Sequence[Value], subquery: Callable[[exp.Expression, Scope], Plan]
+) -> Expressions:
+    """What reads the expressions of one statement."""
+    return Expressions(_HANDLERS, source, parameters, subquery)

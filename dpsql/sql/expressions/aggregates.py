@@ -1,0 +1,168 @@
+"""Aggregates, quantiles among them, with FILTER and GROUPING."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from sqlglot import exp
+
+from dpsql.errors import NotSupported, OutOfRange, SqlSyntaxError, UnknownFunction
+from dpsql.plan.evaluate import NotConstant, evaluate
+from dpsql.plan.scalars import Agg, Aggregated, Const, Scalar
+from dpsql.sql.allowed import check_arguments, refuse_aggregates
+from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
+from dpsql.sql.names import Scope, position
+from dpsql.sql.typing import constant, sum_type
+from dpsql.types import BIGINT, BOOLEAN, DOUBLE, NUMERIC, Kind, Type
+from dpsql.types import integer as integer_type
+
+_TWO_ARGUMENTS = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg.REGR_INTERCEPT})
+
+
+def _aggregated(read: Expressions, function: Agg, node: exp.Expression, scope: Scope) -> Aggregated:
+    at = position(node)
+    argument = node.this
+    if argument is None:
+        raise SqlSyntaxError(f"{function.value} needs an argument", hint="Write COUNT(*).", position=at)
+    distinct = isinstance(argument, exp.Distinct)
+    if distinct:
+        check_arguments(argument, {"expressions"})
+        if len(argument.expressions) != 1:
+            raise NotSupported("DISTINCT of several columns is not supported in an aggregate", position=at)
+        argument = argument.expressions[0]
+    if function is Agg.COUNT and isinstance(argument, exp.Star):
+        check_arguments(argument, set())
+        if distinct or node.expressions:
+            raise SqlSyntaxError("* stands alone in COUNT(*)", position=at)
+        return Aggregated(function, (), BIGINT, position=at)
+    if node.args.get("expressions"):
+        raise NotSupported(f"{function.value} takes one argument", position=at)
+    args = [read.typed(argument, scope)]
+    if function in _TWO_ARGUMENTS:
+        args.append(read.typed(node.expression, scope))
+    for arg in args:
+        refuse_aggregates(arg, f"the argument of {function.value}")
+    return Aggregated(function, arguments(read, function, args, node), result_type(function, args), distinct, None, at)
+
+
+def arguments(read: Expressions, function: Agg, args: list[Scalar], node: exp.Expression) -> tuple[Scalar, ...]:
+    if function in (Agg.COUNT, Agg.MIN, Agg.MAX):
+        return tuple(args)
+    if function in (Agg.BOOL_AND, Agg.BOOL_OR):
+        wanted = all(arg.type.kind is Kind.BOOLEAN for arg in args)
+    else:
+        wanted = all(arg.type.is_numeric for arg in args)
+    if not wanted:
+        name = read.function_name(node) if isinstance(node, exp.Func) else function.value
+        given = ", ".join(arg.type.kind.value for arg in args)
+        raise UnknownFunction(f"{name}({given})", position=position(node))
+    return tuple(args)
+
+
+def _grouping(read: Expressions, node: exp.Grouping, scope: Scope) -> Scalar:
+    args = tuple(read.typed(part, scope) for part in node.expressions)
+    if not 1 <= len(args) <= 30:
+        raise SqlSyntaxError("GROUPING needs between 1 and 30 arguments", position=position(node))
+    return Aggregated(Agg.GROUPING, args, integer_type(10), position=position(node))
+
+
+def _median(read: Expressions, node: exp.Median, scope: Scope) -> Scalar:
+    """MEDIAN(x), which PostgreSQL spells PERCENTILE_CONT(0.5)."""
+    if isinstance(node.this, exp.Distinct):
+        raise NotSupported("DISTINCT in median is not supported", position=position(node))
+    return _at_rank(read, Agg.PERCENTILE_CONT, node, node.this, constant(Decimal("0.5")), scope)
+
+
+def _within_group(read: Expressions, node: exp.WithinGroup, scope: Scope) -> Scalar:
+    call = node.this
+    if not isinstance(call, exp.PercentileCont | exp.PercentileDisc):
+        raise NotSupported("WITHIN GROUP stands only behind percentile_cont and percentile_disc")
+    check_arguments(call, {"this"})
+    read.check_name(call)
+    at = position(call)
+    keys = node.expression.expressions
+    if len(keys) != 1 or keys[0].args.get("desc"):
+        raise NotSupported(
+            "a percentile takes one expression, in ascending order",
+            hint="Write PERCENTILE_CONT(1 - share) WITHIN GROUP (ORDER BY x) to count from the top.",
+            position=at,
+        )
+    share = read.scalar(call.this, scope)
+    try:
+        share = constant(evaluate(share))
+    except NotConstant:
+        raise NotSupported("the share of a percentile must be a constant", position=at) from None
+    if isinstance(share.value, bool) or not isinstance(share.value, int | float | Decimal):
+        raise NotSupported("the share of a percentile must be a number", position=at)
+    if not 0 <= share.value <= 1:
+        raise OutOfRange(f"percentile value {share.value} is not between 0 and 1", position=at)
+    function = Agg.PERCENTILE_CONT if isinstance(call, exp.PercentileCont) else Agg.PERCENTILE_DISC
+    return _at_rank(read, function, call, keys[0].this, share, scope)
+
+
+def _at_rank(
+    read: Expressions, function: Agg, call: exp.Expression, node: exp.Expression, share: Const, scope: Scope
+) -> Aggregated:
+    value = read.typed(node, scope)
+    refuse_aggregates(value, f"the argument of {function.value}")
+    if function is Agg.PERCENTILE_CONT:
+        (value,) = arguments(read, function, [value], call)
+        return Aggregated(function, (value, share), DOUBLE, position=position(call))
+    return Aggregated(function, (value, share), value.type, position=position(call))
+
+
+def _filter(read: Expressions, node: exp.Filter, scope: Scope) -> Scalar:
+    call = read.scalar(node.this, scope)
+    if not isinstance(call, Aggregated) or call.function is Agg.GROUPING:
+        raise SqlSyntaxError("FILTER stands only behind an aggregate", position=position(node))
+    where = read.condition(node.expression.this, scope, "FILTER")
+    return Aggregated(call.function, call.args, call.type, call.distinct, where, call.position)
+
+
+def _aggregate(function: Agg) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        return _aggregated(read, function, node, scope)
+
+    return rule
+
+
+def result_type(function: Agg, args: Sequence[Scalar]) -> Type:
+    match function:
+        case Agg.COUNT:
+            return BIGINT
+        case Agg.SUM:
+            return sum_type(args[0].type)
+        case Agg.MIN | Agg.MAX:
+            return args[0].type
+        case Agg.BOOL_AND | Agg.BOOL_OR:
+            return BOOLEAN
+        case Agg.AVG | Agg.VAR_POP | Agg.VAR_SAMP | Agg.STDDEV_POP | Agg.STDDEV_SAMP if args[0].type.is_exact:
+            return NUMERIC
+        case _:
+            return DOUBLE
+
+
+HANDLERS: Handlers = {
+    exp.Count: (_aggregate(Agg.COUNT), {"this", "expressions", "big_int"}),
+    exp.Sum: (_aggregate(Agg.SUM), UNARY),
+    exp.Avg: (_aggregate(Agg.AVG), UNARY),
+    exp.Min: (_aggregate(Agg.MIN), {"this", "expressions"}),
+    exp.Max: (_aggregate(Agg.MAX), {"this", "expressions"}),
+    exp.Stddev: (_aggregate(Agg.STDDEV_SAMP), UNARY),
+    exp.StddevSamp: (_aggregate(Agg.STDDEV_SAMP), UNARY),
+    exp.StddevPop: (_aggregate(Agg.STDDEV_POP), UNARY),
+    exp.Variance: (_aggregate(Agg.VAR_SAMP), UNARY),
+    exp.VariancePop: (_aggregate(Agg.VAR_POP), UNARY),
+    exp.CovarPop: (_aggregate(Agg.COVAR_POP), BINARY),
+    exp.CovarSamp: (_aggregate(Agg.COVAR_SAMP), BINARY),
+    exp.Corr: (_aggregate(Agg.CORR), BINARY),
+    exp.RegrSlope: (_aggregate(Agg.REGR_SLOPE), BINARY),
+    exp.RegrIntercept: (_aggregate(Agg.REGR_INTERCEPT), BINARY),
+    exp.Median: (_median, UNARY),
+    exp.WithinGroup: (_within_group, BINARY),
+    exp.LogicalAnd: (_aggregate(Agg.BOOL_AND), UNARY),
+    exp.LogicalOr: (_aggregate(Agg.BOOL_OR), UNARY),
+    exp.Grouping: (_grouping, {"expressions"}),
+    exp.Filter: (_filter, BINARY),
+}

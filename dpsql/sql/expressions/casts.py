@@ -1,0 +1,85 @@
+"""Casts: between which types, and what becomes of the digits."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from dpsql.errors import CannotCast, NotSupported, SqlSyntaxError
+from dpsql.plan.scalars import Call, Const, Op, Scalar
+from dpsql.sql.expressions.core import Expressions, Handlers
+from dpsql.sql.names import Scope, position
+from dpsql.sql.typing import coerce
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, Kind, Type
+from dpsql.types import decimal as decimal_type
+from dpsql.types import integer as integer_type
+
+_TYPES: dict[str, Type] = {
+    "INT": integer_type(10),
+    "SMALLINT": integer_type(5),
+    "BIGINT": BIGINT,
+    "DECIMAL": decimal_type(38, 0),
+    "DOUBLE": DOUBLE,
+    "FLOAT": DOUBLE,
+    "TEXT": TEXT,
+    "VARCHAR": TEXT,
+    "BOOLEAN": BOOLEAN,
+    "DATE": DATE,
+    "TIMESTAMP": TIMESTAMP,
+    "INTERVAL": INTERVAL,
+}
+
+_NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
+
+_CASTS = frozenset(
+    [(a, b) for a in _NUMBERS for b in _NUMBERS]
+    + [(kind, kind) for kind in (Kind.TEXT, Kind.BOOLEAN, Kind.DATE, Kind.TIMESTAMP)]
+    + [(Kind.DATE, Kind.TIMESTAMP), (Kind.TIMESTAMP, Kind.DATE), (Kind.BOOLEAN, Kind.INTEGER)]
+    + [(Kind.TEXT, kind) for kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE, Kind.DATE, Kind.TIMESTAMP)]
+    + [(Kind.INTEGER, Kind.TEXT), (Kind.DATE, Kind.TEXT), (Kind.BOOLEAN, Kind.TEXT)]
+)
+
+
+def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
+    target = _cast_target(node.args["to"])
+    value = read.scalar(node.this, scope)
+    if value.type.kind is Kind.UNKNOWN:
+        if target.kind is Kind.INTERVAL:
+            raise NotSupported("intervals stand only beside dates", position=position(node))
+        value = coerce(value, target)
+        return value if value.type.kind is not Kind.UNKNOWN else Const(None, target)
+    if (value.type.kind, target.kind) not in _CASTS:
+        raise CannotCast(f"cannot cast type {value.type.kind.value} to {target.kind.value}", position=position(node))
+    if value.type.kind is target.kind and target.kind is not Kind.DECIMAL and value.type.numeric == target.numeric:
+        return value
+    if target.kind is Kind.DECIMAL and not node.args["to"].expressions:
+        # numeric without precision keeps what there is
+        if value.type.kind is Kind.DECIMAL:
+            return value
+        target = decimal_type(value.type.precision, 0) if value.type.kind is Kind.INTEGER else NUMERIC
+    if target.kind is Kind.INTEGER and value.type.kind is Kind.DECIMAL:
+        digits = value.type.precision - value.type.scale + 1
+        target = integer_type(min(digits, target.precision), big=target.big)
+    return Call(Op.CAST, (value,), target)
+
+
+def _cast_target(to: exp.Expression) -> Type:
+    kind = to.this
+    name = kind.name if isinstance(kind, exp.DType) else str(kind)
+    if to.args.get("nested") or name not in _TYPES:
+        raise NotSupported("casts to this type are not supported", position=position(to))
+    parts = [str(part.this.this) for part in to.expressions]
+    if name == "DECIMAL" and parts:
+        if not all(part.isdigit() for part in parts):
+            raise SqlSyntaxError("the precision of numeric must be a whole number")
+        precision, scale = int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
+        if not 0 < precision <= 38:
+            raise NotSupported("numeric holds between 1 and 38 digits here")
+        if scale > precision:
+            raise NotSupported("a scale beyond the precision of numeric is not supported")
+        return decimal_type(precision, scale)
+    if parts and name in ("VARCHAR", "CHAR", "TIMESTAMP"):
+        raise NotSupported(f"{name.lower()} with a length is not supported", position=position(to))
+    return _TYPES[name]
+
+
+HANDLERS: Handlers = {exp.Cast: (_cast, {"this", "to", "_type"})}

@@ -1,0 +1,150 @@
+"""How an expression is read: one node at a time, by the handler of its type, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from dpsql.errors import Error, NotSupported, TypeMismatch, UnknownFunction, UnknownOperator
+from dpsql.plan.nodes import Plan
+from dpsql.plan.scalars import Call, Const, Op, Scalar, SortKey
+from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates
+from dpsql.sql.names import Scope, position
+from dpsql.sql.typing import coerce, unify
+from dpsql.types import BOOLEAN, DOUBLE, TEXT, TIMESTAMP, Kind, Value
+
+_ONLY_DATES = "an interval can only be added to a date or timestamp"
+
+# The arguments that most nodes carry.
+UNARY = {"this"}
+BINARY = {"this", "expression"}
+
+
+class Expressions:
+    """Resolves expressions; subqueries inside them go back to the resolver of relations."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        source: str,
+        parameters: Sequence[Value],
+        subquery: Callable[[exp.Expression, Scope], Plan],
+    ) -> None:
+        self._handlers = handlers
+        self.source = source
+        self.parameters = parameters
+        self.subquery = subquery
+        self.windows: dict[str, exp.Window] = {}
+
+    def name_windows(self, windows: dict[str, exp.Window]) -> dict[str, exp.Window]:
+        """Set the WINDOW clause of the query block that is resolved next; returns the one around it."""
+        around, self.windows = self.windows, windows
+        return around
+
+    def scalar(self, node: exp.Expression, scope: Scope) -> Scalar:
+        handler = self._handlers.get(type(node))
+        if handler is None:
+            if type(node) in REFUSED:
+                what, hint = REFUSED[type(node)]
+                raise NotSupported(f"{what} is not supported", hint=hint, position=position(node))
+            if isinstance(node, exp.Func):
+                raise UnknownFunction(self.function_name(node), position=position(node))
+            raise NotSupported(f"{readable(node)} is not supported", position=position(node))
+        rule, allowed = handler
+        check_arguments(node, allowed)
+        self.check_name(node)
+        try:
+            return rule(self, node, scope)
+        except Error as error:
+            # The innermost expression that has a place in the text.
+            error.position = position(node) if error.position is None else error.position
+            raise
+
+    def function_name(self, node: exp.Func) -> str:
+        """A function's name as it was written; sqlglot keeps only its own."""
+        start, end = node.meta.get("start"), node.meta.get("end")
+        if isinstance(start, int) and isinstance(end, int):
+            return self.source[start : end + 1].lower()
+        return str(node.this).lower() if isinstance(node, exp.Anonymous) else node.sql_name().lower()
+
+    def check_name(self, node: exp.Expression) -> None:
+        """Refuse the names that other databases have for a function."""
+        names = NAMES.get(type(node))
+        if names is not None and isinstance(node, exp.Func) and isinstance(node.meta.get("start"), int):
+            written = self.function_name(node)
+            if written not in names:
+                raise UnknownFunction(written, position=position(node))
+
+    def typed(self, node: exp.Expression, scope: Scope) -> Scalar:
+        """An expression whose type is settled: a bare string is text."""
+        value = self.scalar(node, scope)
+        if value.type.kind is Kind.INTERVAL:
+            raise NotSupported(
+                "intervals can only be compared",
+                hint="Write EXTRACT(EPOCH FROM …) for the number of seconds.",
+                position=position(node),
+            )
+        return coerce(value, TEXT) if value.type.kind is Kind.UNKNOWN else value
+
+    def boolean(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self.scalar(node, scope)
+        if value.type.kind not in (Kind.BOOLEAN, Kind.UNKNOWN):
+            raise TypeMismatch(f"expected a condition, found {value.type.kind.value}", position=position(node))
+        return coerce(value, BOOLEAN)
+
+    def condition(self, node: exp.Expression, scope: Scope, clause: str) -> Scalar:
+        """A boolean in a clause that is evaluated before any aggregation."""
+        value = self.boolean(node, scope)
+        refuse_aggregates(value, clause)
+        return value
+
+    def compare(self, op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Scalar:
+        try:
+            common = unify((left, right), "compared")
+        except TypeMismatch:
+            raise UnknownOperator(
+                f"operator does not exist: {left.type.kind.value} {op.value} {right.type.kind.value}",
+                hint="Cast one side.",
+                position=position(node),
+            ) from None
+        return Call(op, (coerce(left, common), coerce(right, common)), BOOLEAN)
+
+    def number(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self.scalar(node, scope)
+        if value.type.kind is Kind.UNKNOWN:
+            return coerce(value, DOUBLE)
+        if not value.type.is_numeric:
+            raise UnknownOperator(f"expected a number, found {value.type.kind.value}", position=position(node))
+        return value
+
+    def small_integer(self, node: exp.Expression, scope: Scope, what: str) -> int:
+        value = self.scalar(node, scope)
+        if not isinstance(value, Const) or not isinstance(value.value, int) or isinstance(value.value, bool):
+            raise NotSupported(f"{what} must be a constant integer", position=position(node))
+        return value.value
+
+    def text(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self.typed(node, scope)
+        if value.type.kind is not Kind.TEXT:
+            raise UnknownOperator(f"expected text, found {value.type.kind.value}", position=position(node))
+        return value
+
+    def moment(self, node: exp.Expression, scope: Scope, otherwise: str = _ONLY_DATES) -> Scalar:
+        value = self.scalar(node, scope)
+        if value.type.kind is Kind.UNKNOWN:
+            value = coerce(value, TIMESTAMP)
+        if not value.type.is_temporal:
+            raise UnknownOperator(otherwise, position=position(node))
+        return value
+
+    def sort_key(self, node: exp.Expression, scope: Scope, value: Scalar | None = None) -> SortKey:
+        check_arguments(node, {"this", "desc", "nulls_first"})
+        resolved = self.typed(node.this, scope) if value is None else value
+        return SortKey(resolved, bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
+
+
+# What reads a node of one type, and every argument of it that it reads. A handler knows its own type of node.
+Rule = Callable[[Expressions, Any, Scope], Scalar]
+Handlers = dict[type[exp.Expression], tuple[Rule, set[str]]]

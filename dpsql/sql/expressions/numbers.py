@@ -1,0 +1,183 @@
+"""Arithmetic and functions of numbers."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from sqlglot import exp
+
+from dpsql.errors import BadSetting, NotSupported, UnknownFunction, UnknownOperator
+from dpsql.plan.scalars import Call, Const, IntervalEnd, Op, Scalar
+from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
+from dpsql.sql.expressions.time import date_arithmetic
+from dpsql.sql.names import Scope, position
+from dpsql.sql.typing import arithmetic_type, coerce, constant
+from dpsql.types import DOUBLE, MAX_DIGITS, NUMERIC, Kind
+from dpsql.types import decimal as decimal_type
+from dpsql.types import integer as integer_type
+
+
+def arithmetic(op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Scalar:
+    # A quoted number beside a number is read as that number.
+    if left.type.kind is Kind.UNKNOWN and right.type.is_numeric:
+        left = coerce(left, right.type)
+    if right.type.kind is Kind.UNKNOWN and left.type.is_numeric:
+        right = coerce(right, left.type)
+    if Kind.INTERVAL in (left.type.kind, right.type.kind):
+        raise NotSupported("arithmetic with intervals is not supported", position=position(node))
+    result = arithmetic_type(op, left.type, right.type)
+    if result is None and op is Op.MOD and left.type.is_numeric and right.type.is_numeric:
+        raise NotSupported("% is supported for integers only", hint="Cast both sides to integer.")
+    if result is None:
+        raise UnknownOperator(
+            f"operator does not exist: {left.type.kind.value} {op.value} {right.type.kind.value}",
+            hint="Cast one side.",
+            position=position(node),
+        )
+    # Quotients of exact numbers are taken from the exact numbers.
+    exact = (Kind.INTEGER, Kind.DECIMAL)
+    if not (op is Op.DIV and left.type.kind in exact and right.type.kind in exact):
+        left, right = coerce(left, result), coerce(right, result)
+    return Call(op, (left, right), result)
+
+
+def _negate(read: Expressions, node: exp.Neg, scope: Scope) -> Scalar:
+    value = read.number(node.this, scope)
+    if isinstance(value, Const) and isinstance(value.value, Decimal):
+        return Const(value.value.copy_negate(), value.type)  # minus would round to 28 digits
+    if isinstance(value, Const) and isinstance(value.value, int | float):
+        return Const(-value.value, value.type)
+    return Call(Op.NEG, (value,), value.type)
+
+
+def _sign(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+    value = read.number(node.this, scope)
+    return Call(Op.SIGN, (value,), decimal_type(1, 0) if value.type.kind is Kind.DECIMAL else DOUBLE)
+
+
+def _logarithm(read: Expressions, node: exp.Log, scope: Scope) -> Scalar:
+    """LOG(x) and LOG10(x); sqlglot reads the latter as LOG(10, x)."""
+    value = node.this
+    if node.expression is not None:
+        if not (isinstance(node.this, exp.Literal) and node.this.this == "10"):
+            raise NotSupported("LOG with a base is not supported", hint="Use LOG10 or LN.", position=position(node))
+        value = node.expression
+    return _real_call(Op.LOG10, read.number(value, scope))
+
+
+def _interval_end(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
+    """dp_low and dp_high, which only dpsql has."""
+    name = read.function_name(node)
+    if name not in ("dp_low", "dp_high"):
+        raise UnknownFunction(name, position=position(node))
+    (arg,) = node.expressions
+    return IntervalEnd(read.number(arg, scope), name == "dp_high", DOUBLE, position(node))
+
+
+def _width_bucket(read: Expressions, node: exp.WidthBucket, scope: Scope) -> Scalar:
+    value = read.number(node.this, scope)
+    if any(node.args.get(part) is None for part in ("min_value", "max_value", "num_buckets")):
+        raise NotSupported("width_bucket needs four arguments", position=position(node))
+    low, high = read.number(node.args["min_value"], scope), read.number(node.args["max_value"], scope)
+    count = read.small_integer(node.args["num_buckets"], scope, "the number of buckets")
+    if not (isinstance(low, Const) and isinstance(high, Const)) or low.value is None or high.value is None:
+        raise NotSupported("width_bucket needs constant bounds", position=position(node))
+    if count < 1 or count > 1_000_000:
+        raise BadSetting("the number of buckets must be between 1 and 1,000,000", position=position(node))
+    if low.value >= high.value:  # type: ignore[operator]
+        raise BadSetting("the lower bound of width_bucket must be below the upper one", position=position(node))
+    args = (*(coerce(part, DOUBLE) for part in (value, low, high)), constant(count))
+    return Call(Op.WIDTH_BUCKET, args, integer_type(7))
+
+
+def _arithmetic(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        if op in (Op.ADD, Op.SUB) and (moved := date_arithmetic(read, op, node, scope)) is not None:
+            return moved
+        left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)
+        return arithmetic(op, left, right, node)
+
+    return rule
+
+
+def _keeps_type(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        value = read.number(node.this, scope)
+        return Call(op, (value,), value.type)
+
+    return rule
+
+
+def _whole(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        """FLOOR, CEIL: a decimal stays a decimal, everything else is double precision."""
+        value = read.number(node.this, scope)
+        if value.type.kind is Kind.DECIMAL:
+            whole = value.type.precision - value.type.scale + 1
+            return Call(op, (value,), decimal_type(whole, 0))
+        return Call(op, (coerce(value, DOUBLE),), NUMERIC if value.type.numeric else DOUBLE)
+
+    return rule
+
+
+def _rounded(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        """ROUND, TRUNC: digits only for decimals, as in PostgreSQL; integers count as decimals then."""
+        value = read.number(node.this, scope)
+        given = node.args.get("decimals")
+        digits = 0 if given is None else read.small_integer(given, scope, "the number of digits")
+        if given is not None and value.type.kind is Kind.INTEGER:
+            value = Call(Op.CAST, (value,), decimal_type(value.type.precision, 0))
+        if value.type.kind is Kind.DECIMAL and value.type.precision >= MAX_DIGITS - 1:
+            value = Call(Op.CAST, (value,), NUMERIC)  # rounding up could need a digit more than there is
+        if value.type.kind is Kind.DECIMAL:
+            whole = value.type.precision - value.type.scale + 1
+            scale = min(max(digits, 0), value.type.scale)
+            if not -10 <= digits <= 20:
+                raise NotSupported("digits outside -10 to 20 are not supported", position=position(node))
+            return Call(op, (value, constant(digits)), decimal_type(whole + scale, scale))
+        if given is not None and value.type.numeric and -10 <= digits <= 12:
+            return Call(op, (value, constant(digits)), NUMERIC)
+        if given is not None:
+            raise UnknownOperator(
+                f"function {op.value}(double precision, integer) does not exist",
+                hint="Cast the argument to numeric with a precision and scale, as in x::numeric(20, 6).",
+                position=position(node),
+            )
+        return Call(op, (coerce(value, DOUBLE),), NUMERIC if value.type.numeric else DOUBLE)
+
+    return rule
+
+
+def _real_call(op: Op, value: Scalar) -> Scalar:
+    """A real function: of a numeric it is numeric, of anything else double precision."""
+    numeric = value.type.is_exact and value.type.kind is not Kind.INTEGER
+    return Call(op, (coerce(value, DOUBLE),), NUMERIC if numeric else DOUBLE)
+
+
+def _real(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        return _real_call(op, read.number(node.this, scope))
+
+    return rule
+
+
+HANDLERS: Handlers = {
+    exp.Add: (_arithmetic(Op.ADD), BINARY),
+    exp.Sub: (_arithmetic(Op.SUB), BINARY),
+    exp.Mul: (_arithmetic(Op.MUL), BINARY),
+    exp.Div: (_arithmetic(Op.DIV), {"this", "expression", "typed", "safe"}),
+    exp.Mod: (_arithmetic(Op.MOD), BINARY),
+    exp.Neg: (_negate, UNARY),
+    exp.Abs: (_keeps_type(Op.ABS), UNARY),
+    exp.Sign: (_sign, UNARY),
+    exp.Floor: (_whole(Op.FLOOR), UNARY),
+    exp.Ceil: (_whole(Op.CEIL), UNARY),
+    exp.Round: (_rounded(Op.ROUND), {"this", "decimals"}),
+    exp.Trunc: (_rounded(Op.TRUNC), {"this", "decimals"}),
+    exp.Anonymous: (_interval_end, {"this", "expressions"}),
+    exp.Sqrt: (_real(Op.SQRT), UNARY),
+    exp.Ln: (_real(Op.LN), UNARY),
+    exp.Log: (_logarithm, BINARY),
+    exp.WidthBucket: (_width_bucket, {"this", "min_value", "max_value", "num_buckets"}),
+}

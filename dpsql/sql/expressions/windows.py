@@ -1,0 +1,119 @@
+"""Window functions."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from dpsql.errors import BadSetting, NotSupported, SqlSyntaxError
+from dpsql.plan.scalars import Agg, Scalar, Windowed
+from dpsql.sql.allowed import check_arguments
+from dpsql.sql.expressions.aggregates import arguments, result_type
+from dpsql.sql.expressions.core import Expressions, Handlers
+from dpsql.sql.frames import frame
+from dpsql.sql.names import Scope, folded, position
+from dpsql.sql.typing import coerce, constant, unify
+from dpsql.types import BIGINT, DOUBLE, Type
+
+_RANKINGS: dict[type[exp.Expression], str] = {
+    exp.RowNumber: "row_number",
+    exp.Rank: "rank",
+    exp.DenseRank: "dense_rank",
+    exp.PercentRank: "percent_rank",
+    exp.CumeDist: "cume_dist",
+}
+
+_WINDOW_AGGREGATES: dict[type[exp.Expression], Agg] = {
+    exp.Count: Agg.COUNT,
+    exp.Sum: Agg.SUM,
+    exp.Avg: Agg.AVG,
+    exp.Min: Agg.MIN,
+    exp.Max: Agg.MAX,
+}
+
+
+def _window(read: Expressions, node: exp.Window, scope: Scope) -> Scalar:
+    inner = node.this
+    where = None
+    if isinstance(inner, exp.Filter):
+        where = read.condition(inner.expression.this, scope, "FILTER")
+        inner = inner.this
+        if type(inner) not in _WINDOW_AGGREGATES:
+            raise NotSupported("FILTER stands only behind an aggregate", position=position(node))
+    function, args, result = _window_function(read, inner, scope)
+    partition, order, spec = _window_parts(read, node)
+    return Windowed(
+        function,
+        args,
+        result,
+        tuple(read.typed(part, scope) for part in partition),
+        tuple(read.sort_key(part, scope) for part in order),
+        frame(spec),
+        where,
+    )
+
+
+def _window_parts(
+    read: Expressions, node: exp.Window
+) -> tuple[list[exp.Expression], list[exp.Expression], exp.Expression | None]:
+    name = node.args.get("alias")
+    if name is None:
+        order = node.args.get("order")
+        return node.args.get("partition_by") or [], order.expressions if order else [], node.args.get("spec")
+    if any(node.args.get(part) for part in ("partition_by", "order", "spec")):
+        raise NotSupported("a window that extends a named window is not supported", position=position(node))
+    named = read.windows.get(folded(name))
+    if named is None:
+        raise SqlSyntaxError(f'window "{folded(name)}" does not exist', position=position(node))
+    check_arguments(named, {"this", "partition_by", "order", "spec"})
+    return _window_parts(read, exp.Window(**{k: v for k, v in named.args.items() if k != "this"}))
+
+
+def _window_function(read: Expressions, node: exp.Expression, scope: Scope) -> tuple[str, tuple[Scalar, ...], Type]:
+    for class_, name in _RANKINGS.items():
+        if type(node) is class_:
+            check_arguments(node, set())
+            return name, (), BIGINT if name in ("row_number", "rank", "dense_rank") else DOUBLE
+    match node:
+        case exp.Ntile():
+            check_arguments(node, {"this"})
+            tiles = read.small_integer(node.this, scope, "the number of tiles")
+            if tiles < 1:
+                raise BadSetting("the number of tiles must be positive", position=position(node))
+            return "ntile", (constant(tiles),), BIGINT
+        case exp.Lag() | exp.Lead():
+            check_arguments(node, {"this", "offset", "default"})
+            value = read.typed(node.this, scope)
+            offset = node.args.get("offset")
+            steps = 1 if offset is None else read.small_integer(offset, scope, "the offset")
+            args: tuple[Scalar, ...] = (value, constant(steps))
+            common = value.type
+            if node.args.get("default") is not None:
+                default = read.scalar(node.args["default"], scope)
+                common = unify((value, default), "lag and default")
+                args = (coerce(value, common), constant(steps), coerce(default, common))
+            return "lag" if isinstance(node, exp.Lag) else "lead", args, common
+        case exp.FirstValue() | exp.LastValue():
+            check_arguments(node, {"this"})
+            value = read.typed(node.this, scope)
+            return "first_value" if isinstance(node, exp.FirstValue) else "last_value", (value,), value.type
+        case exp.NthValue():
+            check_arguments(node, {"this", "offset"})
+            value = read.typed(node.this, scope)
+            nth = read.small_integer(node.args["offset"], scope, "the offset")
+            if nth < 1:
+                raise BadSetting("the offset of nth_value must be positive", position=position(node))
+            return "nth_value", (value, constant(nth)), value.type
+    for class_, function in _WINDOW_AGGREGATES.items():
+        if type(node) is class_:
+            check_arguments(node, {"this", "expressions", "big_int"})
+            if isinstance(node.this, exp.Distinct):
+                raise NotSupported("DISTINCT in a window function is not supported", position=position(node))
+            if function is Agg.COUNT and isinstance(node.this, exp.Star):
+                return "count", (), BIGINT
+            # The argument may itself be an aggregate: SUM(COUNT(*)) OVER ().
+            value = read.typed(node.this, scope)
+            return function.value, arguments(read, function, [value], node), result_type(function, [value])
+    raise NotSupported("this window function is not supported", position=position(node))
+
+
+HANDLERS: Handlers = {exp.Window: (_window, {"this", "partition_by", "order", "spec", "over", "alias"})}
