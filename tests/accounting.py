@@ -1,0 +1,64 @@
+"""`python -m tests.accounting`: how many counts of a given 95 % error fit into (epsilon 1, delta 1e-6), by accounting.
+
+By the exact discrete laws and the prices that the ledger charges. The table stands in dpsql/privacy/README.md.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from dpsql.policy.model import Accounting, PrivacyPolicy
+from dpsql.privacy.accounting import LOSS_UNIT, Accountant
+from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin
+from dpsql.release import least
+
+EPSILON, DELTA = Fraction(1), Fraction(1, 10**6)
+MARGINS = (10, 30, 100, 300, 1_000)
+ONE = Fraction(1)
+
+HEAD = (
+    "| counts within | Laplace, `basic` | Gaussian, zCDP by the textbook | `zcdp` | `zcdp`, 1 % of delta for keys |",
+    "| ---: | ---: | ---: | ---: | ---: |",
+)
+
+
+def accountant(accounting: Accounting, key_share: Fraction) -> Accountant:
+    policy = PrivacyPolicy(EPSILON, DELTA, accounting, EPSILON, None, DELTA * key_share, EPSILON)
+    return Accountant(policy)
+
+
+def textbook_grains() -> int:
+    """The largest rho with rho + 2 sqrt(rho ln(1 / delta)) <= epsilon, all of delta spent on it."""
+    log = math.log(1 / DELTA)
+    return math.floor((math.sqrt(log + EPSILON) - math.sqrt(log)) ** 2 / LOSS_UNIT)
+
+
+def noise(accounting: Accounting, loss: int) -> Noise:
+    price = loss * LOSS_UNIT
+    return laplace(ONE, price) if accounting == "basic" else gaussian(ONE, price)
+
+
+def how_many(accounting: Accounting, total: int, wanted: int) -> int:
+    """How often the least price of a count within the margin fits into the total."""
+    if margin(noise(accounting, total)) > wanted:
+        return 0
+    return total // least(lambda loss: loss > 0 and margin(noise(accounting, loss)) <= wanted, total)
+
+
+def table() -> list[str]:
+    totals: list[tuple[Accounting, int]] = [
+        ("basic", accountant("basic", ONE).total.loss),
+        ("zcdp", textbook_grains()),
+        ("zcdp", accountant("zcdp", Fraction(1, 2)).total.loss),
+        ("zcdp", accountant("zcdp", Fraction(1, 100)).total.loss),
+    ]
+    rows = []
+    for wanted in MARGINS:
+        fits = [f"{how_many(accounting, total, wanted):,}" for accounting, total in totals]
+        rows.append(f"| ±{wanted:,} | {' | '.join(fits)} |")
+    return [*HEAD, *rows]
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))
