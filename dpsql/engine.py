@@ -266,10 +266,7 @@ class Engine:
             width = len(measurement.keys)
             columns: list[list[Value]] = [[key[i] for key in noisy.table.keys] for i in range(width)]
             columns += [cast(list[Value], column.tolist()) for column in noisy.table.sums]
-            columns += [
-                [measurement.steps(i) if measurement.is_sum(i) else None] * len(noisy.table)
-                for i in range(len(measurement.statistics))
-            ]
+            columns += cast(list[list[Value]], measurement.error_columns(len(noisy.table)))
             parameters |= {f"r{index}_{i}": column for i, column in enumerate(columns)}
         used = {name: value for name, value in parameters.items() if _names(sql, name)}
         return self._post.run(
@@ -383,6 +380,8 @@ def _replay_key(
         "price": [measurement.price.loss, measurement.price.delta],
         "stages": [[stage.kind, stage.sql, list(used)] for stage, used in zip(stages, instances, strict=True)],
     }
+    if measurement.rooted:
+        parts["running"] = [repr(measurement.chains), measurement.chained]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
 

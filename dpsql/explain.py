@@ -11,6 +11,7 @@ from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
 from dpsql.privacy.mechanisms import standard_deviation
 from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.running import SCALE
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
 
@@ -45,10 +46,14 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
             lines += _choice(measurement, index)
             continue
         deviation = standard_deviation(noise) / statistic.factor * float(statistic.step)
+        if measurement.is_rooted(index):
+            deviation /= SCALE
         lines.append(
             f"  {statistic_text(statistic)}: {noise.law} noise, deviation {_short(deviation)},"
             f" margin ±{number_text(measurement.margin(index))} (95 %)"
         )
+        if measurement.is_rooted(index):
+            lines.append(_running_text(measurement, index))
         if statistic.value is not None and statistic.kind is not Counted.DISTINCT:
             low, high = statistic.bounds.low, statistic.bounds.high
             assert low is not None and high is not None
@@ -59,6 +64,18 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
     lines.append("  Derivation:")
     lines += _derivation(measurement.derivation, 2)
     return lines
+
+
+def _running_text(measurement: Measurement, index: int) -> str:
+    """Of the noise that was said before: it is on the root of the running totals."""
+    assert measurement.chains is not None
+    margins = measurement.running_steps(index)
+    step = measurement.statistics[index].step
+    names = ", ".join(key_text(measurement.keys[along.key].value) for along in measurement.chains.along)
+    return (
+        f"    on the root of its running totals by {names}, whose margins are ±{number_text(margins[0] * step)} to"
+        f" ±{number_text(margins[-1] * step)}"
+    )
 
 
 def _choice(measurement: Measurement, index: int) -> list[str]:
@@ -106,14 +123,16 @@ def _keys_text(measurement: Measurement) -> str:
     if not measurement.keys:
         return "none, one row"
     if measurement.cells is not None:
-        names = [
-            key.value.field.name if isinstance(key.value, Ref) else scalar_text(key.value) for key in measurement.keys
-        ]
+        names = [key_text(key.value) for key in measurement.keys]
         return f"{', '.join(names)}: {len(measurement.cells):,} declared, all returned"
     return (
         f"unknown; returned where the noisy count of units is at least {measurement.threshold:,}"
         f" (each unit counts in at most {_plural(measurement.bound.groups, 'key')})"
     )
+
+
+def key_text(value: Scalar) -> str:
+    return value.field.name if isinstance(value, Ref) else scalar_text(value)
 
 
 def _derivation(derivation: Derivation, depth: int) -> list[str]:

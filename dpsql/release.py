@@ -41,6 +41,7 @@ from dpsql.plan.nodes import (
     nodes,
     scalars,
 )
+from dpsql.plan.running import Running, running_totals
 from dpsql.plan.scalars import (
     Agg,
     Aggregated,
@@ -78,6 +79,7 @@ from dpsql.privacy.preserved import without_unowned_rows
 from dpsql.privacy.public import check_total
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, widened, worthwhile
 from dpsql.privacy.stability import Derivation
 from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
 
@@ -108,6 +110,9 @@ class Measurement:
     stages: tuple[int, ...]  # earlier values that its SQL refers to
     derivation: Derivation
     price: Price
+    chains: Chains | None = None  # the order in which running totals are asked for
+    chained: tuple[int, ...] = ()  # of which statistics
+    rooted: bool = False  # whether their noise is that of running totals
 
     def margin(self, statistic: int) -> Fraction:
         """The 95 % margin of a noisy sum, in the units of the column."""
@@ -131,7 +136,37 @@ class Measurement:
 
     def steps(self, statistic: int) -> int:
         """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
+        if self.is_rooted(statistic):
+            assert self.chains is not None
+            return cell_margin(self.noises[statistic], self.chains.length, self.statistics[statistic].factor)
         return math.ceil(Fraction(margin(self.noises[statistic]), self.statistics[statistic].factor))
+
+    def is_rooted(self, statistic: int) -> bool:
+        """Whether its noise is on the root of its running totals, not on the sums themselves."""
+        return self.rooted and statistic in self.chained
+
+    def running_steps(self, statistic: int) -> list[int]:
+        """The 95 % margins of the running totals of a noisy sum along a chain, in steps."""
+        assert self.chains is not None and statistic in self.chained
+        noise, factor = self.noises[statistic], self.statistics[statistic].factor
+        if self.rooted:
+            return running_margins(noise, self.chains.length, factor)
+        return [math.ceil(self.steps(statistic) * math.sqrt(k + 1)) for k in range(self.chains.length)]
+
+    def error_columns(self, rows: int) -> list[list[int | float | None]]:
+        """For each of so many rows: the margin of each sum, in steps; then of each chained sum how many times as wide
+        those of its running total and of its whole chain are."""
+        columns: list[list[int | float | None]] = [
+            [self.steps(i) if self.is_sum(i) else None] * rows for i in range(len(self.statistics))
+        ]
+        for i in self.chained:
+            assert self.chains is not None and self.cells is not None
+            cell, running = self.steps(i), self.running_steps(i)
+            ratios: list[int | float | None] = [None] * rows
+            for k, place in enumerate(self.chains.places(self.cells)):
+                ratios[place] = running[k % self.chains.length] / cell
+            columns += [ratios, [running[-1] / cell] * rows]
+        return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +220,8 @@ class _Draft:
     branches: tuple[Branch, ...]
     stages: tuple[int, ...]
     derivation: Derivation
+    chains: Chains | None
+    chained: tuple[int, ...]
 
 
 class _Compiler:
@@ -202,10 +239,12 @@ class _Compiler:
         self._ratios: set[int] = set()
         self._averages: dict[int, tuple[tuple[int, int, int], ...]] = {}  # field -> measurements, sums and counts
         self._notes: dict[str, None] = {}
+        self._running: Mapping[int, Running] = {}
         self._preparation = Preparation(catalog.max_cells, self._ids, self._stage, self._public_side)
 
     def compile(self, plan: Plan) -> Release:
         self._refuse_rows(plan)
+        self._running = running_totals(plan)
         rest = self._cut(plan)
         measurements = self._priced()
         outputs = tuple(self._output(field, rest, measurements) for field in rest.fields)
@@ -480,7 +519,11 @@ class _Compiler:
             selector = rules.count_units(None, bound)
             assembly.statistic(selector)
             selection = list(assembly.statistics).index(selector)
-        index = self._draft(grouped, domains, cells, bound, assembly, selection, child, derivation)
+        chains: Chains | None = None
+        chained: tuple[int, ...] = ()
+        if cells is not None and bound.limited and bound.groups == 1:
+            chains, chained = self._chained(chosen, calls, values, assembly, domains)
+        index = self._draft(grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained)
 
         key_fields = [new_field(field.name, field.type) for field, _ in grouped]
         released = Released(index, (*key_fields, *assembly.statistics.values()))
@@ -499,6 +542,33 @@ class _Compiler:
                 self._ratios.add(target.id)
             items.append((target, value))
         return Project(released, tuple(items))
+
+    def _chained(
+        self,
+        chosen: tuple[int, ...],
+        calls: list[tuple[Field, Aggregated]],
+        values: list[Scalar],
+        assembly: Assembly,
+        domains: list[tuple[Value, ...] | None],
+    ) -> tuple[Chains | None, tuple[int, ...]]:
+        """The statistics whose running totals are asked for, in one order, where noise on their root is better."""
+        if self._accountant.policy.accounting == "basic":
+            return None, ()
+        places = {field.id: i for i, field in enumerate(assembly.statistics.values())}
+        used = [{places[ref.field.id] for ref in refs(value) if ref.field.id in places} for value in values]
+        found: Chains | None = None
+        chained: set[int] = set()
+        for i, ((field, call), own) in enumerate(zip(calls, used, strict=True)):
+            running = self._running.get(field.id)
+            if running is None or call.function not in (Agg.COUNT, Agg.SUM) or call.distinct:
+                continue
+            along = tuple(Along(chosen.index(at), key.descending, key.nulls_first) for at, key in running.along)
+            chains = Chains(along, math.prod(len(domains[step.key] or ()) for step in along))
+            singly = running.singly or any(own & other for j, other in enumerate(used) if j != i)
+            if found in (None, chains) and worthwhile(chains.length, singly=singly):
+                found = chains
+                chained |= own
+        return found, tuple(sorted(chained))
 
     def _all_cells(
         self, grouped: list[tuple[Field, Scalar]], domains: list[tuple[Value, ...] | None]
@@ -540,6 +610,8 @@ class _Compiler:
         selection: int | None,
         child: Plan,
         derivation: Derivation,
+        chains: Chains | None,
+        chained: tuple[int, ...],
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(assembly.statistics)
@@ -558,10 +630,10 @@ class _Compiler:
         for statistic in statistics:
             values += [part for part in (statistic.value, statistic.where) if part is not None]
         stages = tuple(sorted(set(stages_of(child, values))))
-        draft = _Draft(keys, cells, bound, statistics, selection, branches, stages, derivation)
+        draft = _Draft(keys, cells, bound, statistics, selection, branches, stages, derivation, chains, chained)
         for i, other in enumerate(self._drafts):
             if _same(draft, other):
-                return i
+                return i  # also where only one of them is asked for running totals: the first decides
         self._drafts.append(draft)
         self._describe(grouped, domains, cells)
         if any(FAN_OUT in part.note for part in _steps(derivation)):
@@ -626,8 +698,12 @@ class _Compiler:
 
         It depends on the query and the policy alone. Where a price is stated as well, it is the most that is paid.
         """
-        counts = {s for draft in self._drafts for s in draft.statistics if s.kind in _COUNTS and s.value is None}
-        counts |= {s for draft in self._drafts for s in draft.statistics if s.kind is Counted.DISTINCT}
+        counts = {
+            (s, draft.chains.length if draft.chains is not None and i in draft.chained else None)
+            for draft in self._drafts
+            for i, s in enumerate(draft.statistics)
+            if (s.kind in _COUNTS and s.value is None) or s.kind is Counted.DISTINCT
+        }
         if not counts:
             raise BadSetting(
                 "dpsql.margin is the error of counts, and the query has none",
@@ -639,7 +715,7 @@ class _Compiler:
         def suffices(share: int) -> bool:
             loss = Price(share).loss_value
             try:
-                return all(math.ceil(Fraction(margin(self._noise(s, loss)), s.factor)) <= wanted for s in counts)
+                return all(_widest(self._noise(s, loss), s.factor, length) <= wanted for s, length in counts)
             except NotSupported:  # more noise than 64 bits hold
                 return False
 
@@ -655,6 +731,7 @@ class _Compiler:
         price = Price(share * len(draft.statistics), delta if draft.selection is not None else 0)
         each = Price(share).loss_value
         noises = tuple(self._noise(statistic, each) for statistic in draft.statistics)
+        noises, rooted = _rooted(noises, draft)
         lowest = None
         if draft.selection is not None:
             lowest = threshold(noises[draft.selection], draft.bound.groups, Price(0, delta).delta_value)
@@ -670,6 +747,9 @@ class _Compiler:
             draft.stages,
             draft.derivation,
             price,
+            draft.chains,
+            draft.chained,
+            rooted,
         )
 
     def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
@@ -690,7 +770,10 @@ class _Compiler:
             for i, statistic in enumerate(draft.statistics)
             if statistic.kind is Counted.RANKED
         }
-        return with_margins(rest, wanted, widths, choices, self._ids)
+        chains = {
+            index: (draft.chains, draft.chained) for index, draft in enumerate(self._drafts) if draft.chains is not None
+        }
+        return with_margins(rest, wanted, widths, choices, chains, self._ids)
 
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
         source = source_of(field, plan, self._shown.keys() | self._ratios)
@@ -708,6 +791,25 @@ def least(suffices: Callable[[int], bool], most: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle, high)
     return high
+
+
+def _rooted(noises: tuple[Noise, ...], draft: _Draft) -> tuple[tuple[Noise, ...], bool]:
+    """The noises, where running totals are asked for those of their root; unless 64 bits do not hold these."""
+    if draft.chains is None:
+        return noises, False
+    length = draft.chains.length
+    try:
+        return tuple(widened(n, length) if i in draft.chained else n for i, n in enumerate(noises)), True
+    except NotSupported:
+        return noises, False
+
+
+def _widest(noise: Noise, factor: int, chain: int | None) -> int:
+    """The widest margin of a count, and of its running totals along a chain of so many cells."""
+    if chain is None:
+        return math.ceil(Fraction(margin(noise), factor))
+    root = widened(noise, chain)
+    return max(cell_margin(root, chain, factor), running_margins(root, chain, factor)[-1])
 
 
 def _same(left: _Draft, right: _Draft) -> bool:

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from dpsql.errors import Error
-from dpsql.explain import number_text, price_text, statistic_text
-from dpsql.plan.scalars import Ref
-from dpsql.plan.text import scalar_text
+from dpsql.explain import key_text, number_text, price_text, statistic_text
 from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.mechanisms import Noise
 from dpsql.privacy.rules.aggregates import Counted, Statistic
@@ -58,6 +56,9 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
         claim = _sensitivity(statistic, noise)
         word = "value" if statistic.kind is Counted.RANKED else "sum"
         yield _line(word, f"{statistic_text(statistic)}{_clamp(statistic)}: {claim}")
+    if measurement.rooted and measurement.chains is not None:
+        along = ", ".join(key_text(measurement.keys[step.key].value) for step in measurement.chains.along)
+        yield _line("running", f"along {along}: {measurement.chains.length:,} cells in a chain")
     rows = measurement.derivation.conclusion.rows
     yield _line("rules", f"{_rules(measurement.derivation)}: {rows:,} {'row' if rows == 1 else 'rows'} per unit")
 
@@ -65,9 +66,7 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
 def _keys(measurement: Measurement) -> str:
     if not measurement.keys:
         return "none"
-    names = ", ".join(
-        key.value.field.name if isinstance(key.value, Ref) else scalar_text(key.value) for key in measurement.keys
-    )
+    names = ", ".join(key_text(key.value) for key in measurement.keys)
     if measurement.cells is not None:
         return f"{names}: {len(measurement.cells):,} declared"
     return f"{names}: unknown, threshold {measurement.threshold}, at most {measurement.bound.groups} per unit"

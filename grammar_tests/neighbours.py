@@ -22,6 +22,7 @@ from dpsql.backends.postgres import PostgresBackend, numbered
 from dpsql.backends.postgres_connections import SETTINGS
 from dpsql.generate.query import EngineQuery
 from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.running import coefficients
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
 from dpsql.types import Value
@@ -70,6 +71,9 @@ class Neighbourhood(ABC):
                     moved = _moved(run.whole, sums, _place(statistic, i))
                     for fault in _faults(statistic, measurement, number, moved, scenario):
                         yield f"without {scenario}: {fault}"
+                    if measurement.is_rooted(number):
+                        for fault in _rooted_faults(measurement, number, run.whole, sums, i):
+                            yield f"without {scenario}: {fault}"
                 if measurement.selection in branch.statistics:
                     place = branch.statistics.index(measurement.selection)
                     for fault in _threshold_faults(measurement, run.whole, sums, place):
@@ -232,6 +236,24 @@ def _faults(
             yield f"sum {number} moved by {sum(moved)}, l1 is {claim.l1}"
     elif sum(change * change for change in moved) > claim.l2_squared:
         yield f"sum {number} moved by {sum(change * change for change in moved)}, l2² is {claim.l2_squared}"
+
+
+def _rooted_faults(measurement: Measurement, number: int, whole: Sums, without: Sums, place: int) -> Iterator[str]:
+    """Noise on the root of running totals: the root of the change may be longer than the change, and is noised so."""
+    chains, cells = measurement.chains, measurement.cells
+    assert chains is not None and cells is not None
+    zeros = (0,) * (place + 1)
+    changes = [whole.get(key, zeros)[place] - without.get(key, zeros)[place] for key in cells]
+    order = chains.places(cells)
+    root = coefficients(chains.length)
+    length = 0
+    for start in range(0, len(order), chains.length):
+        moved = [changes[at] for at in order[start : start + chains.length]]
+        for i in range(chains.length):
+            length += sum(root[i - j] * moved[j] for j in range(i + 1) if moved[j]) ** 2
+    claim = measurement.statistics[number].sensitivity.l2_squared * sum(part * part for part in root)
+    if length > claim:
+        yield f"the root of sum {number} moved by {length}, l2² is {claim}"
 
 
 def _threshold_faults(measurement: Measurement, whole: Sums, without: Sums, place: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import combinations
 
 from dpsql.plan.inspect import free_fields
@@ -23,7 +23,8 @@ class Atom:
     """An error of one row that is independent of its other errors, so long as they are `compatible`.
 
     `origin` names the noisy sum (or the operation) it comes from, `relation` the table of cells, and `part` which
-    cells: () is the row's own; ("rest", …) all others of a window; ("shift", …) that of another row.
+    cells: () is the row's own; ("rest", …) all others of a window; ("shift", …) that of another row; ("chain", …) that
+    of a cell or of a total of cells whose noises depend on each other.
     """
 
     origin: Hashable
@@ -37,11 +38,25 @@ class Atom:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """How many times as far off as a cell the sums along its chain are: up to the cell, and over the whole chain.
+
+    The chain runs `along` some keys, by their columns in the noisy table, and is there for each value of those `apart`.
+    """
+
+    along: tuple[tuple[int, bool, bool], ...]  # the column, descending, NULLs first
+    apart: frozenset[int]
+    running: Ref
+    whole: Ref
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
     """What an error does to a value: the value moves by this much when the error reaches its margin."""
 
     value: Scalar
     uniform: bool  # the same multiple of the error in all rows, so that sums over the same rows move together
+    totals: Totals | None = None  # of a cell in a chain
 
 
 Errors = Mapping[Atom, Term]  # empty: exact
@@ -83,13 +98,25 @@ def errors_of(value: Scalar, known: Known) -> Errors | None:
         return None  # subqueries are compared nowhere
     atoms |= dict.fromkeys(map(_own_atom, own))
     try:
-        return {atom: Term(_half_way(value, atom, known), uniform) for atom in atoms}
+        return {
+            atom: Term(_half_way(value, atom, known), uniform, _totals(value, atom, known) if uniform else None)
+            for atom in atoms
+        }
     except _Untold:
         return None
 
 
+def _totals(value: Scalar, atom: Atom, known: Known) -> Totals | None:
+    """Multiples of an error have the same multiples along the chain."""
+    terms = [known.get(ref.field.id) or {} for ref in refs(value)]
+    return next((each[atom].totals for each in terms if atom in each), None)
+
+
 def compatible(atoms: Iterable[Atom]) -> bool:
-    """Whether errors are independent of each other: those of one noisy sum must be of different cells for certain."""
+    """Whether errors are independent of each other, or known to depend on each other.
+
+    Those of one noisy sum must be of different cells for certain, or of one chain.
+    """
     return all(
         one.relation == other.relation and _apart(one.part, other.part)
         for one, other in combinations(atoms, 2)
@@ -99,6 +126,8 @@ def compatible(atoms: Iterable[Atom]) -> bool:
 
 def _apart(one: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> bool:
     match one, other:
+        case ("chain", *_), ("chain", *_):
+            return True
         case (("rest", _, own, _), mine) | (mine, ("rest", _, own, _)):
             return mine == own
         case ("shift", window, _, own), ("shift", same, _, mine):
@@ -115,7 +144,15 @@ def margin(errors: Errors) -> Scalar:
 
 
 def _size(errors: Errors) -> Scalar:
-    squares = [_call(Op.MUL, term.value, term.value) for term in errors.values()]
+    dependent: dict[Hashable, list[Scalar]] = {}
+    for atom, term in errors.items():
+        dependent.setdefault(atom.origin if atom.part[:1] == ("chain",) else atom, []).append(term.value)
+    # Whatever they have to do with each other, together they are no further off than their sum.
+    sizes = [
+        parts[0] if len(parts) == 1 else reduce(partial(_call, Op.ADD), [_call(Op.ABS, part) for part in parts])
+        for parts in dependent.values()
+    ]
+    squares = [_call(Op.MUL, size, size) for size in sizes]
     return _call(Op.SQRT, reduce(lambda left, right: _call(Op.ADD, left, right), squares))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from dpsql.errors import NotSupported
-from dpsql.margins.errors import Atom, Errors, Known, Term, double, errors_of, is_noisy, margin
+from dpsql.margins.errors import Atom, Errors, Known, Term, Totals, double, errors_of, is_noisy, margin
 from dpsql.margins.share import with_subqueries_beside, without_repetition
 from dpsql.plan.nodes import (
     Aggregate,
@@ -33,6 +33,7 @@ from dpsql.plan.nodes import (
     nodes,
     scalars,
 )
+from dpsql.plan.running import RUNNING
 from dpsql.plan.scalars import (
     Agg,
     Aggregated,
@@ -50,9 +51,11 @@ from dpsql.plan.scalars import (
     walk,
 )
 from dpsql.privacy.derive import INTERVAL_HINT
+from dpsql.privacy.running import Chains
 from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Type
 
 Items = list[tuple[Field, Scalar]]
+Chained = Mapping[int, tuple[Chains, tuple[int, ...]]]  # of a measurement: the order of its cells, and of which sums
 
 _NOTHING = Const(0.0, DOUBLE)
 _END_HINT = "It can stand in the select list, in HAVING, WHERE and ORDER BY, around released numbers."
@@ -72,15 +75,17 @@ def with_margins(
     wanted: tuple[Field, ...],
     keys: Mapping[int, int],
     choices: Set[tuple[int, int]],
+    chains: Chained,
     ids: itertools.count[int],
 ) -> tuple[Plan, dict[int, int]]:
     """The plan with a column behind its own for the margin of each wanted field that has one, and their places.
 
     `keys` is how many key columns the table of each measurement has. Its noisy sums come next, and behind them, for
-    this plan, the margin of each sum. `choices` are measurements and sums that are values chosen by a mechanism: their
-    distance from the truth depends on the data, and is not known.
+    this plan, the margin of each sum, and for each sum in `chains` what `Totals` holds of it. `choices` are
+    measurements and sums that are values chosen by a mechanism: their distance from the truth depends on the data, and
+    is not known.
     """
-    traced = _Tracer(keys, choices, ids).trace(plan)
+    traced = _Tracer(keys, choices, chains, ids).trace(plan)
     shown = {field.id: errors for field in wanted if (errors := traced.known.get(field.id))}
     if not shown and not any(_ends(plan)):
         return plan, {}
@@ -134,16 +139,30 @@ def _origins(known: Known) -> set[object]:
 def _hidden(known: Known, fields: tuple[Field, ...]) -> tuple[Field, ...]:
     """The columns that hold the errors of these fields."""
     errors = [known.get(field.id) or {} for field in fields]
-    columns = [term.value.field for each in errors for term in each.values() if isinstance(term.value, Ref)]
+    terms = [term for each in errors for term in each.values()]
+    columns = [term.value.field for term in terms if isinstance(term.value, Ref)]
+    columns += [ref.field for term in terms if term.totals for ref in (term.totals.running, term.totals.whole)]
     return tuple(dict.fromkeys(columns))
 
 
+def _without_totals(known: Known) -> Known:
+    """The same errors where rows may be missing, so that sums are no longer those along whole chains."""
+    return {
+        field: errors and {atom: replace(term, totals=None) for atom, term in errors.items()}
+        for field, errors in known.items()
+    }
+
+
 class _Tracer:
-    def __init__(self, keys: Mapping[int, int], choices: Set[tuple[int, int]], ids: itertools.count[int]) -> None:
+    def __init__(
+        self, keys: Mapping[int, int], choices: Set[tuple[int, int]], chains: Chained, ids: itertools.count[int]
+    ) -> None:
         self._keys = keys
         self._choices = choices
+        self._chains = chains
         self._ids = ids
         self._windows: list[object] = []
+        self._shown: dict[int, int] = {}  # columns that show another as it is
 
     def trace(self, plan: Plan) -> Traced:
         """The same relation with its errors. Every term above a leaf is a column of the plan."""
@@ -155,12 +174,12 @@ class _Tracer:
             case Filter(child=child, predicate=predicate):
                 inner = self.trace(child)
                 chosen = is_noisy(predicate, inner.known)
-                return Traced(
-                    Filter(inner.plan, _with_ends(predicate, inner.known)), inner.known, inner.separate and not chosen
-                )
+                kept = Filter(inner.plan, _with_ends(predicate, inner.known))
+                return Traced(kept, _without_totals(inner.known), inner.separate and not chosen)
             case Project():
                 beside = with_subqueries_beside(plan, self._keys)
                 traced = self.trace(beside.child)
+                self._shown |= {field.id: value.field.id for field, value in beside.items if isinstance(value, Ref)}
                 ends = {field.id for field, value in beside.items if _has_end(value)}
                 written = Project(beside.child, tuple((f, _with_ends(v, traced.known)) for f, v in beside.items))
                 for items in without_repetition(written, self._ids):
@@ -191,7 +210,8 @@ class _Tracer:
                 wide = tuple(dict.fromkeys((*fields, *_hidden(inner.known, fields))))
                 written_keys = tuple(replace(key, value=_with_ends(key.value, inner.known)) for key in keys)
                 ordered = Sort(inner.plan, written_keys, limit, offset, wide)
-                return Traced(ordered, inner.known, inner.separate and not chosen)
+                remaining = _without_totals(inner.known) if cut else inner.known
+                return Traced(ordered, remaining, inner.separate and not chosen)
 
     def _released(self, plan: Released) -> Traced:
         sums = plan.fields[self._keys[plan.measurement] :]
@@ -201,7 +221,18 @@ class _Tracer:
         for i, (field, column) in enumerate(zip(sums, margins, strict=True)):
             is_chosen = (plan.measurement, i) in self._choices
             known[field.id] = None if is_chosen else {Atom((plan.measurement, i), cells): Term(Ref(column), True)}
-        return Traced(Released(plan.measurement, (*plan.fields, *margins)), known, True)
+        wide = (*plan.fields, *margins)
+        if plan.measurement in self._chains:
+            order, chained = self._chains[plan.measurement]
+            keys = [field.id for field in plan.fields[: self._keys[plan.measurement]]]
+            along = tuple((keys[step.key], step.descending, step.nulls_first) for step in order.along)
+            apart = frozenset(keys) - {key for key, _, _ in along}
+            for i in chained:
+                running, whole = self._field(), self._field()
+                term = Term(Ref(margins[i]), True, Totals(along, apart, Ref(running), Ref(whole)))
+                known[sums[i].id] = {Atom((plan.measurement, i), cells, ("chain", "cell")): term}
+                wide = (*wide, running, whole)
+        return Traced(Released(plan.measurement, wide), known, True)
 
     def _columns(self, plan: Plan, items: tuple[tuple[Field, Scalar], ...], known: Known, separate: bool) -> Traced:
         """A projection that holds every term in a column."""
@@ -212,8 +243,10 @@ class _Tracer:
             if errors is None:
                 named[field.id] = None
             elif errors:
+                for totals in (term.totals for term in errors.values() if term.totals):
+                    added |= {ref.field: ref for ref in (totals.running, totals.whole)}
                 named[field.id] = {
-                    atom: Term(self._column(term.value, added), term.uniform) for atom, term in errors.items()
+                    atom: replace(term, value=self._column(term.value, added)) for atom, term in errors.items()
                 }
         return Traced(Project(plan, (*items, *added.items())), named, separate)
 
@@ -324,6 +357,8 @@ class _Tracer:
         """The errors of a window function whose window does not depend on noise."""
         arg, *rest = call.args
         errors = errors_of(arg, known)
+        if errors and all(term.totals for term in errors.values()):
+            return self._along_chain(call, errors)
         if not errors or not all(atom.is_own for atom in errors) or any(is_noisy(part, known) for part in rest):
             return None
         over = (call.partition, call.order, call.frame)
@@ -364,6 +399,33 @@ class _Tracer:
                 case _:
                     return None
         return terms
+
+    def _along_chain(self, call: Windowed, errors: Errors) -> Errors | None:
+        """The errors of a sum along whole chains, or up to each of their cells."""
+        if call.function != "sum" or call.where is not None:
+            return None
+        apart = {self._source(value) for value in call.partition}
+        along = tuple((self._source(key.value), key.descending, key.nulls_first) for key in call.order)
+        terms: dict[Atom, Term] = {}
+        for atom, term in errors.items():
+            assert term.totals is not None
+            if apart != term.totals.apart:
+                return None
+            if along == term.totals.along and call.frame in RUNNING:
+                part, times = "running", term.totals.running
+            elif not along and not call.frame:
+                part, times = "whole", term.totals.whole
+            else:
+                return None
+            terms[replace(atom, part=("chain", part))] = Term(_times(term.value, times), False)
+        return terms
+
+    def _source(self, value: Scalar) -> int | None:
+        """The column of a noisy table that a key shows."""
+        found = value.field.id if isinstance(value, Ref) else None
+        while found in self._shown:
+            found = self._shown[found]
+        return found
 
 
 def _untold(value: Scalar, term: Scalar) -> Scalar:

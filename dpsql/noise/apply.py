@@ -10,6 +10,7 @@ import numpy as np
 
 from dpsql.generate.bounding import Branch
 from dpsql.noise.ranks import choose
+from dpsql.noise.running import noisy_chains
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise
 from dpsql.privacy.rules.aggregates import Counted
@@ -30,7 +31,7 @@ def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sa
     if measurement.cells is not None:
         keys = measurement.cells
         columns = _columns(measurement, exact, keys)
-        sums = [_noisy(column, noise, sampler) for column, noise in zip(columns, measurement.noises, strict=True)]
+        sums = [_declared(measurement, i, column, sampler) for i, column in enumerate(columns)]
     else:
         keys, sums = _selected(measurement, exact, sampler)
     for branch, table in zip(measurement.branches, exact, strict=True):
@@ -38,8 +39,8 @@ def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sa
             for i, values in _chosen(measurement, branch, table, keys, sampler):
                 sums[i] = values
     rounded = [
-        column if statistic.kind is Counted.RANKED else _unscaled(column, statistic.factor)
-        for column, statistic in zip(sums, measurement.statistics, strict=True)
+        column if statistic.kind is Counted.RANKED or measurement.is_rooted(i) else _unscaled(column, statistic.factor)
+        for i, (column, statistic) in enumerate(zip(sums, measurement.statistics, strict=True))
     ]
     return NoisyTable(keys, tuple(rounded))
 
@@ -100,6 +101,16 @@ def _selected(
         for i, (column, noise) in enumerate(zip(columns, measurement.noises, strict=True))
     ]
     return keys, sums
+
+
+def _declared(measurement: Measurement, statistic: int, exact: Integers, sampler: Sampler) -> Integers:
+    """A noisy sum for every declared key; one whose running totals are asked for is in whole steps already."""
+    noise = measurement.noises[statistic]
+    if not measurement.is_rooted(statistic):
+        return _noisy(exact, noise, sampler)
+    assert measurement.chains is not None and measurement.cells is not None
+    factor = measurement.statistics[statistic].factor
+    return noisy_chains(exact, measurement.cells, measurement.chains, noise, factor, sampler)
 
 
 def _noisy(exact: Integers, noise: Noise, sampler: Sampler) -> Integers:

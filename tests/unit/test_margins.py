@@ -198,3 +198,45 @@ def test_explain_gives_the_margin_of_an_average_at_a_thousand_rows(cursor: dpsql
     shown = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age) FROM people")
     assert f'Averages (95 %): "avg" ±{widest:.4g} or less at n = 1,000 rows' in shown
     assert 'Margins by row: "wide": made of noisy numbers' in text
+
+
+AGES = "(SELECT age, COUNT(*) AS c, SUM(age) AS s FROM people GROUP BY age) AS ages"
+RUNS = f"(SELECT age, c, s, SUM(c) OVER (ORDER BY age) AS cs, SUM(s) OVER (ORDER BY age) AS ss FROM {AGES}) AS runs"
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        (f"cs FROM {RUNS}", True),
+        (f"SUM(c) OVER () FROM {RUNS}", True),
+        (f"SUM(2 * c) OVER (ORDER BY age) FROM {RUNS}", True),
+        (f"cs - c FROM {RUNS}", True),  # they depend on each other: their sum is wide enough
+        (f"1.0 * ss / cs FROM {RUNS}", True),
+        (f"AVG(c) OVER (ORDER BY age) FROM {RUNS}", False),
+        (f"SUM(c) OVER (ORDER BY age / 2) FROM {RUNS}", False),
+        (f"SUM(c) OVER (ORDER BY age) FROM {RUNS} WHERE age < 50", False),  # not the whole chain
+        (f"SUM(c) OVER (ORDER BY age) FROM (SELECT * FROM {RUNS} ORDER BY age LIMIT 9) AS some", False),
+        (f"SUM(c) FROM {RUNS}", False),
+        (f"SUM(cs) FROM {RUNS}", False),
+        (f"LAG(c) OVER (ORDER BY age) FROM {RUNS}", False),
+    ],
+)
+def test_totals_along_a_chain_have_margins_and_other_sums_of_its_cells_have_none(
+    cursor: dpsql.Cursor, shown: str, told: bool
+) -> None:
+    assert "on the root" in cursor.explain(f"SELECT {shown}")
+    cursor.execute(f"SELECT {shown}")
+    margins = [row[-1] for row in cursor.row_margins]
+    if told:
+        assert sum(margin is None for margin in margins) <= 5  # quotients where the count is near zero
+    else:
+        assert margins == [None] * len(margins)
+
+
+def test_the_margin_of_a_running_total_is_that_of_its_row(cursor: dpsql.Cursor) -> None:
+    cursor.execute(f"SELECT c, SUM(c) OVER (ORDER BY age) - 2 * c FROM {AGES} ORDER BY age")
+    together = cursor.row_margins
+    cursor.execute(f"SELECT c, SUM(c) OVER (ORDER BY age) FROM {AGES} ORDER BY age")
+    for (cell, difference), (_, total) in zip(together, cursor.row_margins, strict=True):
+        assert cell is not None and total is not None
+        assert difference == pytest.approx(total + 2 * cell)

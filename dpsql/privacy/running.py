@@ -1,0 +1,120 @@
+"""Running totals with little noise: noise goes on a root of the running totals, and is spread by the other root.
+
+Let A be the matrix that makes running totals of n cells (ones on and below the diagonal), and C the lower triangular
+matrix with C C = A; its columns repeat the coefficients of (1 - t)^(-1/2). Noise on x grows with the number of cells in
+A x, noise on A x with that of the totals that one unit moves. With y = C x + z, the totals C y = A x + C z have noise
+that grows with the logarithm of n on both ways. Everything after y is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from dpsql.privacy.mechanisms import Noise
+from dpsql.types import Value
+
+SCALE = 2**16  # C in fixed point: whole numbers, so that C x is exact
+LONGEST = 10_000  # cells in one chain
+LEAST_GAIN = 1.5  # in variance
+
+_DEVIATIONS = 1.9599639845400545 * 1.0001  # of 95 %, and more than what fixed point does to C
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """A key along which is added up, as in ORDER BY."""
+
+    key: int
+    descending: bool = False
+    nulls_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The cells of a measurement in chains: one for each combination of the other keys, `length` cells long."""
+
+    along: tuple[Along, ...]
+    length: int
+
+    def places(self, cells: Sequence[tuple[Value, ...]]) -> list[int]:
+        """The places of all cells, chain after chain, each in its order."""
+        order = list(range(len(cells)))
+        for step in reversed(self.along):  # sorting is stable: the last key first
+            known = [place for place in order if cells[place][step.key] is not None]
+            nulls = [place for place in order if cells[place][step.key] is None]
+            known.sort(key=lambda place: cells[place][step.key], reverse=step.descending)  # type: ignore[arg-type,return-value]
+            order = nulls + known if step.nulls_first else known + nulls
+        along = {step.key for step in self.along}
+        chains: dict[tuple[Value, ...], list[int]] = {}
+        for place in order:
+            rest = tuple(value for i, value in enumerate(cells[place]) if i not in along)
+            chains.setdefault(rest, []).append(place)
+        return [place for chain in chains.values() for place in chain]
+
+
+@lru_cache(maxsize=64)
+def coefficients(length: int) -> tuple[int, ...]:
+    """The first column of C in fixed point: binom(2k, k) / 4^k, rounded."""
+    fine = 2**64
+    exact = accumulate(range(1, length), lambda last, k: last * (2 * k - 1) // (2 * k), initial=SCALE * fine)
+    return tuple((value + fine // 2) // fine for value in exact)
+
+
+def widened(noise: Noise, length: int) -> Noise:
+    """The noise of C x, where `noise` is that of x.
+
+    Claim: C x plus this noise costs what x plus `noise` costs, where a unit touches one cell.
+    Because: a unit moves one entry of x, by d. It moves C x by d times a column of C, whose norm is at most that of the
+    first, which holds all coefficients. So a change is longer by this factor at most, and the deviation by this factor
+    exactly, all in whole numbers. Whichever coefficients were taken, they decide about accuracy alone.
+    Needs: a unit touches one cell of all chains together; Gaussian noise.
+    """
+    if noise.law != "gaussian":
+        raise ValueError("running totals are made with Gaussian noise")
+    return Noise("gaussian", noise.scale * sum(part * part for part in coefficients(length)))
+
+
+def worthwhile(length: int, *, singly: bool) -> bool:
+    """Whether noise on the root is better for what is asked: the totals, and `singly` the cells as well.
+
+    Of both, the gain in the one counts as much as the loss in the other. A small gain is not worth it: the noise of
+    different cells is then no longer independent, and sums of some of them have no margin.
+    """
+    if not 2 <= length <= LONGEST:
+        return False
+    column = _squares(length)[-1]
+    gain = (length + 1) / 2 / (column * math.fsum(_squares(length)) / length)
+    return gain > (column * _cell(length) if singly else LEAST_GAIN)
+
+
+def running_margins(noise: Noise, length: int, factor: int) -> list[int]:
+    """The 95 % margins of the running totals along a chain, where `noise` is that of C x."""
+    deviation = math.sqrt(noise.scale) / SCALE
+    return [_margin(deviation * math.sqrt(square), factor, 0.5) for square in _squares(length)]
+
+
+def cell_margin(noise: Noise, length: int, factor: int) -> int:
+    """That of a cell, the difference of two totals: the last one's, which is the widest."""
+    return _margin(math.sqrt(noise.scale) / SCALE * math.sqrt(_cell(length)), factor, 1)
+
+
+def _margin(deviation: float, factor: int, rounding: float) -> int:
+    return math.ceil(_DEVIATIONS * deviation / factor + rounding)
+
+
+@lru_cache(maxsize=64)
+def _squares(length: int) -> tuple[float, ...]:
+    """The squared norm of each row of C."""
+    terms = accumulate(range(1, length), lambda last, k: last * (2 * k - 1) / (2 * k), initial=1.0)
+    return tuple(accumulate(term * term for term in terms))
+
+
+@lru_cache(maxsize=64)
+def _cell(length: int) -> float:
+    """The squared norm of the last row of the inverse of C, the coefficients of (1 - t)^(1/2)."""
+    terms = accumulate(range(1, length), lambda last, k: last * (2 * k - 3) / (2 * k), initial=1.0)
+    return math.fsum(term * term for term in terms)

@@ -1,0 +1,43 @@
+"""Running totals are as far off as their margins say, and less than sums of noisy cells. False alarms: below 1e-6."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from dpsql.noise.running import noisy_chains
+from dpsql.noise.samplers import SystemSampler
+from dpsql.privacy.mechanisms import gaussian, standard_deviation
+from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, widened
+
+LENGTH, CHAINS = 100, 2_000
+
+
+def errors() -> tuple[np.ndarray, np.ndarray, np.ndarray, int, float]:
+    """Of running totals and of cells, with the margins stated, and the deviation of plain noise at the same price."""
+    plain = gaussian(Fraction(1), Fraction(1, 2000))
+    noise = widened(plain, LENGTH)
+    cells = [(chain, i) for chain in range(CHAINS) for i in range(LENGTH)]
+    exact = np.tile(np.arange(LENGTH) * 37 % 101, CHAINS)
+    found = noisy_chains(exact, cells, Chains((Along(1),), LENGTH), noise, 1, SystemSampler())
+    wrong = (found - exact).reshape(CHAINS, LENGTH)
+    margins = np.asarray(running_margins(noise, LENGTH, 1))
+    return np.cumsum(wrong, axis=1), wrong, margins, cell_margin(noise, LENGTH, 1), standard_deviation(plain)
+
+
+def covered(wrong: np.ndarray, margins: np.ndarray | int, scale: float) -> np.ndarray:
+    return np.asarray((np.abs(wrong) <= np.asarray(margins) * scale).mean(axis=0))
+
+
+def test_95_of_100_lie_within_their_margins_and_the_gain_is_what_the_documents_say() -> None:
+    totals, cells, margins, cell, plain = errors()
+    slack = 0.005 + 6 * math.sqrt(0.95 * 0.05 / CHAINS)
+    for shares in (covered(totals, margins, 1), covered(cells, cell, 1)[1:]):
+        assert np.all(shares >= 0.95 - slack)
+        assert shares[-1] <= 0.95 + slack
+    assert covered(totals, margins, 1 / 1.3)[-1] < 0.95 - slack  # narrower ones would be noticed
+    assert covered(cells, cell, 1 / 1.3)[-1] < 0.95 - slack
+    together = plain * math.sqrt((LENGTH + 1) / 2)  # of running totals of noisy cells
+    assert 2.8 < together / math.sqrt((totals**2).mean()) < 3.2

@@ -1,0 +1,104 @@
+"""Running totals: the root is exact, nothing is lost without noise, and what one cell moves is what was widened."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpsql.noise.running import noisy_chains
+from dpsql.privacy.mechanisms import Noise
+from dpsql.privacy.running import (
+    SCALE,
+    Along,
+    Chains,
+    cell_margin,
+    coefficients,
+    running_margins,
+    widened,
+    worthwhile,
+)
+from grammar_tests.lab import ZeroNoise
+
+LARGEST = 2**50
+
+
+def root(values: list[int]) -> list[int]:
+    """C x in Python's integers."""
+    column = coefficients(len(values))
+    return [sum(column[i - j] * values[j] for j in range(i + 1)) for i in range(len(values))]
+
+
+@given(st.lists(st.integers(-LARGEST, LARGEST), min_size=1, max_size=60), st.sampled_from([1, 2, 1024]))
+def test_without_noise_nothing_is_lost(values: list[int], factor: int) -> None:
+    cells = [(i,) for i in range(len(values))]
+    exact = np.asarray([value * factor for value in values], dtype=np.int64)
+    chains = Chains((Along(0),), len(values))
+    found = noisy_chains(exact, cells, chains, Noise("gaussian", Fraction(1)), factor, ZeroNoise())
+    assert np.all(np.abs(np.cumsum(found) - np.cumsum(values)) <= 1 + np.abs(np.cumsum(values)) / 2**48)
+
+
+class OfOneDraw(ZeroNoise):
+    """Remembers what noise it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Fraction, int]] = []
+
+    def discrete_gaussian(self, variance: Fraction, count: int) -> np.ndarray:
+        self.asked.append((variance, count))
+        return super().discrete_gaussian(variance, count)
+
+
+def test_every_cell_gets_its_own_noise() -> None:
+    cells = [(chain, i) for chain in range(3) for i in range(5)]
+    sampler = OfOneDraw()
+    noisy_chains(np.arange(15), cells, Chains((Along(1),), 5), Noise("gaussian", Fraction(7)), 1, sampler)
+    assert sampler.asked == [(Fraction(7), 15)]
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 40), st.data())
+def test_a_change_of_one_cell_moves_the_root_no_further_than_widened(length: int, data: st.DataObject) -> None:
+    place, change = data.draw(st.integers(0, length - 1)), data.draw(st.integers(-1000, 1000))
+    moved = root([change if i == place else 0 for i in range(length)])
+    longer = widened(Noise("gaussian", Fraction(1)), length).scale
+    assert sum(part * part for part in moved) <= change * change * longer
+    if place == 0:  # and the first moves it just so far
+        assert sum(part * part for part in moved) == change * change * longer
+
+
+def test_the_root_times_itself_makes_running_totals() -> None:
+    twice = root(root([1, 0, 0, 0, 0, 0, 0, 0]))
+    assert all(abs(total - SCALE**2) <= 8 * SCALE for total in twice)
+
+
+def test_only_gaussian_noise_is_widened() -> None:
+    with pytest.raises(ValueError, match="Gaussian"):
+        widened(Noise("laplace", Fraction(1)), 5)
+
+
+def test_cells_are_taken_in_the_order_that_was_asked_for() -> None:
+    cells = [("a", 1), ("a", None), ("a", 2), ("b", 1), ("b", None), ("b", 2)]
+    assert Chains((Along(1),), 3).places(cells) == [0, 2, 1, 3, 5, 4]
+    assert Chains((Along(1, descending=True, nulls_first=True),), 3).places(cells) == [1, 2, 0, 4, 5, 3]
+    assert Chains((Along(0, descending=True), Along(1)), 6).places(cells) == [3, 5, 4, 0, 2, 1]
+
+
+def test_few_cells_and_short_gains_are_left_alone() -> None:
+    assert not worthwhile(3, singly=False)
+    assert not worthwhile(10, singly=True)
+    assert worthwhile(10, singly=False)
+    assert worthwhile(100, singly=True)
+    assert not worthwhile(10**6, singly=False)
+
+
+def test_margins_grow_along_the_chain_and_are_those_of_one_cell_at_its_start() -> None:
+    noise = widened(Noise("gaussian", Fraction(10**4)), 100)
+    margins = running_margins(noise, 100, 1)
+    assert margins == sorted(margins)
+    plain = [196 * (i + 1) ** 0.5 for i in range(100)]
+    assert margins[-1] < plain[-1] / 3.5
+    assert cell_margin(noise, 100, 1) < 1.85 * plain[0]
