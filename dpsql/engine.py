@@ -374,6 +374,7 @@ def _replay_key(
         "noise": [
             [noise.law, str(noise.scale), statistic.factor, str(statistic.step), statistic.kind.value]
             + ([] if statistic.rank is None else [str(statistic.rank), statistic.low, statistic.high])
+            + ([] if noise.most is None else [noise.most])
             for noise, statistic in zip(measurement.noises, measurement.statistics, strict=True)
         ],
         "selection": [measurement.selection, measurement.threshold],

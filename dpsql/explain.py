@@ -98,6 +98,7 @@ def statistic_text(statistic: Statistic) -> str:
     name = {
         Counted.ROWS: "count of rows" if statistic.value is None else f"sum of {what}",
         Counted.UNITS: "count of units",
+        Counted.WEIGHTS: "weight of units",
         Counted.DISTINCT: f"count of different {what}",
         Counted.DISTINCT_SUM: f"sum of different {what}",
         Counted.RANKED: f"{_rank_text(statistic.rank)}{what}",
@@ -125,9 +126,20 @@ def _keys_text(measurement: Measurement) -> str:
     if measurement.cells is not None:
         names = [key_text(key.value) for key in measurement.keys]
         return f"{', '.join(names)}: {len(measurement.cells):,} declared, all returned"
+    assert measurement.selection is not None and measurement.threshold is not None
+    selector, groups = measurement.statistics[measurement.selection], measurement.bound.groups
+    if selector.kind is Counted.UNITS:
+        return (
+            f"unknown; returned where the noisy count of units is at least {measurement.threshold:,}"
+            f" (each unit counts in at most {_plural(groups, 'key')})"
+        )
+    root = "sqrt(k)" if measurement.noises[measurement.selection].law == "gaussian" else "k"
+    least = _short(measurement.threshold / selector.factor)
+    few, many = measurement.units_to_pass()
     return (
-        f"unknown; returned where the noisy count of units is at least {measurement.threshold:,}"
-        f" (each unit counts in at most {_plural(measurement.bound.groups, 'key')})"
+        f"unknown; returned where the noisy weight of units is at least {least}; a unit with k keys"
+        f" (at most {groups:,} count) weighs 1 / {root} in each: about {few:,} units with one key,"
+        f" or {many:,} with {groups:,}"
     )
 
 

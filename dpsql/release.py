@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import assert_never
+from typing import Literal, assert_never
 
 from dpsql.errors import BadSetting, MissingDeclaration, NotSupported, PrivateRows
 from dpsql.generate.bounding import Branch, Key, bounded_queries
@@ -71,7 +71,7 @@ from dpsql.privacy.mechanisms import (
     laplace,
     margin,
     rank_margin,
-    threshold,
+    selecting,
 )
 from dpsql.privacy.owners import is_unit, names_owner
 from dpsql.privacy.prepare import Preparation
@@ -104,8 +104,8 @@ class Measurement:
     bound: Cells
     statistics: tuple[Statistic, ...]
     noises: tuple[Noise, ...]
-    selection: int | None  # the statistic that counts units, where a threshold chooses
-    threshold: int | None
+    selection: int | None  # the statistic that counts or weighs units, where a threshold chooses
+    threshold: int | None  # the least noisy value of it with which a key is returned, in its own fixed point
     branches: tuple[Branch, ...]
     stages: tuple[int, ...]  # earlier values that its SQL refers to
     derivation: Derivation
@@ -124,6 +124,14 @@ class Measurement:
         assert bounds.low is not None and bounds.high is not None
         largest = max(abs(bounds.low), abs(bounds.high))
         return math.hypot(self.margin(total), largest * self.margin(count)) / rows
+
+    def units_to_pass(self) -> tuple[int, int]:
+        """Of about how many units an unknown key is returned: of those with one key, and of those with the most."""
+        assert self.selection is not None and self.threshold is not None
+        law = self.noises[self.selection].law
+        weight = rules.weight_in_keys(self.statistics[self.selection], "l2" if law == "gaussian" else "l1")
+        few, many = (math.ceil(self.threshold / max(weight(keys), 1)) for keys in (1, self.bound.groups))
+        return few, many
 
     def rank_margin(self, statistic: int) -> int:
         """How many rows a value at a rank may be away from it, in 95 of 100 cases."""
@@ -240,6 +248,7 @@ class _Compiler:
         self._averages: dict[int, tuple[tuple[int, int, int], ...]] = {}  # field -> measurements, sums and counts
         self._notes: dict[str, None] = {}
         self._running: Mapping[int, Running] = {}
+        self._norm: Literal["l1", "l2"] = "l1" if accountant.policy.accounting == "basic" else "l2"
         self._preparation = Preparation(catalog.max_cells, self._ids, self._stage, self._public_side)
 
     def compile(self, plan: Plan) -> Release:
@@ -516,7 +525,7 @@ class _Compiler:
                 values.append(assembly.output(field, call))
         selection = None
         if cells is None:
-            selector = rules.count_units(None, bound)
+            selector = rules.key_selector(bound, assembly.statistics, self._norm)
             assembly.statistic(selector)
             selection = list(assembly.statistics).index(selector)
         chains: Chains | None = None
@@ -623,7 +632,7 @@ class _Compiler:
             bound,
             rows=stability.rows,
             single=stability.single,
-            norm="l1" if self._accountant.policy.accounting == "basic" else "l2",
+            norm=self._norm,
             dialect=self._dialect,
         )
         values = [key.value for key in keys]
@@ -733,8 +742,10 @@ class _Compiler:
         noises = tuple(self._noise(statistic, each) for statistic in draft.statistics)
         noises, rooted = _rooted(noises, draft)
         lowest = None
-        if draft.selection is not None:
-            lowest = threshold(noises[draft.selection], draft.bound.groups, Price(0, delta).delta_value)
+        if (at := draft.selection) is not None:
+            weight = rules.weight_in_keys(draft.statistics[at], self._norm)
+            noise, lowest = selecting(noises[at], draft.bound.groups, Price(0, delta).delta_value, weight)
+            noises = (*noises[:at], noise, *noises[at + 1 :])
         return Measurement(
             draft.keys,
             draft.cells,

@@ -69,7 +69,9 @@ def _keys(measurement: Measurement) -> str:
     names = ", ".join(key_text(key.value) for key in measurement.keys)
     if measurement.cells is not None:
         return f"{names}: {len(measurement.cells):,} declared"
-    return f"{names}: unknown, threshold {measurement.threshold}, at most {measurement.bound.groups} per unit"
+    assert measurement.selection is not None and measurement.threshold is not None
+    least = number_text(Fraction(measurement.threshold, measurement.statistics[measurement.selection].factor))
+    return f"{names}: unknown, threshold {least}, at most {measurement.bound.groups} per unit"
 
 
 def _clamp(statistic: Statistic) -> str:

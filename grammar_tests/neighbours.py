@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import psycopg
@@ -21,7 +21,7 @@ from dpsql.backends import Backend
 from dpsql.backends.postgres import PostgresBackend, numbered
 from dpsql.backends.postgres_connections import SETTINGS
 from dpsql.generate.query import EngineQuery
-from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.rules.aggregates import Counted, Statistic, weight_in_keys
 from dpsql.privacy.running import coefficients
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
@@ -261,7 +261,11 @@ def _threshold_faults(measurement: Measurement, whole: Sums, without: Sums, plac
     own = whole.keys() - without.keys()
     if len(own) > measurement.bound.groups:
         yield f"{len(own)} keys vanished, at most {measurement.bound.groups} may"
-    if any(whole[key][place] > 1 for key in own):
-        yield "a key of one unit alone counts more than one"
+    assert measurement.selection is not None
+    # A unit has at least the keys that vanished with it, and weighs no more in each than one with just these.
+    norm: Literal["l1", "l2"] = "l2" if measurement.noises[measurement.selection].law == "gaussian" else "l1"
+    weight = weight_in_keys(measurement.statistics[measurement.selection], norm)
+    if any(whole[key][place] > weight(len(own)) for key in own):
+        yield f"one of {len(own)} keys of one unit alone counts more than {weight(len(own))}"
     if without.keys() - whole.keys():
         yield "a key appeared"

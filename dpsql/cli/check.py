@@ -164,7 +164,8 @@ def _keys_text(release: Release | None) -> str:
     (measurement,) = release.measurements
     if measurement.cells is not None:
         return _plural(len(measurement.cells), "declared key")
-    return f"keys of about {measurement.threshold:,} units or more"
+    few, many = measurement.units_to_pass()
+    return f"keys of about {few:,}{f' to {many:,}' if many > few else ''} units or more"
 
 
 def _quoted(name: str) -> str:

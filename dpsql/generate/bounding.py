@@ -3,6 +3,7 @@
     values  keys and grid values of each row
     per     GROUP BY owner, keys: integer sums of clamped values
     limit   at most L0 keys per owner, by a keyed hash over the owner's own keys
+    weigh   what selects unknown keys: the more keys an owner has, the less it weighs in each
     clip    each owner's vector scaled down to its norm, toward zero
     outer   GROUP BY keys: integer sums
 
@@ -26,11 +27,13 @@ from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Correlated, Field, Scalar, refs, walk
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import WHOLE_WEIGHT, Cells, Counted, Statistic
 from dpsql.types import Kind, Type, Value
 
 # Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
 LARGEST_SUM = 2**61
+# What one query adds up for each owner and key.
+_PLAIN = (Counted.ROWS, Counted.UNITS, Counted.WEIGHTS)
 # An expression with more text than this is not copied to each place that uses it.
 LONG = 400
 
@@ -65,7 +68,7 @@ def bounded_queries(
     """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT and each histogram."""
     branches = []
     sources = _sources(plan, keys, statistics)
-    plain = [i for i, statistic in enumerate(statistics) if statistic.kind in (Counted.ROWS, Counted.UNITS)]
+    plain = [i for i, statistic in enumerate(statistics) if statistic.kind in _PLAIN]
     if plain:
         text = _Bounding(plan, keys, dialect).sums([statistics[i] for i in plain], cells, single=single, norm=norm)
         branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
@@ -115,6 +118,7 @@ class _Bounding:
         text = f"SELECT {', '.join([owners, *per])} FROM ({values}) AS v GROUP BY {owners}"
         if cells.keyed and cells.limited:
             text = self._limited(text, [f"s{i}" for i in range(count)], cells.groups)
+            text = self._weighted(text, statistics, norm)
         if cells.keyed and not (cells.limited and cells.groups == 1):
             text = self._clipped(text, statistics, cells, norm)
         return self._outer([self._total(f"s{i}", 1) for i in range(count)], text)
@@ -214,6 +218,8 @@ class _Bounding:
 
     def _per(self, i: int, statistic: Statistic) -> str:
         """One owner's sum in one cell: never beyond its clip, whatever the number of rows."""
+        if statistic.kind is Counted.WEIGHTS:
+            return f"0 AS s{i}"  # not before the keys are limited
         if statistic.kind is Counted.UNITS:
             total = f"COALESCE(MAX(v{i}), 0)"
         else:
@@ -241,6 +247,27 @@ class _Bounding:
         salted = " || chr(31) || ".join([self._dialect.salt, f"CAST({OWNER} AS {text})", *parts])
         return self._dialect.chosen_by.format(salted)
 
+    def _weighted(self, inner: str, statistics: Sequence[Statistic], norm: Literal["l1", "l2"]) -> str:
+        """Weights of the keys that are left to each owner.
+
+        Claim: positive, and at most `key_weight(d)` in each of the owner's d keys.
+        Because: d is counted over the owner's rows, one for each key. The square root is rounded up beyond its error.
+        Needs: at most so many keys that 1 / d does not vanish in fixed point; else such an owner selects none.
+        """
+        if all(statistic.kind is not Counted.WEIGHTS for statistic in statistics):
+            return inner
+        keys = f"COUNT(*) OVER (PARTITION BY {OWNER})"
+        if norm == "l1":
+            weight = self._dialect.whole_quotient.format(WHOLE_WEIGHT, keys)
+        else:
+            root = f"sqrt(CAST({keys} AS {self._dialect.types[Kind.DOUBLE]})) * 1.000000001"
+            weight = f"CAST(floor({WHOLE_WEIGHT} / ({root})) AS BIGINT)"
+        columns = [
+            f"{weight} AS s{i}" if statistic.kind is Counted.WEIGHTS else f"s{i}"
+            for i, statistic in enumerate(statistics)
+        ]
+        return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({inner}) AS l"
+
     def _clipped(self, inner: str, statistics: Sequence[Statistic], cells: Cells, norm: Literal["l1", "l2"]) -> str:
         """Each owner's vector scaled down to its norm.
 
@@ -251,8 +278,8 @@ class _Bounding:
         norms, columns, beyond = [], [], []
         for i, statistic in enumerate(statistics):
             entry = f"CAST(s{i} AS {self._dialect.wide})"
-            if cells.limited and statistic.kind is Counted.UNITS:
-                columns.append(f"s{i}")  # at most `groups` ones are left
+            if cells.limited and statistic.kind in (Counted.UNITS, Counted.WEIGHTS):
+                columns.append(f"s{i}")  # at most `groups` of them are left, ones or weights
                 continue
             if norm == "l1":
                 bound = clip = statistic.clip

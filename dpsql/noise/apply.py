@@ -94,7 +94,7 @@ def _selected(
     candidates = tuple(sorted(exact[branch].keys, key=_sort_key))
     columns = _columns(measurement, exact, candidates)
     counts = _noisy(columns[selection], measurement.noises[selection], sampler)
-    kept = counts >= threshold * measurement.statistics[selection].factor
+    kept = counts >= threshold
     keys = tuple(key for key, keep in zip(candidates, kept, strict=True) if keep)
     sums = [
         counts[kept] if i == selection else _noisy(column[kept], noise, sampler)
@@ -116,11 +116,19 @@ def _declared(measurement: Measurement, statistic: int, exact: Integers, sampler
 def _noisy(exact: Integers, noise: Noise, sampler: Sampler) -> Integers:
     match noise.law:
         case "laplace":
-            return exact + sampler.discrete_laplace(noise.scale, len(exact))
+            return exact + _laplace(noise, sampler, len(exact))
         case "gaussian":
             return exact + sampler.discrete_gaussian(noise.scale, len(exact))
         case "exponential":
             return exact  # no sum: a value is chosen in its place
+
+
+def _laplace(noise: Noise, sampler: Sampler, size: int) -> Integers:
+    """Draws of the law, given that they are not further from zero than it says: those that are, are drawn again."""
+    draws = sampler.discrete_laplace(noise.scale, size)
+    while noise.most is not None and (far := np.flatnonzero(np.abs(draws) > noise.most)).size:
+        draws[far] = sampler.discrete_laplace(noise.scale, far.size)
+    return draws
 
 
 def _unscaled(column: Integers, factor: int) -> Integers:

@@ -23,6 +23,7 @@ MAX_GAUSSIAN_VARIANCE = 2**100
 _SIGNIFICANT_BITS = 32
 _SMALL_VARIANCE = 64  # up to here the discrete Gaussian is summed term by term
 _CONTEXT = Context(prec=50)
+_FINE = Context(prec=80)
 _SLACK = Decimal("1e-40")  # far above the rounding of a few hundred operations in 50 digits
 _SMALLEST_BOUND = Decimal("1e-300")  # no bound is smaller, so that none underflows to zero
 _TWO_PI = Decimal("6.2831853071795864769252867665590057683943387987502")
@@ -34,6 +35,7 @@ class Noise:
     # laplace: the scale b; gaussian: the variance sigma squared; both on the integers.
     # exponential: not noise on a sum, but a choice; candidates are as likely as exp(-loss / scale).
     scale: Fraction
+    most: int | None = None  # laplace: the law given that it is not further from zero (`truncated`)
 
     def __post_init__(self) -> None:
         if self.scale <= 0:
@@ -112,30 +114,98 @@ def rank_margin(noise: Noise, candidates: int, confidence: Fraction = Fraction(9
 def margin(noise: Noise, confidence: Fraction = Fraction(95, 100)) -> int:
     """The smallest m with P(|X| <= m) >= confidence, never too small.
 
-    Both laws are symmetric, so this is P(X >= m + 1) <= (1 - confidence) / 2.
+    Both laws are symmetric, so this is P(X >= m + 1) <= (1 - confidence) / 2. Noise that is cut off lies within, too.
     """
     if not 0 < confidence < 1:
         raise ValueError("a confidence lies between 0 and 1")
     return _first_within(noise, (1 - confidence) / 2) - 1
 
 
-def threshold(noise: Noise, keys_per_unit: int, delta: Fraction) -> int:
-    """The smallest T such that a key may be released whenever its noisy count of units is at least T.
+def selecting(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callable[[int], int]) -> tuple[Noise, int]:
+    """The noise of the statistic that selects unknown keys, and the least noisy value with which one is released."""
+    if noise.law == "gaussian":
+        return noise, threshold(noise, keys_per_unit, delta, weight)
+    cut = truncated(noise, keys_per_unit, delta, weight)
+    assert cut.most is not None
+    return cut, cut.most + 1
 
-    Claim: releasing exactly the keys that some unit has and whose noisy count is at least T, with their noisy
+
+def threshold(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callable[[int], int]) -> int:
+    """The smallest T such that a key may be released whenever its noisy weight of units is at least T.
+
+    Claim: releasing exactly the keys that some unit has and whose noisy weight is at least T, with their noisy
     values, is a mixture: with weight `delta` anything at all, with weight 1 - delta as private as the noise on the
-    counts and values alone. So it is (epsilon, delta)-DP under Laplace, delta-approximate rho-zCDP under Gaussian.
+    weights and values alone. So it is (epsilon, delta)-DP under Laplace, delta-approximate rho-zCDP under Gaussian.
     Because: let D hold one unit more than D'. A key that both have is treated alike in both, and its release and
-    value are post-processing of its noise. At most `keys_per_unit` keys exist in D alone; each has a true count of 1,
-    so it is released with probability P(1 + X >= T), and by the union bound any is with probability at most delta.
+    value are post-processing of its noise. If the unit has d keys, at most d of them exist in D alone; each has a true
+    weight of at most weight(d), so it is released with probability P(weight(d) + X >= T) at most, and by the union
+    bound any is with probability at most d times that: at most delta, for every d up to `keys_per_unit`.
     The noise of different keys is independent: given that none of them is released, D answers exactly as the noise
     on the shared keys does, as D' always does.
-    Needs: counts are of units, each adding at most 1 to a key; the unit's keys were limited to `keys_per_unit` before
-    counting; noise is independent per key, and its loss is priced for all of the unit's keys and values together.
+    Needs: a unit with d keys adds at most weight(d) to each, which does not rise with d; the unit's keys were limited
+    to `keys_per_unit` before; noise is independent per key, and its loss is priced for all of the unit's keys and
+    values together.
     """
+    _check_selection(keys_per_unit, delta)
+
+    def above(low: int, high: int, found: int) -> int:
+        """The largest T that any number of keys from `low` to `high` needs, or `found` if that is not less."""
+        if weight(low) + _first_within(noise, delta / high) <= found:
+            return found  # no number between needs more: weights fall and tails rise with it
+        if low == high:
+            return weight(low) + _first_within(noise, delta / high)
+        middle = (low + high) // 2
+        return above(middle + 1, high, above(low, middle, found))
+
+    return above(1, keys_per_unit, 0)
+
+
+def truncated(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callable[[int], int]) -> Noise:
+    """Laplace noise cut off at the smallest M such that a key may be released whenever its noisy weight exceeds M.
+
+    Claim: as `threshold`, with M + 1 in the place of T and fewer units needed: cutting noise off takes from each
+    key what a threshold needs for the whole tail. For one key per unit no (epsilon, delta)-DP rule releases more
+    (Desfontaines, Voss, Gipson, Mandayam 2022).
+    Because: let D hold one unit more than D', which has d keys and adds w <= weight(d) to each. Look at the noise of
+    such a key given X <= M - w in D, and given X >= w - M in D': by symmetry both have the same probability 1 - q. A
+    key that both have, of weight s in D, then has s + X in [s - M, s + M - w] in D, and s - w + X in the same range in
+    D', with probabilities that differ by a factor of at most exp(w / b), as for the whole law. A key of D alone has
+    w + X <= M and is not released, as in D'. So with weight 1 - q per key both answer as the noise alone does, and with
+    the other q anything; over the unit's keys that is d q at most, by the union bound. With a = exp(-1/b),
+    q(w) = a^(M - w + 1) (1 - a^w) / (1 + a - 2 a^(M + 1)). It is convex in w and 0 at 0, so that d q(w) <= q(d w):
+    where d weight(d) <= weight(1) one key is the worst case, where weights are all the same as many as may be.
+    Needs: as `threshold`; and weights that are all the same, or d weight(d) <= weight(1) for all d.
+    """
+    _check_selection(keys_per_unit, delta)
+    most = max(_cut(noise, weight(d), delta / d) for d in (1, keys_per_unit))
+    return Noise("laplace", noise.scale, most)
+
+
+def _check_selection(keys_per_unit: int, delta: Fraction) -> None:
     if keys_per_unit < 1 or not 0 < delta < 1:
         raise ValueError("a threshold needs at least one key and a delta between 0 and 1")
-    return 1 + _first_within(noise, delta / keys_per_unit)
+
+
+def beyond(noise: Noise, most: int, weight: int) -> Fraction:
+    """An upper bound of P(X > most - weight) of Laplace noise that is cut off at `most` >= `weight` >= 1."""
+    if not 1 <= weight <= most:
+        raise ValueError("noise is cut off at or above the weight")
+    with localcontext(_FINE):
+        # 1 - a^w and the divisor lose up to 17 of the 80 digits, where the scale is wide.
+        rate = _decimal(1 / noise.scale)
+        above = (-(most - weight + 1) * rate).exp() * (1 - (-weight * rate).exp())
+        bound = above / (1 + (-rate).exp() - 2 * (-(most + 1) * rate).exp())
+        return Fraction(min(max(bound * (1 + _SLACK), _SMALLEST_BOUND), Decimal(1)))
+
+
+@lru_cache(maxsize=4096)
+def _cut(noise: Noise, weight: int, probability: Fraction) -> int:
+    """The smallest `most` with P(X > most - weight) <= probability."""
+    if probability < Fraction(_SMALLEST_BOUND):
+        raise ValueError("the probability is too small to be bounded")
+    # Without the cut, the tail is larger and as steep.
+    guess = weight + _first_within(noise, probability)
+    return _smallest(lambda most: most >= weight and beyond(noise, most, weight) <= probability, guess)
 
 
 def tail(noise: Noise, t: int) -> Fraction:

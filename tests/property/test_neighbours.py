@@ -106,6 +106,24 @@ def _replace_limit(patch: pytest.MonkeyPatch, place: str) -> None:
     patch.setattr(_Bounding, "_limited", limited)
 
 
+def _keys_weighed_alike(patch: pytest.MonkeyPatch) -> None:
+    original = _Bounding._weighted
+
+    def whole(self: _Bounding, *args: Any) -> str:
+        return original(self, *args).replace("COUNT(*) OVER (PARTITION BY owner)", "1")
+
+    patch.setattr(_Bounding, "_weighted", whole)
+
+
+def _keys_weighed_by_all_units(patch: pytest.MonkeyPatch) -> None:
+    original = _Bounding._weighted
+
+    def crossing(self: _Bounding, *args: Any) -> str:
+        return original(self, *args).replace("COUNT(*) OVER (PARTITION BY owner)", "COUNT(*) OVER ()")
+
+    patch.setattr(_Bounding, "_weighted", crossing)
+
+
 def _limit_lets_ties_pass(patch: pytest.MonkeyPatch) -> None:
     # An order by owner and salt alone, as if the key had been forgotten: all keys tie.
     _replace_limit(patch, "rank() OVER (PARTITION BY owner ORDER BY md5($salt || CAST(owner AS VARCHAR)))")
@@ -255,6 +273,14 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
     _limit_removed: (
         "without 1, .* moved by",
         Case("SELECT n, COUNT(DISTINCT who) FROM t GROUP BY n", _people(2, FREE), (*_rows(*"123"), *OTHERS)),
+    ),
+    _keys_weighed_alike: (
+        r"without 2, .*weights\) moved by",
+        Case("SELECT n, COUNT(*) FROM t GROUP BY n", _people(3, FREE), (*_rows(*"123"), *OTHERS)),
+    ),
+    _keys_weighed_by_all_units: (
+        r"without 2, .*weights\) moved by",
+        Case("SELECT n FROM t GROUP BY n", _people(4, FREE), (*_rows("9"), *_rows(*"1234", who="2"))),
     ),
     _limit_lets_ties_pass: (
         "without 1, .* moved by",

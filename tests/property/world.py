@@ -38,7 +38,7 @@ from dpsql.policy.model import (
     UnitReference,
 )
 from dpsql.privacy.accounting import Accountant
-from dpsql.privacy.rules.aggregates import Counted
+from dpsql.privacy.rules.aggregates import Counted, weight_in_keys
 from dpsql.release import Measurement, Release, Settings, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
@@ -368,3 +368,8 @@ def _check_distance(measurement: Measurement, number: int, gone: str, before: Ve
         assert sum(distance**2 for distance in moved) <= claim.l2_squared, found
     if claim.l0 is not None:
         assert len(moved) <= claim.l0, found
+    if number == measurement.selection:
+        weight = weight_in_keys(statistic, "l2" if law == "gaussian" else "l1")
+        alone = [before[key] for key in before.keys() - after.keys()]
+        assert len(alone) <= measurement.bound.groups, f"without {gone}, {len(alone)} keys vanish"
+        assert all(1 <= size <= weight(len(alone)) for size in alone), f"without {gone}, keys of {alone} vanish"

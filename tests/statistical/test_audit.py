@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -25,7 +26,7 @@ from dpsql.engine import Engine
 from dpsql.noise.samplers import Losses, Sampler, SystemSampler
 from dpsql.policy.loader import load
 from dpsql.policy.model import Accounting
-from dpsql.privacy.mechanisms import threshold
+from dpsql.privacy.mechanisms import Noise, selecting
 from dpsql.release import Settings
 from dpsql.tables import Integers
 
@@ -209,5 +210,9 @@ def test_the_key_of_a_single_unit_comes_out_no_more_often_than_delta(audit: Audi
 
 
 def test_a_lower_threshold_is_noticed(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsql.release.threshold", lambda *args: threshold(*args) - 5)
+    def lower(*args: Any) -> tuple[Noise, int]:
+        noise, least = selecting(*args)
+        return noise, least - 5
+
+    monkeypatch.setattr("dpsql.release.selecting", lower)
     assert _shown_alone(audit).at_least > DELTA

@@ -169,11 +169,20 @@ def test_the_count_that_chose_a_key_is_the_count_that_is_shown() -> None:
     assert [law for law, _, _ in sampler.asked] == ["laplace", "gaussian"]
 
 
-def test_the_threshold_is_in_units_where_counts_are_in_fixed_point() -> None:
-    measurement = _measurement(None, factors=(1024,), threshold=2)
+def test_the_threshold_is_in_fixed_point_where_weights_are() -> None:
+    measurement = _measurement(None, factors=(1024,), threshold=2048)
     noisy = add_noise(measurement, [_exact({"a": (2047,), "b": (2048,)})], Sampler())
     assert noisy.keys == (("b",),)
     assert _listed(noisy.sums) == [[2]]
+
+
+def test_noise_that_is_cut_off_is_drawn_again_where_it_is_beyond() -> None:
+    rounds = iter([[9, -4, 4, -5], [5, 1], [-3]])
+    sampler = Sampler(lambda size: next(rounds)[:size])
+    measurement = _measurement((("a",), ("b",), ("c",), ("d",)), (Noise("laplace", Fraction(3), 4),))
+    noisy = add_noise(measurement, [_exact({"a": (0,)})], sampler)
+    assert _listed(noisy.sums) == [[-3, -4, 4, 1]]
+    assert [size for _, _, size in sampler.asked] == [4, 2, 1]
 
 
 def test_a_key_that_no_unit_count_knows_is_never_a_candidate() -> None:

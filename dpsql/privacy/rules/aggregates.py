@@ -6,9 +6,12 @@ Every aggregate is made of a few integer sums. The sums get noise; the aggregate
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
+from functools import partial
+from typing import Literal
 
 from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.plan.scalars import Call, Op, Ref, Scalar, refs
@@ -22,6 +25,8 @@ from dpsql.types import BOOLEAN, Kind
 LARGEST_CLIP = 2**48
 # A clipped 1 must not vanish when it is scaled down and cut to an integer.
 FINEST = 1024
+# A unit's weights, all of its keys together, in fixed point.
+WHOLE_WEIGHT = 2**20
 # Relative grain of double precision sums; far below any noise.
 REAL_DIGITS = 12
 # So many values at most are candidates for a quantile; wider bounds get a coarser step.
@@ -31,6 +36,7 @@ MOST_CANDIDATES = 2**20
 class Counted(Enum):
     ROWS = "rows"  # a sum over rows
     UNITS = "units"  # how many units have at least one row that counts
+    WEIGHTS = "weights"  # how much the units weigh that have the key: the less, the more keys they have
     DISTINCT = "distinct"  # how many different values
     DISTINCT_SUM = "distinct sum"  # the sum of different values
     RANKED = "ranked"  # the value at a rank: not a sum, but chosen among all values of the grid
@@ -106,6 +112,43 @@ def count_units(where: Scalar | None, cell: Cells) -> Statistic:
     sensitivity = Sensitivity(_touched(cell), Fraction(factor), size * factor, size * factor * factor)
     bounds = Interval(Fraction(0), Fraction(1))
     return Statistic(Counted.UNITS, None, where, bounds, 0, 1, Fraction(1), factor, cell.groups * factor, sensitivity)
+
+
+def key_weights(cell: Cells, norm: Literal["l1", "l2"]) -> Statistic:
+    """What selects unknown keys where units may have many: each unit gives all its keys the same weight.
+
+    Claim: l1 <= 1 (where noise is Laplace), l2 <= 1 (where it is Gaussian), in fixed point; l0 <= groups.
+    Because: a unit with d keys adds at most `key_weight(d)` to each, and d / d = d (1 / sqrt d)² = 1. The hash leaves
+    it at most `groups` keys. So noise is that of one key, however many units may have, and units with few keys weigh
+    as much in each as they can.
+    Needs: d counted after the limit, so that it depends on the unit's own rows alone.
+    """
+    whole = Fraction(WHOLE_WEIGHT)
+    l1 = whole if norm == "l1" else cell.groups * Fraction(key_weight(cell.groups, norm) + 1)
+    sensitivity = Sensitivity(cell.groups, whole, l1, whole * whole)
+    bounds = Interval(Fraction(0), Fraction(1))
+    return Statistic(Counted.WEIGHTS, None, None, bounds, 0, 1, Fraction(1), WHOLE_WEIGHT, WHOLE_WEIGHT, sensitivity)
+
+
+def key_selector(cell: Cells, asked: Container[Statistic], norm: Literal["l1", "l2"]) -> Statistic:
+    """What selects unknown keys: the count of units where it is asked for or each has one key, else their weights."""
+    count = count_units(None, cell)
+    return count if cell.groups == 1 or count in asked else key_weights(cell, norm)
+
+
+def weight_in_keys(selector: Statistic, norm: Literal["l1", "l2"]) -> Callable[[int], int]:
+    """The most that a unit with so many keys adds to what selects each of them."""
+    return partial(key_weight, norm=norm) if selector.kind is Counted.WEIGHTS else one_in_each
+
+
+def one_in_each(keys: int) -> int:
+    del keys
+    return 1
+
+
+def key_weight(keys: int, norm: Literal["l1", "l2"]) -> int:
+    """The most that a unit with so many keys adds to each of them: 1 / keys or 1 / sqrt(keys), toward zero."""
+    return WHOLE_WEIGHT // keys if norm == "l1" else math.isqrt(WHOLE_WEIGHT**2 // keys)
 
 
 def sum_rows(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:

@@ -16,13 +16,16 @@ from hypothesis import strategies as st
 from dpsql.errors import NotSupported
 from dpsql.privacy.mechanisms import (
     Noise,
+    beyond,
     gaussian,
     laplace,
     margin,
     standard_deviation,
     tail,
     threshold,
+    truncated,
 )
+from dpsql.privacy.rules.aggregates import key_weight, one_in_each
 
 LAPLACES = [Noise("laplace", Fraction(scale)) for scale in ("0.01", "0.1", "0.5", "1", "3.7", "10")]
 # Both sides of the variance where the sum gives way to the normal tail.
@@ -218,32 +221,153 @@ def test_a_confidence_is_a_probability(confidence: Fraction) -> None:
 @pytest.mark.parametrize("delta", ["0.9", "0.01", "1e-6", "1e-12", "1e-18"])
 @pytest.mark.parametrize("keys_per_unit", [1, 3, 1000])
 def test_a_threshold_is_the_smallest_that_keeps_lonely_keys_back(noise: Noise, delta: str, keys_per_unit: int) -> None:
-    found, exact = (f(noise, keys_per_unit, Fraction(delta)) for f in (threshold, brute_threshold))
+    found = threshold(noise, keys_per_unit, Fraction(delta), one_in_each)
+    exact = brute_threshold(noise, keys_per_unit, Fraction(delta))
     assert 0 <= found - exact <= (1 if noise.law == "gaussian" and noise.scale > 64 else 0)
 
 
-def test_the_threshold_at_a_tenth_and_a_millionth() -> None:
-    # Truncated-geometric selection would pass counts above 109 here: it bends the law of the count itself. Plain
-    # thresholding keeps the count's own noise for its value, and pays for that with 133.
-    assert threshold(laplace(Fraction(1), Fraction(1, 10)), 1, Fraction(1, 10**6)) == 133
+@pytest.mark.parametrize("variance", ["0.5", "30", "2000"])
+@pytest.mark.parametrize("delta", ["0.3", "1e-6"])
+@pytest.mark.parametrize("keys_per_unit", [1, 2, 7, 50])
+def test_a_weighted_threshold_is_that_of_the_worst_number_of_keys(
+    variance: str, delta: str, keys_per_unit: int
+) -> None:
+    """Weights in steps of 1/16 only, so that noise and weights are of one size and neither decides alone."""
+    noise = Noise("gaussian", Fraction(variance))
+
+    def weight(keys: int) -> int:
+        return math.isqrt(256 // keys)
+
+    found = threshold(noise, keys_per_unit, Fraction(delta), weight)
+    needed = [
+        weight(d) - 1 + threshold(noise, 1, Fraction(delta) / d, one_in_each) for d in range(1, keys_per_unit + 1)
+    ]
+    assert found == max(needed)
 
 
 def test_thresholds_of_the_widest_noise_are_those_of_the_continuous_laws() -> None:
     delta = Fraction(1, 10**6)
     lonely = 4.753424308822899  # the normal deviation that is passed once in a million
-    assert threshold(Noise("gaussian", Fraction(2**100)), 1, delta) / 2**50 == pytest.approx(lonely, rel=1e-12)
-    assert threshold(Noise("laplace", Fraction(2**50)), 5, delta) / 2**50 == pytest.approx(math.log(2.5e6), rel=1e-12)
+    widest = threshold(Noise("gaussian", Fraction(2**100)), 1, delta, one_in_each)
+    assert widest / 2**50 == pytest.approx(lonely, rel=1e-12)
+    widest = threshold(Noise("laplace", Fraction(2**50)), 5, delta, one_in_each)
+    assert widest / 2**50 == pytest.approx(math.log(2.5e6), rel=1e-12)
 
 
 @pytest.mark.parametrize(("keys_per_unit", "delta"), [(0, "0.1"), (-1, "0.1"), (1, "0"), (1, "1"), (1, "-0.1")])
 def test_a_threshold_needs_keys_and_a_delta(keys_per_unit: int, delta: str) -> None:
-    with pytest.raises(ValueError, match="at least one key"):
-        threshold(LAPLACES[0], keys_per_unit, Fraction(delta))
+    for choose in (threshold, truncated):
+        with pytest.raises(ValueError, match="at least one key"):
+            choose(LAPLACES[0], keys_per_unit, Fraction(delta), one_in_each)
 
 
 def test_a_probability_below_every_bound_is_refused_instead_of_searched_for() -> None:
-    with pytest.raises(ValueError, match="too small to be bounded"):
-        threshold(LAPLACES[0], 1, Fraction(1, 10**400))
+    for choose in (threshold, truncated):
+        with pytest.raises(ValueError, match="too small to be bounded"):
+            choose(LAPLACES[0], 1, Fraction(1, 10**400), one_in_each)
+
+
+# --- noise that is cut off ---
+
+
+def cut_law(noise: Noise) -> dict[int, Fraction]:
+    """P(X = k) of noise that is cut off, by its definition."""
+    assert noise.most is not None
+    with localcontext(Context(prec=70)):
+        rate = Decimal(noise.scale.denominator) / noise.scale.numerator
+        weights = {k: (-abs(k) * rate).exp() for k in range(-noise.most, noise.most + 1)}
+        everything = sum(weights.values())
+        return {k: Fraction(weight / everything) for k, weight in weights.items()}
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", "0.5", "1", "3"])
+@pytest.mark.parametrize("delta", ["0.1", "1e-3", "1e-6"])
+def test_one_key_is_cut_off_where_no_better_rule_exists(epsilon: str, delta: str) -> None:
+    """The closed form of the optimal rule; at a tenth and a millionth a threshold would need 133."""
+    rate, share = float(epsilon), float(delta)
+    noise = truncated(laplace(Fraction(1), Fraction(epsilon)), 1, Fraction(delta), one_in_each)
+    best = math.log((math.exp(rate) + 2 * share - 1) / ((math.exp(rate) + 1) * share)) / rate
+    assert noise.most == max(math.ceil(best), 1)
+    if (epsilon, delta) == ("0.1", "1e-6"):
+        assert noise.most == 109
+        assert threshold(Noise("laplace", noise.scale), 1, Fraction(delta), one_in_each) == 133
+
+
+@pytest.mark.parametrize("scale", ["0.3", "2", "9.5"])
+@pytest.mark.parametrize("delta", ["0.2", "1e-4"])
+@pytest.mark.parametrize("keys", [1, 2, 5, 12])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cut_noise_is_smallest_and_enough_for_every_number_of_keys(
+    scale: str, delta: str, keys: int, weighted: bool
+) -> None:
+    def weight(count: int) -> int:
+        return 12 // count if weighted else 1
+
+    noise = truncated(Noise("laplace", Fraction(scale)), keys, Fraction(delta), weight)
+    assert noise.most is not None
+
+    counts = range(1, keys + 1)
+
+    def worst(cut: Noise) -> Fraction:
+        chances = cut_law(cut)
+        assert cut.most is not None
+        alone = [sum((p for k, p in chances.items() if k > cut.most - weight(d)), Fraction(0)) for d in counts]
+        return max(d * share for d, share in zip(counts, alone, strict=True))
+
+    assert worst(noise) <= Fraction(delta)
+    less = noise.most - 1
+    assert less < weight(1) or worst(Noise("laplace", noise.scale, less)) > Fraction(delta)
+
+
+@pytest.mark.parametrize("weight", [1, 3, 7])
+def test_what_is_released_of_cut_noise_differs_by_its_price_and_delta(weight: int) -> None:
+    """Of every key that two neighbours share, by the definition of (epsilon, delta)-DP; and of a lonely one."""
+    delta, scale = Fraction(1, 100), Fraction(5)
+    noise = truncated(Noise("laplace", scale), 1, delta, lambda _: weight)
+    most, chances = noise.most, cut_law(noise)
+    assert most is not None
+    grows = Fraction(math.exp(weight / float(scale))) * (1 + Fraction(1, 10**12))
+
+    def seen(total: int) -> dict[int | None, Fraction]:
+        found: dict[int | None, Fraction] = {}
+        for k, p in chances.items():
+            shown = total + k if total and total + k > most else None  # a key that nobody has is never there
+            found[shown] = found.get(shown, Fraction(0)) + p
+        return found
+
+    tight = Fraction(0)
+    for total in range(weight, 3 * most):
+        one, other = seen(total), seen(total - weight)
+        for p, q in ((one, other), (other, one)):
+            parts = [max(p[shown] - grows * q.get(shown, Fraction(0)), Fraction(0)) for shown in p]
+            excess = sum(parts, Fraction(0))
+            assert excess <= delta
+            tight = max(tight, excess)
+    assert tight > delta / 2  # a lower cut would show
+
+
+def test_the_share_beyond_is_never_below_the_sum_and_hardly_above() -> None:
+    for most, weight in ((1, 1), (5, 2), (40, 40), (60, 1)):
+        noise = Noise("laplace", Fraction("7.3"), most)
+        exact = sum(p for k, p in cut_law(noise).items() if k > most - weight)
+        assert exact <= beyond(noise, most, weight) <= exact * (1 + Fraction(1, 10**30))
+    with pytest.raises(ValueError, match="at or above the weight"):
+        beyond(LAPLACES[0], 3, 4)
+
+
+def test_cut_noise_of_the_widest_scale() -> None:
+    wide = truncated(Noise("laplace", Fraction(2**50)), 1, Fraction(1, 10**6), lambda _: 2**20)
+    assert wide.most is not None
+    assert wide.most / 2**50 == pytest.approx(math.log1p(2**20 / 2**50 * 0.5e6), rel=1e-3)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_the_weights_of_a_unit_have_norm_one(norm: Literal["l1", "l2"]) -> None:
+    for keys in (1, 2, 3, 10, 30, 999, 12_345):
+        weight = key_weight(keys, norm)
+        size = keys * weight if norm == "l1" else keys * weight**2
+        whole = 2**20 if norm == "l1" else 2**40
+        assert whole * 0.98 < size <= whole
 
 
 # --- deviations ---
