@@ -12,6 +12,7 @@ from dpsql.errors import BadSetting, Error
 from dpsql.generate.dialect import Dialect
 from dpsql.ledger.opening import open_ledger
 from dpsql.noise.samplers import Sampler, SystemSampler
+from dpsql.places import Places
 from dpsql.policy.address import is_postgres_address
 from dpsql.policy.catalog import bind
 from dpsql.policy.loader import database_path, load
@@ -34,11 +35,11 @@ def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
     return open_engine(load(path), new_ledger=new_ledger)
 
 
-def open_engine(policy: Policy, *, new_ledger: bool = False) -> Engine:
-    """The same, of a policy that was read already."""
+def open_engine(policy: Policy, *, new_ledger: bool = False, places: Places | None = None) -> Engine:
+    """The same, of a policy that was read already; engines that share `places` do not buy the same thing at once."""
     backend = open_backend(policy)
     try:
-        return build_engine(policy, backend, SystemSampler(), new_ledger=new_ledger)
+        return build_engine(policy, backend, SystemSampler(), new_ledger=new_ledger, places=places)
     except BaseException:
         backend.close()
         raise
@@ -56,11 +57,13 @@ def open_backend(policy: Policy) -> Backend:
     return DuckDBBackend(database_path(policy), memory=memory, threads=threads)
 
 
-def build_engine(policy: Policy, backend: Backend, sampler: Sampler, *, new_ledger: bool = False) -> Engine:
+def build_engine(
+    policy: Policy, backend: Backend, sampler: Sampler, *, new_ledger: bool = False, places: Places | None = None
+) -> Engine:
     catalog = bind_all(policy, backend)
     accountant = Accountant(policy.privacy)
     ledger = open_ledger(policy, accountant, new_ledger=new_ledger)
-    return Engine(catalog, accountant, backend, ledger, sampler, policy.limits)
+    return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places)
 
 
 def bind_all(policy: Policy, backend: Backend) -> Catalog:

@@ -27,6 +27,7 @@ from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Ledger, Purchase
 from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
+from dpsql.places import Places
 from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor
 from dpsql.privacy.accounting import Accountant, Price
@@ -92,6 +93,7 @@ class Engine:
         ledger: Ledger,
         sampler: Sampler,
         limits: Limits,
+        places: Places | None = None,
     ) -> None:
         self.catalog = catalog
         self.accountant = accountant
@@ -105,7 +107,7 @@ class Engine:
         self._answers: OrderedDict[tuple[object, ...], Rows] = OrderedDict()
         self._loaded: set[str] = set()
         self._lock = threading.Lock()
-        self._turns = Turns()
+        self._turns = Turns(places)
 
     def compile(self, sql: str, parameters: Sequence[Value], settings: Settings) -> Release:
         """The release of a query: pure, and remembered, so that a repeated text costs no parsing."""

@@ -19,6 +19,7 @@ from dpsql.errors import Error
 if TYPE_CHECKING:
     from dpsql.dbapi import Connection, Row
     from dpsql.wire.server import Server
+    from dpsql.wire.supervisor import Supervisor
 
 _USER = "analyst"  # in the policy of the demo
 _PASSWORD = "demo"  # noqa: S105 - of made-up data, on this machine only
@@ -193,7 +194,7 @@ def _serve(policy: Path, port: int | None) -> None:
         )
     known = f"PGPASSWORD={_PASSWORD} " if verifier.fits(_PASSWORD) else ""
 
-    def announce(server: Server) -> None:
+    def announce(server: Server | Supervisor) -> None:
         click.echo(f"listening on {_HERE}:{server.port}; Ctrl-C ends. In another terminal:\n")
         click.echo(f"  {known}{psql_line(server, _USER)}\n")
 

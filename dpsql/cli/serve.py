@@ -14,6 +14,7 @@ from dpsql.cli.report import refusals
 
 if TYPE_CHECKING:
     from dpsql.wire.server import Server
+    from dpsql.wire.supervisor import Supervisor
 
 
 @click.command()
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
     "--port", metavar="PORT", type=click.IntRange(0, 65_535), help="The port to listen on; 0 takes one that is free."
 )
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
-def serve(host: str | None, port: int | None, policy: str) -> None:
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes that answer, behind the one port.",
+)
+def serve(host: str | None, port: int | None, policy: str, workers: int) -> None:
     """Answer PostgreSQL clients: psql, JDBC, ODBC, pandas, Superset and the like.
 
     Users and their passwords are those of the policy file (see: dpsql user). What else can be set is in its [server]:
@@ -30,6 +39,9 @@ def serve(host: str | None, port: int | None, policy: str) -> None:
 
     SIGTERM and Ctrl-C end the server when running statements have ended, a second one at once. SIGHUP reads the policy
     file again: who is connected stays, unless the tables have changed. A policy with mistakes changes nothing.
+
+    With --workers, several processes share port, ledger and stored answers, and one that dies is started again: as many
+    as there are cores. What the policy limits (connections, statements of a user, memory) it limits for all together.
 
     What happens is written to standard error, an event a line: as JSON, or as words at a terminal.
 
@@ -44,10 +56,10 @@ def serve(host: str | None, port: int | None, policy: str) -> None:
 
     write_logs(sys.stderr)
     with refusals():
-        run(Path(policy), host=host, port=port, ready=_announce)
+        run(Path(policy), host=host, port=port, ready=_announce, workers=workers)
 
 
-def _announce(server: Server) -> None:
+def _announce(server: Server | Supervisor) -> None:
     click.echo(f"listening on {server.policy.server.host}:{server.port}; Ctrl-C ends")
     users = server.policy.users.values()
     with_password = [user.name for user in users if user.password is not None]
@@ -63,7 +75,7 @@ def _announce(server: Server) -> None:
         click.echo(f"nobody can log in yet: add a user with dpsql user add NAME, {again}")
 
 
-def psql_line(server: Server, user: str) -> str:
+def psql_line(server: Server | Supervisor, user: str) -> str:
     """A command that connects from this machine."""
     host = server.policy.server.host
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - where it listens is said, not chosen

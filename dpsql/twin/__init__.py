@@ -6,7 +6,7 @@ can reach it is harmless because there is nothing in it: see `schema.schema_stat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from dpsql.policy.model import Catalog
 from dpsql.twin.build import ensure_built
 from dpsql.twin.cluster import Cluster
 from dpsql.twin.given import GivenServer
+from dpsql.twin.leased import LeasedCluster
 from dpsql.twin.roles import set_roles
 from dpsql.twin.settings import PORT
 
@@ -39,14 +40,24 @@ class Address:
 class Twin:
     """A twin that is built and running. Its methods may be called from any thread, and may take a moment."""
 
-    def __init__(self, server: Cluster | GivenServer, database: str) -> None:
+    def __init__(self, server: Cluster | LeasedCluster | GivenServer, database: str) -> None:
         self._server = server
         self.database = database
 
     def address(self, user: str) -> Address:
         """Of the role of a dpsql user. A server of our own that has died is started again."""
-        if isinstance(self._server, Cluster):
+        if not isinstance(self._server, GivenServer):
             self._server.ensure_running()
+        return self._address(user)
+
+    def known_address(self, user: str) -> Address | None:
+        """The same without a look at the server, and so at once; None if it is known to be down."""
+        if not isinstance(self._server, GivenServer) and not self._server.is_ready:
+            return None
+        return self._address(user)
+
+    def _address(self, user: str) -> Address:
+        if not isinstance(self._server, GivenServer):
             return Address(str(self._server.socket), None, PORT, user, None, self.database)
         host, port, password = self._server.host, self._server.port, self._server.password(user)
         if host.startswith("/"):
@@ -55,7 +66,7 @@ class Twin:
 
     def admin(self) -> psycopg.Connection[TupleRow]:
         """A new connection as the superuser, autocommit, for dpsql itself; the caller closes it."""
-        return self._server.connect(self.database) if isinstance(self._server, Cluster) else self._server.connect()
+        return self._server.connect() if isinstance(self._server, GivenServer) else self._server.connect(self.database)
 
     def set_users(self, users: Iterable[str]) -> None:
         """Create and drop roles so that they match; sessions of users who are gone end."""
@@ -70,8 +81,13 @@ class Twin:
 
     def stop(self) -> None:
         """Stop the server if it is our own; a database that was given stays as it is."""
-        if isinstance(self._server, Cluster):
+        if not isinstance(self._server, GivenServer):
             self._server.stop()
+
+    @property
+    def socket(self) -> Path | None:
+        """Of a server of our own."""
+        return None if isinstance(self._server, GivenServer) else self._server.socket
 
 
 def start_twin(state: Path, catalog: Catalog, users: Iterable[str], *, address: str | None = None) -> Twin:
@@ -93,6 +109,17 @@ def start_twin(state: Path, catalog: Catalog, users: Iterable[str], *, address: 
         cluster.stop()
         raise
     return twin
+
+
+def lease_twin(socket: Path | None, address: str | None, look_after: Callable[[], Path]) -> Twin:
+    """A twin that another process of ours has started and built: by its socket, or by the address of the owner's."""
+    if socket is not None:
+        return Twin(LeasedCluster(socket, look_after), DATABASE)
+    assert address is not None
+    server = GivenServer(address)
+    with server.connect() as connection:
+        server.read_secret(connection)
+    return Twin(server, server.database)
 
 
 def _given_twin(server: GivenServer, catalog: Catalog, users: Iterable[str]) -> Twin:

@@ -66,6 +66,7 @@ class Cluster:
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
         self._owner_lock: int | None = None
+        self._launched = False
         self._guard = threading.RLock()
 
     @property
@@ -76,6 +77,11 @@ class Cluster:
     def pid(self) -> int | None:
         """Of the postmaster, if it runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be connected to; it may die the next moment."""
+        return self._launched and self.pid is not None
 
     @property
     def socket(self) -> Path:
@@ -105,9 +111,7 @@ class Cluster:
     def connect(self, database: str) -> psycopg.Connection[TupleRow]:
         """As the superuser."""
         self.ensure_running()
-        return psycopg.connect(
-            host=str(self._socket_folder), port=PORT, user=ADMIN, dbname=database, autocommit=True, connect_timeout=30
-        )
+        return connect(self.socket, database)
 
     def stop(self) -> None:
         """Stop the server and give up the state folder; once is enough, twice is no error."""
@@ -228,6 +232,7 @@ class Cluster:
     # --- making and starting ---
 
     def _launch(self) -> None:
+        self._launched = False
         self._process = None
         self._end_watch()
         try:
@@ -249,6 +254,7 @@ class Cluster:
             ) from error
         self._wait_until_ready()
         self._start_watch()
+        self._launched = True
 
     def _make_cluster(self) -> None:
         version = self.data / "PG_VERSION"
@@ -344,6 +350,13 @@ class Cluster:
         if watch is not None:
             watch.kill()
             watch.communicate()
+
+
+def connect(socket: Path, database: str) -> psycopg.Connection[TupleRow]:
+    """As the superuser, to the server that listens on a socket."""
+    return psycopg.connect(
+        host=str(socket.parent), port=PORT, user=ADMIN, dbname=database, autocommit=True, connect_timeout=30
+    )
 
 
 def _environment() -> dict[str, str]:

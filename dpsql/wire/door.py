@@ -196,7 +196,7 @@ class _Visit:
             verdict = exchange.verdict(final)
             if verdict is None:
                 deadline.reschedule(None)
-                await asyncio.sleep(throttle.failed(user, self.address, asyncio.get_running_loop().time()))
+                await asyncio.sleep(await throttle.delay(user, self.address))
                 raise WrongPassword(user)
         self.writer.write(startup.proven(verdict))
 

@@ -60,16 +60,28 @@ def event_of(record: logging.LogRecord) -> tuple[str, Mapping[str, Fact]]:
     return "message", found
 
 
-class JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
+class _Lines(logging.Formatter):
+    """Where there are several workers, each event of one says which it was."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._whose: dict[str, Fact] = {} if worker is None else {"worker": worker}
+
+    def event_of(self, record: logging.LogRecord) -> tuple[str, Mapping[str, Fact]]:
         event, facts = event_of(record)
+        return event, {**facts, **self._whose}
+
+
+class JsonLines(_Lines):
+    def format(self, record: logging.LogRecord) -> str:
+        event, facts = self.event_of(record)
         line = {"time": _moment(record).isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
         return json.dumps({**line, "event": event, **facts})
 
 
-class Words(logging.Formatter):
+class Words(_Lines):
     def format(self, record: logging.LogRecord) -> str:
-        event, facts = event_of(record)
+        event, facts = self.event_of(record)
         # JSON's quotes, so that a name made to look like a fact, or like another line, does not.
         told = [f"{name}={fact if _is_plain(fact) else json.dumps(fact)}" for name, fact in facts.items()]
         return " ".join([f"{_moment(record).astimezone():%H:%M:%S}", event.replace("_", " "), *told])
@@ -83,10 +95,10 @@ def _is_plain(fact: Fact) -> bool:
     return isinstance(fact, str) and fact != "" and all(c.isalnum() or c in "-_.:/" for c in fact)
 
 
-def write_logs(stream: TextIO) -> None:
+def write_logs(stream: TextIO, *, worker: int | None = None) -> None:
     """Send what this process logs to a stream, one event a line."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(Words() if stream.isatty() else JsonLines())
+    handler.setFormatter(Words(worker) if stream.isatty() else JsonLines(worker))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("dpsql").setLevel(logging.INFO)
     logging.captureWarnings(True)
@@ -99,8 +111,9 @@ class _PrivateFile(RotatingFileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
-def keep_engine_log(state: Path) -> None:
-    """Keep what the engine itself says of its failures, by the ids that analysts are shown."""
-    handler = _PrivateFile(state / ENGINE_LOG, maxBytes=_ENGINE_LOG_BYTES, backupCount=1)
+def keep_engine_log(state: Path, worker: int | None = None) -> None:
+    """Keep what the engine itself says of its failures, by the ids that analysts are shown; each worker in its own."""
+    name = ENGINE_LOG if worker is None else f"engine-{worker}.log"
+    handler = _PrivateFile(state / name, maxBytes=_ENGINE_LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger("dpsql.engine").addHandler(handler)

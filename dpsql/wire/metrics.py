@@ -6,7 +6,7 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpsql.wire.logs import event_of
 
@@ -32,6 +32,7 @@ _COUNTED = {
     "statement": _Counted("dpsql_statements_total", "Statements that name a declared table.", ("outcome",)),
     "reload": _Counted("dpsql_reloads_total", "Times the policy file was read again.", ("outcome",)),
     "twin_lost": _Counted("dpsql_twin_lost_total", "Sessions that ended because the twin had gone."),
+    "worker_lost": _Counted("dpsql_workers_lost_total", "Processes that ended by themselves and were started again."),
     "engine_failed": _Counted("dpsql_engine_failures_total", "Failures of the engine."),
     "message": _Counted("dpsql_log_messages_total", "Lines of the log that are no event of their own.", ("logger",)),
 }
@@ -48,58 +49,78 @@ class Gauge:
     value: float
 
 
+@dataclass(slots=True)
+class Counts:
+    """What has happened, in one process or in several."""
+
+    events: Counter[tuple[str, Labels]] = field(default_factory=Counter)
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    seconds: float = 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        events = Counter(self.events)
+        events.update(other.events)  # the operator + would drop what is zero
+        buckets = [a + b for a, b in zip(self.buckets, other.buckets, strict=True)]
+        return Counts(events, buckets, self.seconds + other.seconds)
+
+
 class Metrics(logging.Handler):
     """A handler of the log that counts."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._counts: Counter[tuple[str, Labels]] = Counter()
+        self._counts = Counts()
         for event, counted in _COUNTED.items():
             if not counted.facts:
-                self._counts[event, ()] = 0
+                self._counts.events[event, ()] = 0
         for outcome in _OUTCOMES:
-            self._counts["statement", (("outcome", outcome),)] = 0
-        self._buckets = [0] * (len(BUCKETS) + 1)
-        self._seconds = 0.0
+            self._counts.events["statement", (("outcome", outcome),)] = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         event, facts = event_of(record)
         counted = _COUNTED.get(event)
         if counted is None:
             return
-        self._counts[event, tuple((name, str(facts.get(name, ""))) for name in counted.facts)] += 1
+        self._counts.events[event, tuple((name, str(facts.get(name, ""))) for name in counted.facts)] += 1
         if event == "statement" and facts.get("outcome") in ("answered", "replayed"):
             seconds = float(facts["seconds"] or 0)
-            self._buckets[bisect_left(BUCKETS, seconds)] += 1
-            self._seconds += seconds
+            self._counts.buckets[bisect_left(BUCKETS, seconds)] += 1
+            self._counts.seconds += seconds
 
-    def page(self, gauges: Iterable[Gauge]) -> str:
-        """All numbers in Prometheus' text format."""
+    def counts(self) -> Counts:
+        """A copy of what was counted so far."""
         self.acquire()
         try:
-            lines = [*self._counters(), *self._histogram()]
+            return self._counts + Counts()
         finally:
             self.release()
-        for gauge in gauges:
-            lines += _head(gauge.metric, "gauge", gauge.help)
-            lines.append(f"{gauge.metric} {gauge.value:.17g}")
-        return "\n".join(lines) + "\n"
 
-    def _counters(self) -> Iterator[str]:
-        for event, counted in _COUNTED.items():
-            yield from _head(counted.metric, "counter", counted.help)
-            for (name, labels), count in sorted(self._counts.items()):
-                if name == event:
-                    yield f"{counted.metric}{_labelled(dict(labels))} {count}"
 
-    def _histogram(self) -> Iterator[str]:
-        metric, total = "dpsql_answer_seconds", 0
-        yield from _head(metric, "histogram", "Time until an answer is ready to be sent.")
-        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._buckets, strict=True):
-            total += count
-            yield f"{metric}_bucket{_labelled({'le': bound})} {total}"
-        yield f"{metric}_sum {self._seconds:.17g}"
-        yield f"{metric}_count {total}"
+def page(counts: Counts, gauges: Iterable[Gauge]) -> str:
+    """All numbers in Prometheus' text format."""
+    lines = [*_counters(counts), *_histogram(counts)]
+    for gauge in gauges:
+        lines += _head(gauge.metric, "gauge", gauge.help)
+        lines.append(f"{gauge.metric} {gauge.value:.17g}")
+    return "\n".join(lines) + "\n"
+
+
+def _counters(counts: Counts) -> Iterator[str]:
+    for event, counted in _COUNTED.items():
+        yield from _head(counted.metric, "counter", counted.help)
+        for (name, labels), count in sorted(counts.events.items()):
+            if name == event:
+                yield f"{counted.metric}{_labelled(dict(labels))} {count}"
+
+
+def _histogram(counts: Counts) -> Iterator[str]:
+    metric, total = "dpsql_answer_seconds", 0
+    yield from _head(metric, "histogram", "Time until an answer is ready to be sent.")
+    for bound, count in zip((*map(str, BUCKETS), "+Inf"), counts.buckets, strict=True):
+        total += count
+        yield f"{metric}_bucket{_labelled({'le': bound})} {total}"
+    yield f"{metric}_sum {counts.seconds:.17g}"
+    yield f"{metric}_count {total}"
 
 
 def _head(metric: str, kind: str, text: str) -> list[str]:

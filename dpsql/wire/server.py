@@ -6,36 +6,39 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
 from dpsql.engine import Engine
 from dpsql.errors import Error
 from dpsql.generate.query import Cancellation
+from dpsql.places import Places
 from dpsql.policy.model import Policy
 from dpsql.twin import Twin
 from dpsql.wire import messages
 from dpsql.wire.account import refresh_account
 from dpsql.wire.asking import Reply
+from dpsql.wire.colleagues import Colleagues, Nobody
 from dpsql.wire.door import CancelCall, Client, Door, welcome
+from dpsql.wire.jobs import Jobs
 from dpsql.wire.link import CHUNK, ClientGone, Link, TwinGone
 from dpsql.wire.logs import note, warn
 from dpsql.wire.messages import BadMessage, Message
-from dpsql.wire.metrics import Gauge
+from dpsql.wire.metrics import Counts, Gauge, page
 from dpsql.wire.own_session import OwnSession, answers, is_grammatical
 from dpsql.wire.relay import Relay
 from dpsql.wire.ticks import leaving_at_a_tick
 from dpsql.wire.twin_session import open_session
-from dpsql.wire.workers import Workers
 
 DRAIN_SECONDS = 10.0  # that statements have to end when the server does
 _LOGINS = 50  # connections that may be on their way in, beyond those that could be let in
 _BACKLOG = 512  # connections that the system accepts ahead of us
 _END_SECONDS = 5.0  # that connections and jobs have to end once they are told to
 _FAREWELL_SECONDS = 1.0  # that a client has to read the last words
-_CHECK_SECONDS = 5.0  # that the twin and the ledger have to say that they are well
+CHECK_SECONDS = 5.0  # that the twin and the ledger have to say that they are well
+_NO_ROOM_SECONDS = 1.0  # to wait when the system has no room for another connection
 _PAUSE = 0.02
 
 _log = logging.getLogger("dpsql.wire")
@@ -76,7 +79,7 @@ class _Desk:
         self.statements += 1
         limits = self._server.policy.limits
         async with leaving_at_a_tick(limits.answer_tick):
-            return await self._server.workers.run(
+            return await self._server.jobs.run(
                 self._server.engine, self._user, job, cancellation, at_once=limits.max_queries_per_user
             )
 
@@ -93,22 +96,37 @@ class _Desk:
 
 
 class Server:
-    """One dataset behind one port. Everything here runs in the event loop."""
+    """One dataset behind one port. Everything here runs in the event loop.
 
-    def __init__(self, policy: Policy, engine: Engine, twin: Twin, door: Door) -> None:
+    Several processes may do this side by side: how many connections and statements there are of all of them, `places`
+    knows, and sessions that are theirs, the colleagues.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        engine: Engine,
+        twin: Twin,
+        door: Door,
+        *,
+        places: Places | None = None,
+        colleagues: Colleagues | None = None,
+    ) -> None:
         self.policy = policy
         self.engine = engine
         self.twin = twin
         self.door = door
         self.declared = _last_names(engine)
         self.type_names: dict[tuple[int, int], str] = {}
-        self.workers = Workers()
+        self.jobs = Jobs(places)
         self.own = OwnSession(twin)
         self._began = time.time()
         self._connections: set[_Connection] = set()
         self._visits: set[asyncio.Task[None]] = set()
+        self._places = places or Places()
+        self._colleagues: Colleagues = colleagues or Nobody()
         self._logins = 0
-        self._listeners: list[asyncio.Server] = []
+        self._accepting: set[asyncio.Task[None]] = set()
         self.port = policy.server.port
         self._stopping = False
         self._open = asyncio.Event()  # new sessions may begin
@@ -120,13 +138,15 @@ class Server:
         """Listen. The sockets are the server's own from here on."""
         self.port = sockets[0].getsockname()[1]
         for each in sockets:
-            self._listeners.append(await asyncio.start_server(self._accept, sock=each, backlog=_BACKLOG))
+            each.setblocking(False)
+            each.listen(_BACKLOG)
+            self._accepting.add(asyncio.create_task(self._accept_all(each)))
 
     async def stop(self, at_once: asyncio.Event) -> None:
         """Let statements end, say goodbye, close everything. `at_once` leaves out the first."""
         self._stopping = True
-        for listener in self._listeners:
-            listener.close()
+        for task in self._accepting:
+            task.cancel()
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         ending: set[asyncio.Task[None]] = set()
         while self._connections and not at_once.is_set() and asyncio.get_running_loop().time() < deadline:
@@ -137,39 +157,46 @@ class Server:
         for visit in self._visits:
             visit.cancel()
         await _ended(self._visits)
-        await self.workers.stop(within=_END_SECONDS)
+        await self.jobs.stop(within=_END_SECONDS)
         await asyncio.to_thread(self.own.close)
 
     async def reload(self, policy: Policy, engine: Engine, door: Door) -> int:
-        """Serve another policy of the same dataset; how many connections ended.
+        """Serve another policy of the same dataset; how many connections ended. If this fails, the old one goes on."""
+        try:
+            ended = await self.pause(policy, engine)
+            await asyncio.to_thread(retarget, self.twin, self.policy, self.engine, policy, engine)
+            old = self.switch(policy, engine, door)
+        finally:
+            self.resume()
+        await self.retire(old)
+        return ended
 
-        They end if what they see of the dataset has changed, or if the user is gone. If this fails, the old policy
-        goes on.
+    async def pause(self, policy: Policy, engine: Engine) -> int:
+        """Let no session begin, and end those that cannot go on under another policy; how many that are.
+
+        They end if what they see of the dataset has changed, or if the user is gone.
         """
         changed = engine.catalog.fingerprint != self.engine.catalog.fingerprint
         leaving = [each for each in self._connections if changed or each.client.user not in policy.users]
         self._open.clear()
-        try:
-            await _ended(self._dismiss(leaving))
-            await self._rebuild(engine if changed else None, policy.users)
-            old, self.engine = self.engine, engine
-            self.policy, self.door, self.declared = policy, door, _last_names(engine)
-            self.type_names = {}
-        finally:
-            self._open.set()
-        await self.workers.finished(old)  # a job under way still needs its ledger
-        await asyncio.to_thread(old.close)
+        await _ended(self._dismiss(leaving))
         return len(leaving)
 
-    async def _rebuild(self, engine: Engine | None, users: Collection[str]) -> None:
-        try:
-            await asyncio.to_thread(self.twin.set_users, users)
-            if engine is not None:
-                await asyncio.to_thread(self.twin.rebuild, engine.catalog)
-        except Exception:
-            await asyncio.to_thread(self.twin.rebuild, self.engine.catalog)
-            await asyncio.to_thread(self.twin.set_users, self.policy.users)
-            raise
+    def switch(self, policy: Policy, engine: Engine, door: Door) -> Engine:
+        """Serve another policy; the engine of the old one, which jobs may still need."""
+        old, self.engine = self.engine, engine
+        self.policy, self.door, self.declared = policy, door, _last_names(engine)
+        self.type_names = {}
+        return old
+
+    def resume(self) -> None:
+        """Let sessions begin again."""
+        self._open.set()
+
+    async def retire(self, engine: Engine) -> None:
+        """Close an engine when its last job has ended."""
+        await self.jobs.finished(engine)
+        await asyncio.to_thread(engine.close)
 
     def _dismiss(self, connections: Iterable[_Connection]) -> set[asyncio.Task[None]]:
         """End connections, whatever they do; their tasks, which have still to say goodbye."""
@@ -183,6 +210,22 @@ class Server:
 
     # --- connections ---
 
+    async def _accept_all(self, listener: socket.socket) -> None:
+        """Accept one connection after the other: several at once would be taken from the processes beside this one."""
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                try:
+                    accepted, _ = await loop.sock_accept(listener)
+                except OSError as error:
+                    _log.warning("a connection cannot be accepted: %s", error.strerror)
+                    await asyncio.sleep(_NO_ROOM_SECONDS)
+                    continue
+                reader = asyncio.StreamReader()
+                protocol = asyncio.StreamReaderProtocol(reader, self._accept)
+                with suppress(OSError):
+                    await loop.connect_accepted_socket(partial(_same, protocol), accepted)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -195,14 +238,15 @@ class Server:
             self._visits.discard(task)
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._stopping or self._logins >= self.policy.server.max_connections + _LOGINS:
-            await _say_goodbye(reader, writer, _SHUTTING_DOWN if self._stopping else _TOO_MANY)
-            return
-        self._logins += 1
-        try:
-            visitor = await welcome(reader, writer, self.door)
-        finally:
-            self._logins -= 1
+        with self._place(b"logins", self.policy.server.max_connections + _LOGINS) as is_place:
+            if self._stopping or not is_place:
+                await _say_goodbye(reader, writer, _SHUTTING_DOWN if self._stopping else _TOO_MANY)
+                return
+            self._logins += 1
+            try:
+                visitor = await welcome(reader, writer, self.door)
+            finally:
+                self._logins -= 1
         match visitor:
             case CancelCall():
                 await self._cancel_call(visitor)
@@ -231,13 +275,25 @@ class Server:
             return _SHUTTING_DOWN
         if client.user not in self.policy.users:  # any more
             return _DISMISSED
-        if len(self._connections) >= self.policy.server.max_connections:
-            warn("connection_refused", user=client.user, sqlstate="53300")
-            return _TOO_MANY
+        with self._place(b"connections", self.policy.server.max_connections) as is_place:
+            if is_place:
+                return await self._serve_in_place(client, desk)
+        warn("connection_refused", user=client.user, sqlstate="53300")
+        return _TOO_MANY
+
+    @contextmanager
+    def _place(self, kind: bytes, most: int) -> Iterator[bool]:
+        """Whether there is still one of so many places, of all processes together; it is held within the block."""
+        place = self._places.take(kind, most)
         try:
-            # In a thread: a twin that has died is started again.
-            address = await asyncio.to_thread(self.twin.address, client.user)
-            reader, writer = await open_session(address, client.parameters)
+            yield place is not None
+        finally:
+            if place is not None:
+                self._places.give_back(place)
+
+    async def _serve_in_place(self, client: Client, desk: _Desk) -> Message | None:
+        try:
+            reader, writer = await self._open_session(client)
         except (Error, OSError) as error:
             warn("twin_lost", user=client.user, reason=_reason(error))
             return _NO_TWIN
@@ -246,6 +302,15 @@ class Server:
             return _NO_TWIN
         link = Link(reader, writer, client.writer, lambda pid: self.cancel(client.user, pid))
         return await self._relay(client, link, Relay(client.reader, link, desk, client.user))
+
+    async def _open_session(self, client: Client) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A session on the twin. One that has died is started again, which takes a thread and a moment."""
+        known = self.twin.known_address(client.user)
+        if known is not None:
+            with suppress(OSError):
+                return await open_session(known, client.parameters)
+        address = await asyncio.to_thread(self.twin.address, client.user)
+        return await open_session(address, client.parameters)
 
     async def _relay(self, client: Client, link: Link, relay: Relay) -> Message | None:
         task = asyncio.current_task()
@@ -295,18 +360,33 @@ class Server:
 
     def cancel(self, user: str, pid: int) -> None:
         """Cancel what the engine does for a session of a user."""
+        if not self.cancel_statement(user, pid):
+            self._colleagues.cancel_statement(user, pid)
+
+    def cancel_statement(self, user: str, pid: int) -> bool:
+        """The same, if it is one of this process."""
         for connection in self._connections:
             if connection.link.pid == pid and connection.client.user == user:
                 connection.relay.cancel()
+                return True
+        return False
 
     async def _cancel_call(self, call: CancelCall) -> None:
-        """A cancel request goes to the engine if it works for that session, else to the twin; never to both."""
+        if not await self.cancel_session(call.pid, call.secret):
+            await self._colleagues.cancel_session(call.pid, call.secret)
+
+    async def cancel_session(self, pid: int, secret: bytes) -> bool:
+        """Cancel what runs in a session, if it is one of this process.
+
+        The request goes to the engine if it works for that session, else to the twin; never to both.
+        """
         for connection in list(self._connections):
             link = connection.link
-            if link.pid == call.pid and link.secret == call.secret:
+            if link.pid == pid and link.secret == secret:
                 if not connection.relay.cancel():
                     await self._cancel_on_twin(connection.client.user, link)
-                return
+                return True
+        return False
 
     async def _cancel_on_twin(self, user: str, link: Link) -> None:
         if link.pid is None:
@@ -327,34 +407,59 @@ class Server:
         """What keeps the server from answering."""
         if self._stopping:
             return ["the server is shutting down"]
-        checks: dict[str, Callable[[], object]] = {
-            "the twin does not answer": lambda: self.own.use(answers),
-            "the ledger cannot be read": self.engine.ledger.spent,
-        }
-        found = []
-        for problem, check in checks.items():
-            try:
-                async with asyncio.timeout(_CHECK_SECONDS):
-                    await asyncio.to_thread(check)
-            except Exception:
-                found.append(problem)
-        return found
+        return await problems_of(self.own, self.engine)
 
-    async def gauges(self) -> list[Gauge]:
-        accountant = self.engine.accountant
-        spent = await asyncio.to_thread(self.engine.ledger.spent)
-        return [
+    def busyness(self) -> tuple[Gauge, ...]:
+        """What goes on in this process."""
+        return (
             Gauge("dpsql_connections", "Clients that have a session.", len(self._connections)),
             Gauge("dpsql_logins_under_way", "Clients on their way in.", self._logins),
-            Gauge("dpsql_statements_under_way", "Statements that the engine works on.", self.workers.busy),
-            Gauge(
-                "dpsql_epsilon_spent",
-                "What all answers ever given have cost.",
-                float(accountant.epsilon_of(spent.loss)),
-            ),
-            Gauge("dpsql_epsilon_limit", "What they may cost together.", float(accountant.policy.epsilon)),
-            Gauge("dpsql_start_time_seconds", "When the server was started, in Unix time.", self._began),
-        ]
+            Gauge("dpsql_statements_under_way", "Statements that the engine works on.", self.jobs.busy),
+        )
+
+    async def page(self, counts: Counts) -> str:
+        """The page of numbers."""
+        return page(counts, [*self.busyness(), *await gauges_of(self.engine, self._began)])
+
+
+def retarget(twin: Twin, old: Policy, old_engine: Engine, new: Policy, engine: Engine) -> None:
+    """Let the twin hold another policy's users and tables; if that fails, again those of the old one."""
+    try:
+        twin.set_users(new.users)
+        if engine.catalog.fingerprint != old_engine.catalog.fingerprint:
+            twin.rebuild(engine.catalog)
+    except Exception:
+        twin.rebuild(old_engine.catalog)
+        twin.set_users(old.users)
+        raise
+
+
+async def problems_of(own: OwnSession, engine: Engine) -> list[str]:
+    """What keeps a server from answering that all of its processes share."""
+    checks: dict[str, Callable[[], object]] = {
+        "the twin does not answer": lambda: own.use(answers),
+        "the ledger cannot be read": engine.ledger.spent,
+    }
+    found = []
+    for problem, check in checks.items():
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                await asyncio.to_thread(check)
+        except Exception:
+            found.append(problem)
+    return found
+
+
+async def gauges_of(engine: Engine, began: float) -> list[Gauge]:
+    accountant = engine.accountant
+    spent = await asyncio.to_thread(engine.ledger.spent)
+    return [
+        Gauge(
+            "dpsql_epsilon_spent", "What all answers ever given have cost.", float(accountant.epsilon_of(spent.loss))
+        ),
+        Gauge("dpsql_epsilon_limit", "What they may cost together.", float(accountant.policy.epsilon)),
+        Gauge("dpsql_start_time_seconds", "When the server was started, in Unix time.", began),
+    ]
 
 
 async def _say_goodbye(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, farewell: Message | None) -> None:
@@ -372,6 +477,10 @@ async def _say_goodbye(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
             await writer.wait_closed()
     except (OSError, TimeoutError):
         writer.transport.abort()
+
+
+def _same(protocol: asyncio.StreamReaderProtocol) -> asyncio.StreamReaderProtocol:
+    return protocol
 
 
 async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:

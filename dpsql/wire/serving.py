@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpsql.dataset import open_engine
-from dpsql.errors import Error, OperationalError
+from dpsql.errors import Error, OperationalError, PolicyError
+from dpsql.places import ARE_SHARED
 from dpsql.policy.loader import load
 from dpsql.policy.model import Policy, ServerPolicy
 from dpsql.policy.server_reader import state_folder
@@ -26,6 +27,7 @@ from dpsql.wire.logs import keep_engine_log, note, warn
 from dpsql.wire.metrics import Metrics
 from dpsql.wire.server import Server
 from dpsql.wire.status import HOST, StatusPages
+from dpsql.wire.supervisor import Supervisor
 from dpsql.wire.throttle import Throttle
 
 _log = logging.getLogger("dpsql.wire")
@@ -36,8 +38,17 @@ _FIXED_OF_LIMITS = ("memory", "threads")  # connections to one DuckDB file share
 _OTHER_FILES = 200  # that are open besides the two sockets of each connection
 
 
-def serve(path: Path, *, host: str | None, port: int | None, ready: Callable[[Server], None]) -> None:
+def serve(
+    path: Path,
+    *,
+    host: str | None,
+    port: int | None,
+    ready: Callable[[Server | Supervisor], None],
+    workers: int = 1,
+) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the policy file again. `ready` is called once it listens."""
+    if workers > 1 and not ARE_SHARED:
+        raise PolicyError("several workers need Linux", hint="Serve without --workers.")
 
     def read() -> Policy:
         policy = load(path)
@@ -56,7 +67,11 @@ def serve(path: Path, *, host: str | None, port: int | None, ready: Callable[[Se
                     door = _open_door(policy, twin.database)
                     keep_engine_log(state_folder(policy))
                     _allow_files(2 * policy.server.max_connections + _OTHER_FILES)
-                    server = Server(policy, engine, twin, door)
+                    server: Server | Supervisor = (
+                        Server(policy, engine, twin, door)
+                        if workers == 1
+                        else Supervisor(policy, engine, twin, door, workers)
+                    )
                     try:
                         asyncio.run(_run(server, sockets, metrics, read, ready))
                     finally:
@@ -120,14 +135,14 @@ def _allow_files(wanted: int) -> None:
 
 
 async def _run(
-    server: Server,
+    server: Server | Supervisor,
     sockets: _Sockets,
     metrics: Metrics,
     read: Callable[[], Policy],
-    ready: Callable[[Server], None],
+    ready: Callable[[Server | Supervisor], None],
 ) -> None:
     wishes = _Wishes(server, read)
-    pages = StatusPages(lambda: _page(server, metrics), server.problems)
+    pages = StatusPages(lambda: server.page(metrics.counts()), server.problems)
     try:
         try:
             await server.start(sockets.clients)
@@ -143,14 +158,10 @@ async def _run(
         pages.stop()
 
 
-async def _page(server: Server, metrics: Metrics) -> str:
-    return metrics.page(await server.gauges())
-
-
 class _Wishes:
     """What signals ask for: SIGTERM or SIGINT to end, a second one to end at once, SIGHUP to read the policy again."""
 
-    def __init__(self, server: Server, read: Callable[[], Policy]) -> None:
+    def __init__(self, server: Server | Supervisor, read: Callable[[], Policy]) -> None:
         self._server = server
         self._read = read
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -184,7 +195,7 @@ class _Wishes:
             await reload(self._server, self._read)
 
 
-async def reload(server: Server, read: Callable[[], Policy]) -> None:
+async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> None:
     """Take the policy file as it is now; one that does not load changes nothing."""
     try:
         policy, waiting = _as_far_as_possible(await asyncio.to_thread(read), server.policy)

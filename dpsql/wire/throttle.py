@@ -13,11 +13,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from dpsql.places import Places
+
 FIRST_DELAY = 0.25  # seconds; doubles with each further failure
 LONGEST_DELAY = 8.0
 FORGET_AFTER = 900.0  # seconds without a failure
 MOST_REMEMBERED = 10_000  # names and addresses; the ones that failed longest ago are forgotten first
 TURNS = 4
+_GLANCE = 0.05  # seconds between looks at turns that other processes have
 
 
 @dataclass(slots=True)
@@ -33,9 +36,14 @@ class _Queue:
 
 
 class Throttle:
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
+        self._places = places or Places()
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
         self._queues: dict[tuple[str, str], _Queue] = {}
+
+    async def delay(self, user: str, address: str) -> float:
+        """Note a failure of this moment, and say for how many seconds its answer is held back."""
+        return self.failed(user, address, asyncio.get_running_loop().time())
 
     def failed(self, user: str, address: str, now: float) -> float:
         """Note a failure, and say for how many seconds its answer is held back."""
@@ -61,7 +69,12 @@ class Throttle:
         queue.present += 1
         try:
             async with queue.turns:
-                yield
+                while (place := self._places.take(repr(("turn", *key)).encode(), TURNS)) is None:
+                    await asyncio.sleep(_GLANCE)
+                try:
+                    yield
+                finally:
+                    self._places.give_back(place)
         finally:
             queue.present -= 1
             if not queue.present:

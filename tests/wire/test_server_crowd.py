@@ -32,7 +32,8 @@ SYNC, FLUSH = message(b"S", b""), message(b"H", b"")
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Serving]:
-    with home() as folder, Serving(write_clinic(folder, server=f"max_connections = {CROWD}")) as made:
+    server = f"max_connections = {CROWD}\n[limits]\nmax_queries_per_user = 16\n"
+    with home() as folder, Serving(write_clinic(folder, server=server)) as made:
         yield made
 
 

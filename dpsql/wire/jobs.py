@@ -11,6 +11,7 @@ from contextlib import suppress
 from dpsql.engine import Engine
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError
 from dpsql.generate.query import Cancellation
+from dpsql.places import Places
 from dpsql.privacy.accounting import Price
 from dpsql.wire.asking import Reply
 from dpsql.wire.logs import note
@@ -18,16 +19,16 @@ from dpsql.wire.logs import note
 AT_ONCE = 16  # more would not be quicker, and would share the same memory
 
 _PAUSE = 0.02
-_GLANCE = 0.1  # seconds between looks at the cancellation of a job that waits
+_GLANCE = 0.05  # seconds between looks at the cancellation of a job that waits, and at other processes
 
 
-class Workers:
+class Jobs:
     """Belongs to the event loop, in which all of its methods are called."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
+        self._places = places or Places()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dpsql-answer")
         self._jobs: Counter[Engine] = Counter()
-        self._of_user: Counter[str] = Counter()
         self._an_end = asyncio.Event()  # some job has ended
         self._cancellations: set[Cancellation] = set()  # of all jobs
 
@@ -40,9 +41,10 @@ class Workers:
     ) -> Reply:
         """The reply of a job. Who no longer waits for it does not end it: it is told so by its cancellation.
 
-        Of one user, `at_once` run; further ones wait, so that nobody can keep all others waiting.
+        Of one user, `at_once` run, in all processes that share the places; further ones wait, so that nobody can
+        keep all others waiting.
         """
-        while self._of_user[user] >= at_once:
+        while (place := self._places.take(b"statement of " + user.encode(), at_once)) is None:
             if cancellation.cancelled:
                 raise Cancelled("canceling statement due to user request")
             self._an_end.clear()
@@ -58,9 +60,7 @@ class Workers:
 
         def ended(future: Future[Reply]) -> None:
             self._jobs[engine] -= 1
-            self._of_user[user] -= 1
-            if not self._of_user[user]:
-                del self._of_user[user]
+            self._places.give_back(place)
             self._an_end.set()
             self._cancellations.discard(cancellation)
             _note(engine, user, future, loop.time() - began)
@@ -72,7 +72,6 @@ class Workers:
         # One that waits for its turn is dropped. Once it runs, what stops it takes this place.
         cancellation.on_cancel(drop)
         self._jobs[engine] += 1
-        self._of_user[user] += 1
         self._cancellations.add(cancellation)
         submitted.append(self._pool.submit(job, engine))
         submitted[0].add_done_callback(tell)

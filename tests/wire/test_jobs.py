@@ -12,12 +12,12 @@ from dpsql.engine import Engine
 from dpsql.errors import Cancelled
 from dpsql.generate.query import Cancellation
 from dpsql.wire.asking import Reply
-from dpsql.wire.workers import Workers
+from dpsql.wire.jobs import Jobs
 
 ENGINE = cast(Engine, "no engine is needed: jobs only wait")
 
 
-class Jobs:
+class Held:
     """Jobs that run until they are let go; how many run, of each user."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Jobs:
         return Reply(b"")
 
 
-async def _until(jobs: Jobs, user: str, count: int) -> None:
+async def _until(jobs: Held, user: str, count: int) -> None:
     async with asyncio.timeout(30):
         while jobs.running[user] < count:
             await asyncio.sleep(0.01)
@@ -44,34 +44,34 @@ async def _until(jobs: Jobs, user: str, count: int) -> None:
 
 def test_others_are_served_while_one_user_has_many_under_way() -> None:
     async def scenario() -> None:
-        workers, jobs = Workers(), Jobs()
+        jobs, held = Jobs(), Held()
         asked = [
-            asyncio.create_task(workers.run(ENGINE, "alice", lambda _: jobs.of("alice"), Cancellation(), at_once=3))
+            asyncio.create_task(jobs.run(ENGINE, "alice", lambda _: held.of("alice"), Cancellation(), at_once=3))
             for _ in range(20)
         ]
-        await _until(jobs, "alice", 3)
-        other = asyncio.create_task(workers.run(ENGINE, "bob", lambda _: jobs.of("bob"), Cancellation(), at_once=3))
-        await _until(jobs, "bob", 1)
-        jobs.go.set()
+        await _until(held, "alice", 3)
+        other = asyncio.create_task(jobs.run(ENGINE, "bob", lambda _: held.of("bob"), Cancellation(), at_once=3))
+        await _until(held, "bob", 1)
+        held.go.set()
         await asyncio.gather(*asked, other)
-        assert jobs.most == 3
-        await workers.stop(within=5)
+        assert held.most == 3
+        await jobs.stop(within=5)
 
     asyncio.run(scenario())
 
 
 def test_one_that_waits_can_be_cancelled() -> None:
     async def scenario() -> None:
-        workers, jobs, cancellation = Workers(), Jobs(), Cancellation()
-        first = asyncio.create_task(workers.run(ENGINE, "alice", lambda _: jobs.of("alice"), Cancellation(), at_once=1))
-        await _until(jobs, "alice", 1)
-        second = asyncio.create_task(workers.run(ENGINE, "alice", lambda _: jobs.of("alice"), cancellation, at_once=1))
+        jobs, held, cancellation = Jobs(), Held(), Cancellation()
+        first = asyncio.create_task(jobs.run(ENGINE, "alice", lambda _: held.of("alice"), Cancellation(), at_once=1))
+        await _until(held, "alice", 1)
+        second = asyncio.create_task(jobs.run(ENGINE, "alice", lambda _: held.of("alice"), cancellation, at_once=1))
         await asyncio.sleep(0)
         cancellation.cancel()
         with pytest.raises(Cancelled):
             await second
-        jobs.go.set()
+        held.go.set()
         await first
-        await workers.stop(within=5)
+        await jobs.stop(within=5)
 
     asyncio.run(scenario())

@@ -1,0 +1,64 @@
+"""Places that the processes of one machine share: each is a byte of a file, and is taken by locking it.
+
+What a process held is free again when it ends, however it ended: the system sees to that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import struct
+import threading
+from pathlib import Path
+
+MOST = 1 << 20  # places of one kind
+
+# Locks of an open file, not of a process: closing another file of the same name does not drop them. Linux has them.
+_SET = getattr(fcntl, "F_OFD_SETLK", None)
+ARE_SHARED = _SET is not None
+
+
+class Places:
+    """Safe for many threads. Without a file the places are those of this process alone."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._held: set[int] = set()
+        self._lock = threading.Lock()
+
+    def take(self, kind: bytes, most: int) -> int | None:
+        """One of `most` places of a kind; None if all of them are taken."""
+        first = int.from_bytes(hashlib.sha256(kind).digest()[:5], "big") * MOST
+        with self._lock:
+            for place in range(first, first + min(most, MOST)):
+                if place not in self._held and self._locked(place):
+                    self._held.add(place)
+                    return place
+        return None
+
+    def give_back(self, place: int) -> None:
+        with self._lock:
+            self._held.discard(place)
+            if self._file is not None:
+                self._set(fcntl.F_UNLCK, place)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _locked(self, place: int) -> bool:
+        if self._file is None:
+            return True
+        try:
+            self._set(fcntl.F_WRLCK, place)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _set(self, kind: int, place: int) -> None:
+        assert self._file is not None and _SET is not None
+        # struct flock: type, whence, start, length, and a process number that must be zero
+        fcntl.fcntl(self._file, _SET, struct.pack("@hhqqi4x", kind, os.SEEK_SET, place, 1, 0))
