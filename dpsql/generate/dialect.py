@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
 
 from dpsql.errors import InternalError
@@ -51,6 +52,8 @@ class Dialect:
     extract_seconds: str
     extract_epoch: str
     date_trunc: str
+    date_bin: Callable[[str, datetime, int], str]  # the bin of a moment; one begins there, and has so many microseconds
+    to_char: Callable[[str, str], str]  # a timestamp in a format of plan/formats.py
     in_list: str  # membership of {0} in the list parameter {1}
     array: str  # a parameter {0} as a list of {type}
     flag: str  # a parameter {0} that is true or false
@@ -88,6 +91,14 @@ def in_calendar(text: str, type_: Type) -> str:
     return f"{text} >= {word} '{FIRST_DAY}' AND {text} <= {word} '{LAST_DAY}{end}'"
 
 
+_MONTHS = "(CAST(extract(year FROM {0}) AS BIGINT) * 12 + CAST(extract(month FROM {0}) AS BIGINT))"
+_FINITE = "CASE WHEN abs({0}) <= CAST('1.797e308' AS DOUBLE PRECISION) THEN {0} END"
+# An exponent whose product with a logarithm (at most 745, and at least 1e-16 or zero) neither over- nor underflows.
+_EXPONENT = (
+    "(CASE WHEN abs({1}) < CAST('1e-290' AS DOUBLE PRECISION) THEN 0"
+    " ELSE LEAST(GREATEST({1}, CAST('-1e290' AS DOUBLE PRECISION)), CAST('1e290' AS DOUBLE PRECISION)) END)"
+)
+
 # Operations that every engine writes alike. Guards stand in the argument: engines evaluate early.
 EVERYWHERE: dict[Op, str] = {
     Op.AND: "({0} AND {1})",
@@ -114,7 +125,38 @@ EVERYWHERE: dict[Op, str] = {
     Op.CEIL: "CAST(ceil({0}) AS {type})",
     Op.SQRT: "sqrt(CASE WHEN {0} >= 0 THEN {0} END)",
     Op.LN: "ln(CASE WHEN {0} > 0 THEN {0} END)",
+    # Beyond 709 it would overflow; below -708 it is as good as zero.
+    Op.EXP: "exp(CASE WHEN {0} <= 709 THEN GREATEST({0}, -708) END)",
+    Op.POWER: (
+        "power(CASE WHEN {0} = 0 AND {1} >= 0 THEN {0} WHEN ({0} > 0 OR {1} = floor({1}))"
+        f" AND abs({_EXPONENT} * ln(abs(NULLIF({{0}}, 0)))) <= 708 THEN {{0}} END, {{1}})"
+    ),
+    Op.CBRT: "cbrt({0})",
+    Op.SIN: f"sin({_FINITE})",
+    Op.COS: f"cos({_FINITE})",
+    Op.TAN: f"tan({_FINITE})",
+    Op.ASIN: "asin(CASE WHEN abs({0}) <= 1 THEN {0} END)",
+    Op.ACOS: "acos(CASE WHEN abs({0}) <= 1 THEN {0} END)",
+    Op.ATAN: "atan({0})",
+    Op.ATAN2: "atan2({0}, {1})",
     Op.NULLIF: "NULLIF({0}, {1})",
+    # Whole months: one less where the later moment is not as far into its month. Toward zero, whichever comes first.
+    Op.MONTHS_BETWEEN: (
+        f"({_MONTHS.format('{0}')} - {_MONTHS.format('{1}')} + CASE"
+        " WHEN {0} >= {1} AND {0} - date_trunc('month', {0}) < {1} - date_trunc('month', {1}) THEN -1"
+        " WHEN {0} < {1} AND {0} - date_trunc('month', {0}) > {1} - date_trunc('month', {1}) THEN 1 ELSE 0 END)"
+    ),
+    Op.STARTS_WITH: "starts_with({0}, {1})",
+    Op.LTRIM: "ltrim({0}, {1})",
+    Op.RTRIM: "rtrim({0}, {1})",
+    Op.REPLACE: "left(replace(left({0}, 10000), {1}, {2}), 10000)",
+    # Whether there is such a day is asked before, in the year.
+    Op.MAKE_DATE: (
+        "make_date(CAST(CASE WHEN {0} BETWEEN 1 AND 9999 AND {2} <= CASE WHEN {1} IN (4, 6, 9, 11) THEN 30"
+        " WHEN {1} <> 2 THEN 31 WHEN {0} % 4 = 0 AND ({0} % 100 <> 0 OR {0} % 400 = 0) THEN 29 ELSE 28 END"
+        " THEN {0} END AS INTEGER), CAST(CASE WHEN {1} BETWEEN 1 AND 12 THEN {1} END AS INTEGER),"
+        " CAST(CASE WHEN {2} BETWEEN 1 AND 31 THEN {2} END AS INTEGER))"
+    ),
     # Cut, so that nested concatenations cannot make a row's text, and the time it takes, grow without bound.
     Op.CONCAT: "left(left({0}, 10000) || left({1}, 10000), 10000)",
 }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_calendar, in_steps
+from dpsql.plan.formats import as_strftime
 from dpsql.plan.scalars import Op
 from dpsql.types import Kind, Type
 
@@ -28,6 +31,8 @@ def _try_cast(text: str, target: Type) -> str:
 def _cast(text: str, source: Type, target: Type) -> str:
     if target.kind is Kind.INTEGER:
         return _to_integer(text, source, target)
+    if source.kind is Kind.DECIMAL and target.kind is Kind.TEXT:
+        text = _try_cast(text, source)  # with as many places as its type has
     cast = _try_cast(text, target)
     # Text can name dates that no other expression may meet.
     made = target.is_temporal and source.kind is Kind.TEXT
@@ -48,6 +53,11 @@ def _to_integer(text: str, source: Type, target: Type) -> str:
 def _trunc_places(text: str, places: int) -> str:
     power = f"CAST('1e{places}' AS DOUBLE)"
     return f"(trunc({text} * {power}) / {power})"
+
+
+def _date_bin(text: str, first: datetime, width: int) -> str:
+    start = (first - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    return f"make_timestamp({start} + (epoch_us({text}) - {start}) // {width} * {width})"
 
 
 def _on_grid(name: str, _: Type, grid: Grid) -> str:
@@ -79,10 +89,12 @@ DUCKDB = Dialect(
         Op.LENGTH: "length({0})",
         Op.LOWER: "lower({0})",
         Op.UPPER: "upper({0})",
-        Op.TRIM: "trim({0}, ' ')",
+        Op.TRIM: "trim({0}, {1})",
         Op.LEFT: "left({0}, {1})",
         Op.RIGHT: "right({0}, {1})",
         Op.SUBSTRING: "substring({0}, {1}, {2})",
+        Op.POSITION: "strpos({0}, {1})",
+        Op.SPLIT_PART: "split_part({0}, {1}, {2})",
         # The number of days is guarded in the argument: a sum outside the calendar would raise.
         Op.ADD_DAYS: (
             "({0} + CAST(CASE WHEN {1} >= DATE '0001-01-01' - {0} AND {1} <= DATE '9999-12-31' - {0} THEN {1} END"
@@ -105,6 +117,8 @@ DUCKDB = Dialect(
     extract_seconds="CAST(extract('microseconds' FROM {0}) / 1000000 AS {type})",
     extract_epoch="epoch({0})",
     date_trunc="CAST(date_trunc('{part}', {0}) AS TIMESTAMP)",
+    date_bin=_date_bin,
+    to_char=lambda text, format_: f"strftime({text}, '{as_strftime(format_)}')",
     in_list="list_contains({1}, {0})",
     array="CAST({0} AS {type}[])",
     flag="{0}",

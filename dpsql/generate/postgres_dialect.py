@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from datetime import datetime, time, timedelta
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 
@@ -250,6 +251,8 @@ def _cast(text: str, source: Type, target: Type) -> str:
     match source.kind, target.kind:
         case Kind.TEXT, _:
             return _from_text(text, target)
+        case Kind.DECIMAL, Kind.TEXT:
+            return f'(CAST(round({text}, {source.scale}) AS text) COLLATE "C")'
         case _, Kind.TEXT:
             return f'(CAST({text} AS text) COLLATE "C")'
         case Kind.BOOLEAN, Kind.INTEGER:
@@ -357,6 +360,26 @@ def _bound(bound: Fraction, *, exact: bool) -> str:
         return f"CAST('{Decimal(bound.numerator) / Decimal(bound.denominator):f}' AS numeric)"
 
 
+# --- time ---
+
+
+def _date_bin(text: str, first: datetime, width: int) -> str:
+    """In whole microseconds: PostgreSQL 13 has no date_bin, and doubles do not hold so many.
+
+    Claim: defined for every moment not before the first. Because: no product exceeds 64 bits, and no sum the moment.
+    """
+    day = 86_400_000_000
+    into_day = (first - datetime.combine(first, time())) // timedelta(microseconds=1)
+    parts = (("hour", 3_600_000_000), ("minute", 60_000_000), ("microseconds", 1))
+    clock = " + ".join(f"CAST(extract({part} FROM {text}) AS bigint) * {size}" for part, size in parts)
+    since = f"(CAST(CAST({text} AS date) - DATE '{first.date()}' AS bigint) * {day} + {clock} - {into_day})"
+    start = f"({since} - {since} % {width})"
+    return (
+        f"(TIMESTAMP '{first.isoformat(sep=' ')}' + make_interval(days => CAST({start} / {day} AS integer),"
+        f" secs => CAST({start} % {day} AS double precision) / 1000000))"
+    )
+
+
 # --- window functions ---
 
 # Which argument is a number of rows: an integer of 32 bits to PostgreSQL.
@@ -396,10 +419,12 @@ POSTGRES = Dialect(
         # Case is the database's: the collation C knows only that of ASCII.
         Op.LOWER: '(lower({0} COLLATE "default") COLLATE "C")',
         Op.UPPER: '(upper({0} COLLATE "default") COLLATE "C")',
-        Op.TRIM: "btrim({0}, ' ')",
+        Op.TRIM: "btrim({0}, {1})",
         Op.LEFT: "left({0}, CAST({1} AS integer))",
         Op.RIGHT: "right({0}, CAST({1} AS integer))",
         Op.SUBSTRING: "substring({0}, CAST({1} AS integer), CAST({2} AS integer))",
+        Op.POSITION: "CAST(strpos({0}, {1}) AS bigint)",
+        Op.SPLIT_PART: "split_part({0}, {1}, CAST({2} AS integer))",
         # The number of days is guarded in the argument: a sum outside the calendar would raise.
         Op.ADD_DAYS: (
             "({0} + CAST(CASE WHEN {1} >= DATE '0001-01-01' - {0} AND {1} <= DATE '9999-12-31' - {0} THEN {1} END"
@@ -422,6 +447,8 @@ POSTGRES = Dialect(
     extract_seconds="round(CAST(extract(second FROM {0}) AS numeric), 6)",
     extract_epoch="CAST(extract(epoch FROM {0}) AS double precision)",
     date_trunc="date_trunc('{part}', {0})",
+    date_bin=_date_bin,
+    to_char=lambda text, format_: f"""(to_char({text}, '{format_}') COLLATE "C")""",
     in_list="({0} = ANY ({1}))",
     array="CAST({0} AS {type}[])",
     flag="CAST({0} AS boolean)",

@@ -33,6 +33,9 @@ from dpsql.plan.scalars import (
 )
 from dpsql.types import DOUBLE, INT_DIGITS, MAX_DIGITS, TIMESTAMP, Kind, Type, Value, exact_decimal
 
+_EPOCH = datetime(1970, 1, 1)
+_LAST_SECOND = datetime.max.replace(microsecond=0)
+
 # Guards repeat their argument, so that nested ones grow quickly; beyond this an expression is refused.
 LONGEST = 200_000
 
@@ -112,7 +115,7 @@ class ScalarWriter:
         match node.op:
             case Op.ADD | Op.SUB | Op.MUL | Op.NEG | Op.ABS | Op.DIV | Op.MOD if node.type.kind is Kind.INTEGER:
                 return self._integer(node, args)
-            case Op.ADD | Op.SUB | Op.MUL if node.type.kind is Kind.DECIMAL:
+            case Op.ADD | Op.SUB | Op.MUL | Op.MOD if node.type.kind is Kind.DECIMAL:
                 return self._decimal(node, args)
             case Op.DIV if all(arg.type.kind in (Kind.INTEGER, Kind.DECIMAL) for arg in node.args):
                 return self._quotient(node, args)
@@ -145,6 +148,10 @@ class ScalarWriter:
                     node.option, dialect.extract
                 )
                 return form.format(args[0], part=node.option, type=self.type(node.type))
+            case Op.DATE_BIN:
+                return self._binned(node, args[0])
+            case Op.TO_CHAR:
+                return dialect.to_char(args[0], node.option)
             case Op.DATE_TRUNC:
                 return dialect.date_trunc.format(args[0], part=node.option)
             case _:
@@ -160,13 +167,30 @@ class ScalarWriter:
             ends = [math.floor((end - start.value).total_seconds()) for end in (datetime.min, datetime.max)]
             inside = f"{args[1]} >= {ends[0]} AND {args[1]} <= {ends[1]}"
             return self._dialect.templates[node.op].format(args[0], f"(CASE WHEN {inside} THEN {args[1]} END)")
-        assert isinstance(by, Const) and isinstance(by.value, int | Decimal)
+        if not isinstance(by, Const):
+            # Seconds from the moment to both ends of the calendar.
+            epoch = self._dialect.extract_epoch.format(args[0], part="epoch", type=self.type(DOUBLE))
+            back, ahead = (f"{round((end - _EPOCH).total_seconds())} - {epoch}" for end in (datetime.min, _LAST_SECOND))
+            guarded = f"(CASE WHEN {args[1]} >= {back} AND {args[1]} <= {ahead} THEN {args[1]} END)"
+            return self._dialect.templates[node.op].format(args[0], guarded)
+        assert isinstance(by.value, int | Decimal)
         seconds = Fraction(by.value) * (31 * 86400 if node.op is Op.ADD_MONTHS else 1)
         first, last = datetime.min, datetime.max
         room = timedelta(seconds=float(abs(seconds)))
         low, high = (first, last - room) if seconds > 0 else (first + room, last)
         inside = f"{args[0]} >= {self.constant(low, TIMESTAMP)} AND {args[0]} <= {self.constant(high, TIMESTAMP)}"
         return self._dialect.templates[node.op].format(f"(CASE WHEN {inside} THEN {args[0]} END)", args[1])
+
+    def _binned(self, node: Call, moment: str) -> str:
+        """The bin of a moment. The first bin that begins within the calendar is known; what comes before it is NULL."""
+        _, stride, origin = node.args
+        assert isinstance(stride, Const) and isinstance(stride.value, int | Decimal)
+        assert isinstance(origin, Const) and isinstance(origin.value, datetime)
+        width = int(stride.value * 10**6)
+        step = timedelta(microseconds=width)
+        first = origin.value - (origin.value - datetime.min) // step * step
+        inside = f"(CASE WHEN {moment} >= {self.constant(first, TIMESTAMP)} THEN {moment} END)"
+        return self._dialect.date_bin(inside, first, width)
 
     def _integer(self, node: Call, args: list[str]) -> str:
         """Integer arithmetic; where 64 bits might not hold it, 128 do, and what PostgreSQL would refuse is NULL."""

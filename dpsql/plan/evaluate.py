@@ -7,13 +7,18 @@ GROUP BY expression can take. What is not evaluated here is simply not known; no
 from __future__ import annotations
 
 import math
+from calendar import monthrange
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation, localcontext
 from fractions import Fraction
+from typing import TypeVar
 
+from dpsql.plan.formats import written
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar
 from dpsql.types import Kind, Type, Value
+
+T = TypeVar("T")
 
 
 class NotConstant(Exception):
@@ -122,6 +127,14 @@ def _converted(value: Value, source: Type, target: Type) -> Value:
             return _half_away(value) if source.numeric else round(value)
         case Kind.TEXT, int() if not isinstance(value, bool):
             return str(value)
+        case Kind.TEXT, Decimal() if source.kind is Kind.DECIMAL:
+            return format(value.quantize(Decimal(1).scaleb(-source.scale)), "f")
+        case Kind.TEXT, datetime():
+            return (
+                value.isoformat(sep=" ", timespec="auto").rstrip("0") if value.microsecond else value.isoformat(sep=" ")
+            )
+        case Kind.TEXT, date():
+            return value.isoformat()
         case Kind.TIMESTAMP, date() if not isinstance(value, datetime):
             return datetime.combine(value, time())
         case Kind.DATE, datetime():
@@ -149,8 +162,12 @@ def _divide(node: Call, left: Value, right: Value) -> Value:
     return float(Fraction(left) / Fraction(right))  # type: ignore[arg-type]
 
 
-def _modulo(_: Call, left: int, right: int) -> Value:
-    return None if right == 0 else int(math.copysign(1, left)) * (abs(left) % abs(right))
+def _modulo(_: Call, left: Decimal, right: Decimal) -> Value:
+    """The remainder of integers or decimals has the sign of the dividend."""
+    if right == 0:
+        return None
+    rest = abs(left) % abs(right)
+    return -rest if left < 0 else rest
 
 
 def _round(node: Call, value: Value, digits: Value = 0) -> Value:
@@ -227,6 +244,56 @@ def truncate(unit: str, moment: date) -> datetime:
             raise NotConstant
 
 
+def bin_start(moment: datetime, stride: int | Decimal, origin: datetime) -> datetime | None:
+    """date_bin: the last moment not after this one that is a whole number of strides (in seconds) from the origin."""
+    width = timedelta(microseconds=int(stride * 10**6))
+    return _in_calendar(lambda: origin + (moment - origin) // width * width)
+
+
+def _months_between(_: Call, later: datetime, earlier: datetime) -> Value:
+    """The whole months of age(), toward zero."""
+
+    def into_month(at: datetime) -> timedelta:
+        return at - at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+    months = (later.year - earlier.year) * 12 + later.month - earlier.month
+    if later >= earlier:
+        return months - (into_month(later) < into_month(earlier))
+    return months + (into_month(later) > into_month(earlier))
+
+
+def _make_date(_: Call, year: int, month: int, day: int) -> Value:
+    try:
+        return date(year, month, day)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _in_calendar(moment: Callable[[], T]) -> T | None:
+    """NULL for what lies outside the years that dpsql knows: they are Python's as well."""
+    try:
+        return moment()
+    except OverflowError:
+        return None
+
+
+def _add_seconds(_: Call, moment: datetime, seconds: int | Decimal | float) -> Value:
+    return _in_calendar(lambda: moment + timedelta(microseconds=round(Fraction(seconds) * 10**6)))
+
+
+def _add_months(_: Call, moment: datetime, months: int) -> Value:
+    """A day that the month does not have is its last one. Engines keep a distance from the ends of the calendar."""
+    if (datetime.max - moment if months > 0 else moment - datetime.min) < timedelta(days=31 * abs(months)):
+        return None
+    year, month = divmod(moment.year * 12 + moment.month - 1 + months, 12)
+    return moment.replace(year=year, month=month + 1, day=min(moment.day, monthrange(year, month + 1)[1]))
+
+
+def _split_part(_: Call, text: str, separator: str, place: int) -> Value:
+    parts = text.split(separator)
+    return parts[place - 1] if place <= len(parts) else ""
+
+
 _RULES: dict[Op, Callable[..., Value]] = {
     Op.NOT: lambda _, x: not x,
     Op.EQ: lambda _, x, y: x == y,
@@ -247,14 +314,26 @@ _RULES: dict[Op, Callable[..., Value]] = {
     Op.CEIL: _whole(math.ceil),  # type: ignore[arg-type]
     Op.LOWER: lambda _, x: _ascii(x).lower(),
     Op.UPPER: lambda _, x: _ascii(x).upper(),
-    Op.TRIM: lambda _, x: x.strip(" "),
+    Op.TRIM: lambda _, x, characters: x.strip(characters),
+    Op.LTRIM: lambda _, x, characters: x.lstrip(characters),
+    Op.RTRIM: lambda _, x, characters: x.rstrip(characters),
     Op.LENGTH: lambda _, x: len(x),
     Op.CONCAT: lambda _, x, y: x + y,
     Op.LEFT: lambda _, x, n: x[:n],
     Op.RIGHT: lambda _, x, n: x[-n:] if n else "",
+    Op.POSITION: lambda _, x, part: x.find(part) + 1,
+    Op.STARTS_WITH: lambda _, x, start: x.startswith(start),
+    Op.REPLACE: lambda _, x, old, new: x.replace(old, new),
+    Op.SPLIT_PART: _split_part,
     Op.SUBSTRING: lambda _, x, start, n: x[start - 1 : start - 1 + n],
     Op.EXTRACT: _extract,
     Op.DATE_TRUNC: lambda node, x: truncate(node.option, x),
-    Op.ADD_DAYS: lambda _, x, n: x + timedelta(days=n),
+    Op.DATE_BIN: lambda _, x, stride, origin: bin_start(x, stride, origin),
+    Op.MAKE_DATE: _make_date,
+    Op.TO_CHAR: lambda node, x: written(x, node.option),
+    Op.ADD_DAYS: lambda _, x, n: _in_calendar(lambda: x + timedelta(days=n)),
+    Op.ADD_MONTHS: _add_months,
+    Op.ADD_SECONDS: _add_seconds,
     Op.DAYS_BETWEEN: lambda _, x, y: (x - y).days,
+    Op.MONTHS_BETWEEN: _months_between,
 }

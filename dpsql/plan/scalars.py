@@ -55,6 +55,16 @@ class Op(Enum):
     SQRT = "sqrt"
     LN = "ln"
     LOG10 = "log10"
+    EXP = "exp"
+    POWER = "power"
+    CBRT = "cbrt"
+    SIN = "sin"
+    COS = "cos"
+    TAN = "tan"
+    ASIN = "asin"
+    ACOS = "acos"
+    ATAN = "atan"
+    ATAN2 = "atan2"
     LEAST = "least"
     GREATEST = "greatest"
     COALESCE = "coalesce"
@@ -66,17 +76,27 @@ class Op(Enum):
     LOWER = "lower"
     UPPER = "upper"
     TRIM = "trim"
+    LTRIM = "ltrim"
+    RTRIM = "rtrim"
     CONCAT = "||"
     LEFT = "left"
     RIGHT = "right"
     SUBSTRING = "substring"
+    POSITION = "position"
+    STARTS_WITH = "starts_with"
+    REPLACE = "replace"
+    SPLIT_PART = "split_part"
     # time
     EXTRACT = "extract"
     DATE_TRUNC = "date_trunc"
+    DATE_BIN = "date_bin"
+    MAKE_DATE = "make_date"
+    TO_CHAR = "to_char"
     ADD_DAYS = "date + days"
     ADD_MONTHS = "timestamp + months"
     ADD_SECONDS = "timestamp + seconds"
     DAYS_BETWEEN = "date - date"
+    MONTHS_BETWEEN = "months between"
     SECONDS_BETWEEN = "timestamp - timestamp"
 
 
@@ -125,7 +145,7 @@ class Call:
     op: Op
     args: tuple[Scalar, ...]
     type: Type
-    option: str = ""  # the field of EXTRACT, the unit of DATE_TRUNC, the escape of LIKE
+    option: str = ""  # the field of EXTRACT, the unit of DATE_TRUNC, the format of TO_CHAR, the escape of LIKE
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 
-from dpsql.plan.evaluate import NotConstant, apply, cast, evaluate, truncate
+from dpsql.plan.evaluate import NotConstant, apply, bin_start, cast, evaluate, truncate
 from dpsql.plan.scalars import Call, Case, Const, Correlated, InStage, Op, Ref, Scalar, StageValue, refs
 from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.intervals import interval, never_null
@@ -156,6 +156,8 @@ def _enumerated(node: Scalar, facts: Facts, limit: int) -> Domain | None:
         return _days(bounds.low, bounds.high, limit)
     if isinstance(node, Call) and node.op is Op.DATE_TRUNC:
         return _periods(node.option, bounds.low, bounds.high, limit)
+    if isinstance(node, Call) and node.op is Op.DATE_BIN:
+        return _bins(node, bounds.low, bounds.high, limit)
     if not _is_whole(node):
         return None
     stride = _stride(node)
@@ -213,6 +215,25 @@ def _periods(unit: str, low: Fraction, high: Fraction, limit: int) -> Domain | N
             at = truncate(unit, at + _STRIDE[unit])
         except OverflowError:
             break
+    return tuple(found)
+
+
+def _bins(node: Call, low: Fraction, high: Fraction, limit: int) -> Domain | None:
+    _, stride, origin = (arg.value if isinstance(arg, Const) else None for arg in node.args)
+    assert isinstance(stride, int | Decimal) and isinstance(origin, datetime)
+    if (high - low) / Fraction(stride) + 1 > limit:
+        return None
+    start, end = _moment(low), _moment(high)
+    found: list[Value] = []
+    at = bin_start(start, stride, origin)
+    while at is None or at <= end:
+        if at is not None:
+            found.append(at)
+        try:
+            start += timedelta(seconds=float(stride))
+        except OverflowError:
+            break
+        at = bin_start(start, stride, origin)
     return tuple(found)
 
 

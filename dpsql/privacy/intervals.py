@@ -28,6 +28,7 @@ from dpsql.plan.scalars import (
     Windowed,
 )
 from dpsql.privacy.facts import NOTHING, UNBOUNDED, Facts, Interval, as_number
+from dpsql.privacy.real_functions import FUNCTIONS
 from dpsql.types import Kind, Type
 
 # Beyond this a double could overflow on the way to its clamp.
@@ -206,11 +207,12 @@ def _toward_zero(value: Fraction) -> Fraction:
     return Fraction(math.trunc(value))
 
 
-def _modulo(_: Call, parts: list[Interval]) -> Interval:
+def _modulo(node: Call, parts: list[Interval]) -> Interval:
     left, right = parts
-    if not right.bounded:
+    grain = _smallest(node.type)
+    if not right.bounded or grain is None:
         return UNBOUNDED
-    most = max(abs(right.low), abs(right.high)) - 1  # type: ignore[arg-type]
+    most = max(abs(right.low), abs(right.high)) - grain  # type: ignore[arg-type]
     most = max(most, Fraction(0))
     low = Fraction(0) if left.low is not None and left.low >= 0 else -most
     high = Fraction(0) if left.high is not None and left.high <= 0 else most
@@ -392,6 +394,36 @@ def _add_months(_: Call, parts: list[Interval]) -> Interval:
     )
 
 
+def _date_bin(_: Call, parts: list[Interval]) -> Interval:
+    moment, stride, origin = parts
+    assert stride.low is not None and origin.low is not None
+    width, start = stride.low, origin.low
+    return _map(moment, lambda at: start + (at - start) // width * width)
+
+
+def _months_between(_: Call, parts: list[Interval]) -> Interval:
+    """As many as the calendar shows, or one less where the last one is not full."""
+
+    def number(at: Fraction) -> Fraction:
+        day = date.fromordinal(math.floor(at / 86400))
+        return Fraction(day.year * 12 + day.month)
+
+    between = _subtract(_, [_map(part, number) for part in parts])
+    return Interval(
+        None if between.low is None else between.low - (between.low > 0),
+        None if between.high is None else between.high + (between.high < 0),
+    )
+
+
+def _make_date(_: Call, parts: list[Interval]) -> Interval:
+    """From the first day of the first year to the last one of the last."""
+    year = parts[0]
+    if not year.bounded:
+        return UNBOUNDED
+    first, last = (min(max(math.floor(end), 1), 9999) for end in (year.low, year.high))  # type: ignore[arg-type]
+    return Interval(Fraction(date(first, 1, 1).toordinal()), Fraction(date(last, 12, 31).toordinal()))
+
+
 def _width_bucket(node: Call, _: list[Interval]) -> Interval:
     count = node.args[3]
     assert isinstance(count, Const) and isinstance(count.value, int)
@@ -408,9 +440,12 @@ def _first(_: Call, parts: list[Interval]) -> Interval:
 
 _TRUTH = (
     Op.AND, Op.OR, Op.NOT, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IS_NULL, Op.IS_TRUE, Op.IS_FALSE,
-    Op.DISTINCT_FROM, Op.LIKE, Op.ILIKE, Op.IN,
+    Op.DISTINCT_FROM, Op.LIKE, Op.ILIKE, Op.IN, Op.STARTS_WITH,
 )  # fmt: skip
-_TEXT = (Op.LOWER, Op.UPPER, Op.TRIM, Op.CONCAT, Op.LEFT, Op.RIGHT, Op.SUBSTRING)
+_TEXT = (
+    Op.LOWER, Op.UPPER, Op.TRIM, Op.LTRIM, Op.RTRIM, Op.CONCAT, Op.LEFT, Op.RIGHT, Op.SUBSTRING, Op.REPLACE,
+    Op.SPLIT_PART, Op.TO_CHAR,
+)  # fmt: skip
 
 _RULES: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
     **dict.fromkeys(_TRUTH, _unknown),
@@ -430,15 +465,20 @@ _RULES: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
     Op.SQRT: _real(math.sqrt),
     Op.LN: _real(math.log),
     Op.LOG10: _real(math.log10),
+    **FUNCTIONS,
     Op.NULLIF: _first,
     Op.WIDTH_BUCKET: _width_bucket,
     Op.CAST: _cast,
     Op.LENGTH: lambda *_: Interval(Fraction(0), None),
+    Op.POSITION: lambda *_: Interval(Fraction(0), None),
     Op.EXTRACT: _extract,
     Op.DATE_TRUNC: _date_trunc,
+    Op.DATE_BIN: _date_bin,
+    Op.MAKE_DATE: _make_date,
     Op.ADD_DAYS: _add,
     Op.ADD_SECONDS: _add,
     Op.ADD_MONTHS: _add_months,
     Op.DAYS_BETWEEN: _subtract,
+    Op.MONTHS_BETWEEN: _months_between,
     Op.SECONDS_BETWEEN: _subtract,
 }

@@ -245,7 +245,7 @@ _OTHER_TYPES = frozenset(
     "cidr macaddr point line circle box path polygon oid regclass tsvector tsquery int4range int8range daterange "
     "numrange tsrange tstzrange serial bigserial".split()
 )
-_OPERATORS = frozenset("( ) , . + - * / % = < > <= >= <> != || :: $".split())
+_OPERATORS = frozenset("( ) , . + - * / % ^ ^@ = < > <= >= <> != || :: $".split())
 
 _WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 

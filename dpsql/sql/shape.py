@@ -16,19 +16,23 @@ _MANY = 10_000
 _FUNCTIONS: dict[str, tuple[int, int]] = {
     name: (int(low), int(high))
     for words in """
-        0 0 row_number rank dense_rank percent_rank cume_dist
-        1 1 abs sign floor ceil ceiling sqrt ln log10 length char_length character_length lower upper btrim
+        0 0 row_number rank dense_rank percent_rank cume_dist pi
+        1 1 abs sign floor ceil ceiling sqrt ln log10 length char_length character_length lower upper date
+        1 1 exp cbrt sin cos tan asin acos atan degrees radians position
         1 1 count sum avg min max stddev stddev_samp stddev_pop variance var_samp var_pop bool_and bool_or every
         1 1 median percentile_cont percentile_disc
         1 1 ntile first_value last_value trim extract
         1 1 dp_low dp_high
-        1 2 round trunc log
+        1 2 round trunc log btrim ltrim rtrim age
         1 3 lag lead substring
         2 3 substr
+        2 2 power pow atan2 div strpos starts_with to_char
         2 2 mod nullif left right date_trunc date_part nth_value
         2 2 covar_pop covar_samp corr regr_slope regr_intercept
+        3 3 replace split_part date_bin make_date
         4 4 width_bucket
-        1 10000 coalesce least greatest grouping
+        1 10000 coalesce least greatest grouping concat
+        2 10000 concat_ws
     """.strip().splitlines()
     for low, high, *names in [words.split()]
     for name in names

@@ -27,9 +27,21 @@ _UNIT_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 
 
 
 def as_span(node: exp.Expression) -> Span | None:
-    """A constant interval, or None for anything that is not one."""
+    """A constant interval, or None for anything that is not one.
+
+    A sum of intervals is one only in parentheses: without them sqlglot takes a number or a string behind a plus for a
+    part of the interval, whatever binds before it.
+    """
+    if isinstance(node, exp.Paren) and isinstance(node.this, exp.Add | exp.Sub):
+        return _sum_of(node.this)
     while isinstance(node, exp.Paren):
         node = node.this
+    if isinstance(node, exp.Neg):
+        inside = as_span(node.this)
+        return None if inside is None else _sum(_NOTHING, inside, -1)
+    if (found := as_multiple(node)) is not None:
+        times = _whole_number(found[1])
+        return None if times is None else _sum(_NOTHING, found[0], times)
     if isinstance(node, exp.Cast) and node.to.this is exp.DType.INTERVAL:
         node = exp.Interval(this=node.this)
     if not isinstance(node, exp.Interval):
@@ -55,7 +67,50 @@ def as_span(node: exp.Expression) -> Span | None:
             seconds += Decimal(number) * _UNIT_SECONDS[single]
         else:
             raise NotSupported("this unit of an interval is not supported", position=position(node))
+    return _span(months, seconds, position(node))
+
+
+def _sum_of(node: exp.Expression) -> Span | None:
+    """A chain of sums and differences, from left to right."""
+    if not isinstance(node, exp.Add | exp.Sub):
+        return as_span(node)
+    left, right = _sum_of(node.this), as_span(node.expression)
+    if left is None or right is None:
+        return None
+    return _sum(left, right, 1 if isinstance(node, exp.Add) else -1)
+
+
+def as_multiple(node: exp.Expression) -> tuple[Span, exp.Expression] | None:
+    """A constant interval and what it is multiplied by, on either side."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if not isinstance(node, exp.Mul):
+        return None
+    for side, other in ((node.this, node.expression), (node.expression, node.this)):
+        if (span := as_span(side)) is not None:
+            return span, other
+    return None
+
+
+def _whole_number(node: exp.Expression) -> int | None:
+    sign = 1
+    while isinstance(node, exp.Paren | exp.Neg):
+        sign = -sign if isinstance(node, exp.Neg) else sign
+        node = node.this
+    is_number = isinstance(node, exp.Literal) and not node.is_string and re.fullmatch(r"\d{1,7}", str(node.this))
+    return sign * int(node.this) if is_number else None
+
+
+def _sum(left: Span, right: Span, times: int) -> Span:
+    seconds = (left.days + times * right.days) * 86400 + left.seconds + times * right.seconds
+    return _span(left.months + times * right.months, seconds, None)
+
+
+def _span(months: int, seconds: Decimal, at: int | None) -> Span:
     if abs(months) > 12 * 1000 or abs(seconds) > 366 * 86400 * 1000:
-        raise NotSupported("intervals longer than a thousand years are not supported", position=position(node))
+        raise NotSupported("intervals longer than a thousand years are not supported", position=at)
     days = int(seconds / 86400)
     return Span(months, days, seconds - days * 86400)
+
+
+_NOTHING = Span(0, 0, Decimal(0))

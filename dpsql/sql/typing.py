@@ -166,10 +166,7 @@ def read_literal(value: Value, target: Type) -> Value:
             case Kind.DATE:
                 return date.fromisoformat(text[:10]) if _is_midnight(text[10:]) else date.fromisoformat(text)
             case Kind.TIMESTAMP:
-                moment = datetime.fromisoformat(text)
-                if moment.tzinfo is not None:
-                    raise ValueError
-                return moment
+                return datetime.fromisoformat(_ZONE.sub("", text) if ":" in text else text)
             case Kind.INTERVAL:
                 raise ValueError
     except (ValueError, KeyError, InvalidOperation):
@@ -184,10 +181,13 @@ _SHAPES = {
         Kind.INTEGER: r"[+-]?\d+",
         Kind.DECIMAL: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?",
         Kind.DOUBLE: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?",
-        Kind.DATE: r"\d{4}-\d\d-\d\d([ T][0:.]+)?",
-        Kind.TIMESTAMP: r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?",
+        Kind.DATE: r"\d{4}-\d\d-\d\d([ T][0:.]+Z?)?",
+        # PostgreSQL takes no notice of a time zone here.
+        Kind.TIMESTAMP: r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)? ?(Z|[+-]\d\d(:?\d\d)?)?)?",
     }.items()
 }
+
+_ZONE = re.compile(r" ?(Z|[+-]\d\d(:?\d\d)?)$", re.ASCII)
 
 _BOOLEANS = {"true": True, "t": True, "yes": True, "on": True, "1": True} | {
     "false": False, "f": False, "no": False, "off": False, "0": False
@@ -195,7 +195,7 @@ _BOOLEANS = {"true": True, "t": True, "yes": True, "on": True, "1": True} | {
 
 
 def _is_midnight(rest: str) -> bool:
-    return bool(rest) and rest.strip(" T0:.") == ""
+    return bool(rest) and rest.strip(" T0:.Z") == ""
 
 
 def arithmetic_type(op: Op, left: Type, right: Type) -> Type | None:
@@ -204,7 +204,7 @@ def arithmetic_type(op: Op, left: Type, right: Type) -> Type | None:
         return None
     if Kind.DOUBLE in (left.kind, right.kind):
         both_exact = left.is_exact and right.is_exact
-        return None if op is Op.MOD else NUMERIC if both_exact else DOUBLE
+        return None if op is Op.MOD else NUMERIC if both_exact else DOUBLE  # no engine's remainder of doubles is exact
     whole_left, whole_right = left.precision - left.scale, right.precision - right.scale
     if left.kind is right.kind is Kind.INTEGER:
         big = left.big or right.big
@@ -228,6 +228,9 @@ def arithmetic_type(op: Op, left: Type, right: Type) -> Type | None:
         case Op.DIV:
             # PostgreSQL divides numerics to some twenty digits; double precision is what all engines share.
             return NUMERIC
+        case Op.MOD:
+            result = decimal_type(max(whole_left, whole_right) + scale, scale)
+            return result if result.kind is Kind.DECIMAL else None
         case _:
             return None
 

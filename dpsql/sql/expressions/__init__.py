@@ -10,17 +10,29 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
+from dpsql.errors import UnknownFunction
 from dpsql.plan.nodes import Plan
+from dpsql.plan.scalars import Scalar
 from dpsql.sql.expressions import aggregates, casts, leaves, logic, numbers, text, time, windows
-from dpsql.sql.expressions.core import Expressions
-from dpsql.sql.names import Scope
+from dpsql.sql.expressions.core import Expressions, Handlers, Named
+from dpsql.sql.names import Scope, position
 from dpsql.types import Value
 
-_HANDLERS = {
+_NAMED: Named = {**numbers.NAMED, **time.NAMED}
+
+
+def _named(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
+    name = read.function_name(node)
+    if name not in _NAMED:
+        raise UnknownFunction(name, position=position(node))
+    return _NAMED[name](read, node, scope)
+
+
+_HANDLERS: Handlers = {
     node: handler
     for family in (leaves, logic, numbers, casts, text, time, aggregates, windows)
     for node, handler in family.HANDLERS.items()
-}
+} | {exp.Anonymous: (_named, {"this", "expressions"})}
 
 
 def expressions(

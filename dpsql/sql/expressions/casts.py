@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from dpsql.errors import CannotCast, NotSupported, SqlSyntaxError
 from dpsql.plan.scalars import Call, Const, Op, Scalar
-from dpsql.sql.expressions.core import Expressions, Handlers
+from dpsql.sql.expressions.core import UNARY, Expressions, Handlers
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import coerce
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, Kind, Type
@@ -35,7 +35,7 @@ _CASTS = frozenset(
     + [(kind, kind) for kind in (Kind.TEXT, Kind.BOOLEAN, Kind.DATE, Kind.TIMESTAMP)]
     + [(Kind.DATE, Kind.TIMESTAMP), (Kind.TIMESTAMP, Kind.DATE), (Kind.BOOLEAN, Kind.INTEGER)]
     + [(Kind.TEXT, kind) for kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE, Kind.DATE, Kind.TIMESTAMP)]
-    + [(Kind.INTEGER, Kind.TEXT), (Kind.DATE, Kind.TEXT), (Kind.BOOLEAN, Kind.TEXT)]
+    + [(kind, Kind.TEXT) for kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.BOOLEAN)]
 )
 
 
@@ -82,4 +82,13 @@ def _cast_target(to: exp.Expression) -> Type:
     return _TYPES[name]
 
 
-HANDLERS: Handlers = {exp.Cast: (_cast, {"this", "to", "_type"})}
+def _date(read: Expressions, node: exp.Date, scope: Scope) -> Scalar:
+    """DATE(x), which PostgreSQL takes for a cast."""
+    value = coerce(read.moment(node.this, scope, "DATE needs a date or timestamp"), TIMESTAMP)
+    return Call(Op.CAST, (value,), DATE)
+
+
+HANDLERS: Handlers = {
+    exp.Cast: (_cast, {"this", "to", "_type"}),
+    exp.Date: (_date, UNARY),
+}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sqlglot
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
 from dpsql.errors import Error, NotSupported, TypeMismatch, UnknownFunction, UnknownOperator
+from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Call, Const, Op, Scalar, SortKey
 from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates
@@ -68,6 +72,20 @@ class Expressions:
         if isinstance(start, int) and isinstance(end, int):
             return self.source[start : end + 1].lower()
         return str(node.this).lower() if isinstance(node, exp.Anonymous) else node.sql_name().lower()
+
+    def last_literal(self, node: exp.Func) -> str | None:
+        """The last argument of a call as it was written, if it is a string: sqlglot may have changed it."""
+        start = node.meta.get("start")
+        if not isinstance(start, int):
+            return None
+        depth = 0
+        before = None
+        for token in sqlglot.tokenize(self.source[start:], read="postgres"):
+            depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+            if depth == 0 and token.token_type is TokenType.R_PAREN:
+                break
+            before = token
+        return before.text if before is not None and before.token_type is TokenType.STRING else None
 
     def check_name(self, node: exp.Expression) -> None:
         """Refuse the names that other databases have for a function."""
@@ -131,6 +149,15 @@ class Expressions:
             raise UnknownOperator(f"expected text, found {value.type.kind.value}", position=position(node))
         return value
 
+    def constant_text(self, node: exp.Expression, scope: Scope, what: str) -> str:
+        """A text that the query itself determines: what a row holds must not decide how much work another one makes."""
+        value = self.text(node, scope)
+        with contextlib.suppress(NotConstant):
+            found = evaluate(value)
+            if isinstance(found, str):
+                return found
+        raise NotSupported(f"{what} must be a constant", hint="Write it as a literal.", position=position(node))
+
     def moment(self, node: exp.Expression, scope: Scope, otherwise: str = _ONLY_DATES) -> Scalar:
         value = self.scalar(node, scope)
         if value.type.kind is Kind.UNKNOWN:
@@ -148,3 +175,5 @@ class Expressions:
 # What reads a node of one type, and every argument of it that it reads. A handler knows its own type of node.
 Rule = Callable[[Expressions, Any, Scope], Scalar]
 Handlers = dict[type[exp.Expression], tuple[Rule, set[str]]]
+# Functions that sqlglot does not know, by their names; their arguments are counted before.
+Named = dict[str, Rule]

@@ -25,8 +25,13 @@ def _not(read: Expressions, node: exp.Not, scope: Scope) -> Scalar:
 def _between(read: Expressions, node: exp.Between, scope: Scope) -> Scalar:
     value = read.scalar(node.this, scope)
     low, high = read.scalar(node.args["low"], scope), read.scalar(node.args["high"], scope)
-    above, below = read.compare(Op.GE, value, low, node), read.compare(Op.LE, value, high, node)
-    return Call(Op.AND, (above, below), BOOLEAN)
+
+    def inside(first: Scalar, last: Scalar) -> Scalar:
+        above, below = read.compare(Op.GE, value, first, node), read.compare(Op.LE, value, last, node)
+        return Call(Op.AND, (above, below), BOOLEAN)
+
+    symmetric = node.args.get("symmetric")
+    return Call(Op.OR, (inside(low, high), inside(high, low)), BOOLEAN) if symmetric else inside(low, high)
 
 
 def _in(read: Expressions, node: exp.In, scope: Scope) -> Scalar:
@@ -196,7 +201,7 @@ HANDLERS: Handlers = {
     exp.LTE: (_comparison(Op.LE), BINARY),
     exp.GT: (_comparison(Op.GT), BINARY),
     exp.GTE: (_comparison(Op.GE), BINARY),
-    exp.Between: (_between, {"this", "low", "high"}),
+    exp.Between: (_between, {"this", "low", "high", "symmetric"}),
     exp.In: (_in, {"this", "expressions", "query"}),
     exp.Is: (_is, {"this", "expression", "negate"}),
     exp.NullSafeEQ: (_distinct_from, BINARY),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 
 from sqlglot import exp
 
 from dpsql.errors import BadSetting, NotSupported, UnknownFunction, UnknownOperator
 from dpsql.plan.scalars import Call, Const, IntervalEnd, Op, Scalar
-from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
+from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Named, Rule
 from dpsql.sql.expressions.time import date_arithmetic
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import arithmetic_type, coerce, constant
@@ -27,7 +28,10 @@ def arithmetic(op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Sca
         raise NotSupported("arithmetic with intervals is not supported", position=position(node))
     result = arithmetic_type(op, left.type, right.type)
     if result is None and op is Op.MOD and left.type.is_numeric and right.type.is_numeric:
-        raise NotSupported("% is supported for integers only", hint="Cast both sides to integer.")
+        raise NotSupported(
+            "% is supported for integers and for numerics with a scale",
+            hint="Cast both sides to integer or to numeric with a precision and scale, as in x::numeric(20, 6).",
+        )
     if result is None:
         raise UnknownOperator(
             f"operator does not exist: {left.type.kind.value} {op.value} {right.type.kind.value}",
@@ -56,22 +60,42 @@ def _sign(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
 
 
 def _logarithm(read: Expressions, node: exp.Log, scope: Scope) -> Scalar:
-    """LOG(x) and LOG10(x); sqlglot reads the latter as LOG(10, x)."""
-    value = node.this
-    if node.expression is not None:
-        if not (isinstance(node.this, exp.Literal) and node.this.this == "10"):
-            raise NotSupported("LOG with a base is not supported", hint="Use LOG10 or LN.", position=position(node))
-        value = node.expression
-    return _real_call(Op.LOG10, read.number(value, scope))
+    """LOG(x), LOG10(x), and LOG(b, x), which PostgreSQL has of numerics only. sqlglot reads LOG10(x) as LOG(10, x)."""
+    if node.expression is None:
+        return _real_call(Op.LOG10, read.number(node.this, scope))
+    value = read.number(node.expression, scope)
+    if read.function_name(node) == "log10":
+        return _real_call(Op.LOG10, value)
+    base = read.number(node.this, scope)
+    if not (base.type.is_exact and value.type.is_exact):
+        raise UnknownFunction("log(double precision, double precision)", position=position(node))
+    logarithms = [Call(Op.LN, (coerce(part, DOUBLE),), NUMERIC) for part in (value, base)]
+    return Call(Op.DIV, tuple(logarithms), NUMERIC)
 
 
-def _interval_end(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
-    """dp_low and dp_high, which only dpsql has."""
-    name = read.function_name(node)
-    if name not in ("dp_low", "dp_high"):
-        raise UnknownFunction(name, position=position(node))
-    (arg,) = node.expressions
-    return IntervalEnd(read.number(arg, scope), name == "dp_high", DOUBLE, position(node))
+def _power(read: Expressions, node: exp.Pow, scope: Scope) -> Scalar:
+    """POWER(x, y) and x ^ y: numeric where a numeric is and no double precision, else double precision."""
+    args = read.number(node.this, scope), read.number(node.expression, scope)
+    numeric = all(arg.type.is_exact for arg in args) and any(arg.type.kind is not Kind.INTEGER for arg in args)
+    return Call(Op.POWER, tuple(coerce(arg, DOUBLE) for arg in args), NUMERIC if numeric else DOUBLE)
+
+
+def _whole_quotient(read: Expressions, node: exp.IntDiv, scope: Scope) -> Scalar:
+    """DIV(x, y), a numeric: the quotient of numerics, cut to a whole number."""
+    left, right = read.number(node.this, scope), read.number(node.expression, scope)
+    if not (left.type.is_exact and right.type.is_exact):
+        raise UnknownFunction("div(double precision, double precision)", position=position(node))
+    quotient = arithmetic(Op.DIV, left, right, node)
+    return quotient if quotient.type.kind is Kind.INTEGER else Call(Op.TRUNC, (quotient,), NUMERIC)
+
+
+def _interval_end(*, high: bool) -> Rule:
+    def rule(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
+        """dp_low and dp_high, which only dpsql has."""
+        (arg,) = node.expressions
+        return IntervalEnd(read.number(arg, scope), high, DOUBLE, position(node))
+
+    return rule
 
 
 def _width_bucket(read: Expressions, node: exp.WidthBucket, scope: Scope) -> Scalar:
@@ -162,6 +186,23 @@ def _real(op: Op) -> Rule:
     return rule
 
 
+def _double(op: Op) -> Rule:
+    """A function that PostgreSQL has of double precision only."""
+
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        parts = [node.this] if node.expression is None else [node.this, node.expression]
+        return Call(op, tuple(coerce(read.number(part, scope), DOUBLE) for part in parts), DOUBLE)
+
+    return rule
+
+
+def _times(factor: float) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        return Call(Op.MUL, (coerce(read.number(node.this, scope), DOUBLE), Const(factor, DOUBLE)), DOUBLE)
+
+    return rule
+
+
 HANDLERS: Handlers = {
     exp.Add: (_arithmetic(Op.ADD), BINARY),
     exp.Sub: (_arithmetic(Op.SUB), BINARY),
@@ -175,9 +216,24 @@ HANDLERS: Handlers = {
     exp.Ceil: (_whole(Op.CEIL), UNARY),
     exp.Round: (_rounded(Op.ROUND), {"this", "decimals"}),
     exp.Trunc: (_rounded(Op.TRUNC), {"this", "decimals"}),
-    exp.Anonymous: (_interval_end, {"this", "expressions"}),
     exp.Sqrt: (_real(Op.SQRT), UNARY),
     exp.Ln: (_real(Op.LN), UNARY),
     exp.Log: (_logarithm, BINARY),
+    exp.Exp: (_real(Op.EXP), UNARY),
+    exp.Pow: (_power, BINARY),
+    exp.IntDiv: (_whole_quotient, BINARY),
+    exp.Cbrt: (_double(Op.CBRT), UNARY),
+    exp.Sin: (_double(Op.SIN), UNARY),
+    exp.Cos: (_double(Op.COS), UNARY),
+    exp.Tan: (_double(Op.TAN), UNARY),
+    exp.Asin: (_double(Op.ASIN), UNARY),
+    exp.Acos: (_double(Op.ACOS), UNARY),
+    exp.Atan: (_double(Op.ATAN), UNARY),
+    exp.Atan2: (_double(Op.ATAN2), BINARY),
+    exp.Degrees: (_times(180 / math.pi), UNARY),
+    exp.Radians: (_times(math.pi / 180), UNARY),
+    exp.Pi: (lambda *_: Const(math.pi, DOUBLE), set()),
     exp.WidthBucket: (_width_bucket, {"this", "min_value", "max_value", "num_buckets"}),
 }
+
+NAMED: Named = {"dp_low": _interval_end(high=False), "dp_high": _interval_end(high=True)}

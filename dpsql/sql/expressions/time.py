@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
+
 from sqlglot import exp
 
-from dpsql.errors import NotSupported, TypeMismatch, UnknownOperator
+from dpsql.errors import NotSupported, OutOfRange, TypeMismatch, UnknownFunction, UnknownOperator
+from dpsql.plan.formats import PIECES, finest_unit, pieces
 from dpsql.plan.scalars import Call, Const, Op, Scalar
-from dpsql.sql.expressions.core import BINARY, Expressions, Handlers
+from dpsql.sql.expressions.core import BINARY, Expressions, Handlers, Named
 from dpsql.sql.names import Scope, position
-from dpsql.sql.spans import Span, as_span
+from dpsql.sql.spans import Span, as_multiple, as_span
 from dpsql.sql.typing import coerce, constant
-from dpsql.types import DATE, DOUBLE, INTERVAL, NUMERIC, TIMESTAMP, Kind
+from dpsql.types import DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, Kind
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
 
@@ -20,13 +24,21 @@ EXTRACT_DIGITS = {
     "minute": (2, 0), "second": (2, 6),
 }  # fmt: skip
 
+_ONLY_AGES = "AGE needs dates or timestamps"
+
 TRUNC_UNITS = frozenset(("second", "minute", "hour", "day", "week", "month", "quarter", "year", "decade"))
 
 
 def date_arithmetic(read: Expressions, op: Op, node: exp.Expression, scope: Scope) -> Scalar | None:
+    if (moved := _moved_by_multiple(read, op, node, scope)) is not None:
+        return moved
     left_interval, right_interval = as_span(node.this), as_span(node.expression)
     if left_interval is not None and right_interval is not None:
-        raise NotSupported("intervals stand only beside dates", position=position(node))
+        raise NotSupported(
+            "intervals stand only beside dates",
+            hint="Put parentheses around each product and each sum of intervals.",
+            position=position(node),
+        )
     if left_interval is not None:
         if op is Op.SUB:
             raise TypeMismatch("a date cannot be subtracted from an interval", position=position(node))
@@ -50,6 +62,28 @@ def date_arithmetic(read: Expressions, op: Op, node: exp.Expression, scope: Scop
             return None
 
 
+def _moved_by_multiple(read: Expressions, op: Op, node: exp.Expression, scope: Scope) -> Scalar | None:
+    """date ± interval * number, for a number that is not constant."""
+    for side, other in ((node.expression, node.this), (node.this, node.expression)):
+        found = as_multiple(side)
+        if found is None or as_span(side) is not None or (op is Op.SUB and side is node.this):
+            continue
+        span, factor = found
+        if span.months:
+            raise NotSupported(
+                "a number of months that is not constant is not supported",
+                hint="Multiply an interval of days, hours, minutes or seconds.",
+                position=position(node),
+            )
+        moment = coerce(read.moment(other, scope), TIMESTAMP)
+        number = coerce(read.number(factor, scope), DOUBLE)
+        if (start := start_of_bin(moment, span, number)) is not None and op is Op.ADD:
+            return start
+        seconds = float(span.days * 86400 + span.seconds) * (1 if op is Op.ADD else -1)
+        return Call(Op.ADD_SECONDS, (moment, Call(Op.MUL, (number, Const(seconds, DOUBLE)), DOUBLE)), TIMESTAMP)
+    return None
+
+
 def _shift(moment: Scalar, by: Span, sign: int) -> Scalar:
     """date or timestamp ± interval is a timestamp."""
     result = coerce(moment, TIMESTAMP)
@@ -70,15 +104,16 @@ def _interval(_: Expressions, node: exp.Interval, __: Scope) -> Scalar:
 
 def _extract(read: Expressions, node: exp.Extract, scope: Scope) -> Scalar:
     part = str(node.this.this).lower() if isinstance(node.this, exp.Var) else ""
+    if (months := _months_of_age(read, node.expression, scope)) is not None:
+        return _part_of_age(part, months, node)
     value = read.scalar(node.expression, scope)
     if value.type.kind is Kind.UNKNOWN:
         raise UnknownOperator("EXTRACT needs a date or timestamp", position=position(node))
     if value.type.kind is Kind.INTERVAL and isinstance(value, Call):
         if part == "epoch":
             return Call(Op.SECONDS_BETWEEN, value.args, NUMERIC)
-        if part in ("day", "days"):
-            days = Call(Op.DIV, (Call(Op.SECONDS_BETWEEN, value.args, DOUBLE), Const(86400.0, DOUBLE)), DOUBLE)
-            return Call(Op.CAST, (Call(Op.TRUNC, (days,), DOUBLE),), decimal_type(10, 0))
+        if part in _SECONDS:
+            return _part_of_interval(part, Call(Op.SECONDS_BETWEEN, value.args, DOUBLE))
         raise NotSupported(f"EXTRACT({part}) of an interval is not supported", position=position(node))
     if not value.type.is_temporal:
         raise UnknownOperator("EXTRACT needs a date or timestamp", position=position(node))
@@ -90,6 +125,133 @@ def _extract(read: Expressions, node: exp.Extract, scope: Scope) -> Scalar:
         raise NotSupported(f'unit "{part}" not supported for type date', position=position(node))
     digits, scale = EXTRACT_DIGITS[part]
     return Call(Op.EXTRACT, (value,), decimal_type(digits + scale, scale), part)
+
+
+# The parts of an interval between two moments, in seconds; hours count up to a day, minutes up to an hour.
+_SECONDS = {"day": 86400.0, "hour": 3600.0, "minute": 60.0}
+_AROUND = {"hour": 24, "minute": 60}
+
+
+def _part_of_interval(part: str, seconds: Scalar) -> Scalar:
+    """Whole days, hours or minutes, toward zero, without those that make a larger part."""
+    quotient = Call(Op.DIV, (seconds, Const(_SECONDS[part], DOUBLE)), DOUBLE)
+    whole = Call(Op.CAST, (Call(Op.TRUNC, (quotient,), DOUBLE),), decimal_type(12, 0))
+    around = _AROUND.get(part)
+    return whole if around is None else Call(Op.MOD, (whole, constant(Decimal(around))), whole.type)
+
+
+def _months_of_age(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar | None:
+    """The whole months of AGE(a, b), negative where a comes before b; None for any other expression."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if not isinstance(node, exp.Anonymous) or read.function_name(node) != "age":
+        return None
+    if len(node.expressions) != 2:
+        raise NotSupported(
+            "AGE of one argument reads the clock", hint="Write AGE(DATE '2026-01-01', x).", position=position(node)
+        )
+    moments = (coerce(read.moment(part, scope, _ONLY_AGES), TIMESTAMP) for part in node.expressions)
+    return Call(Op.MONTHS_BETWEEN, tuple(moments), integer_type(6))
+
+
+def _part_of_age(part: str, months: Scalar, node: exp.Expression) -> Scalar:
+    if part not in ("year", "years", "month", "months"):
+        raise NotSupported(
+            f"EXTRACT({part}) of an age is not supported",
+            hint="Ask for the year or the month.",
+            position=position(node),
+        )
+    op = Op.DIV if part.startswith("year") else Op.MOD
+    return Call(Op.CAST, (Call(op, (months, constant(12)), integer_type(6)),), decimal_type(5, 0))
+
+
+def _age(_: Expressions, node: exp.Anonymous, __: Scope) -> Scalar:
+    raise NotSupported(
+        "AGE stands only in EXTRACT", hint="Write EXTRACT(YEAR FROM AGE(a, b)).", position=position(node)
+    )
+
+
+def _make_date(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
+    parts = [read.number(part, scope) for part in node.expressions]
+    if any(part.type.kind is not Kind.INTEGER for part in parts):
+        kinds = ", ".join(part.type.kind.value for part in parts)
+        raise UnknownFunction(f"make_date({kinds})", position=position(node))
+    return Call(Op.MAKE_DATE, tuple(parts), DATE)
+
+
+def _date_bin(read: Expressions, node: exp.DateBin, scope: Scope) -> Scalar:
+    """DATE_BIN(stride, x, origin): both of them constant."""
+    stride = node.this
+    if isinstance(stride, exp.Literal) and stride.is_string:
+        stride = exp.Interval(this=stride)
+    span = as_span(stride)
+    if span is None:
+        raise NotSupported("the stride of DATE_BIN must be a constant interval", position=position(node))
+    if span.months:
+        raise NotSupported("timestamps cannot be binned into intervals containing months or years")
+    seconds = span.days * 86400 + span.seconds
+    if seconds <= 0:
+        raise OutOfRange("stride must be greater than zero", position=position(node))
+    if isinstance(node.args["unit"], exp.Var):  # a column that sqlglot takes for a unit
+        raise NotSupported("the origin of DATE_BIN must be a constant", position=position(node))
+    origin = coerce(read.moment(node.args["unit"], scope, "DATE_BIN needs a date or timestamp"), TIMESTAMP)
+    if not isinstance(origin, Const) or origin.value is None:
+        raise NotSupported("the origin of DATE_BIN must be a constant", position=position(node))
+    value = read.moment(node.expression, scope, "DATE_BIN needs a date or timestamp")
+    return Call(Op.DATE_BIN, (coerce(value, TIMESTAMP), constant(seconds), origin), TIMESTAMP)
+
+
+def start_of_bin(moment: Scalar, span: Span, number: Scalar) -> Scalar | None:
+    """A bin as tools write it: date_trunc('hour', x) + interval '5 minutes' * floor(extract(minute FROM x) / 5).
+
+    Equal to DATE_BIN if the hour is a whole number of bins; then its keys can be told.
+    """
+    within = {"hour": ("minute", 60), "minute": ("second", 60), "day": ("hour", 24)}
+    if not (isinstance(moment, Call) and moment.op is Op.DATE_TRUNC and moment.option in within):
+        return None
+    part, parts = within[moment.option]
+    match _without_casts(number):
+        case Call(op=Op.FLOOR, args=(inner,)):
+            quotient = _without_casts(inner)
+        case _:
+            return None
+    match quotient:
+        case Call(op=Op.DIV, args=(dividend, Const(value=size))):
+            extracted = _without_casts(dividend)
+        case _:
+            return None
+    if not isinstance(size, int | float | Decimal) or isinstance(size, bool) or size <= 0 or parts % size:
+        return None
+    match extracted:
+        case Call(op=Op.EXTRACT, args=(subject,), option=option) if option == part:
+            same = coerce(subject, TIMESTAMP) == moment.args[0]
+        case _:
+            return None
+    unit = {"minute": 60, "second": 1, "hour": 3600}[part]
+    width = span.days * 86400 + span.seconds
+    if not same or width != unit * Decimal(str(size)):
+        return None
+    return Call(Op.DATE_BIN, (moment.args[0], constant(width), Const(datetime(2000, 1, 1), TIMESTAMP)), TIMESTAMP)
+
+
+def _without_casts(node: Scalar) -> Scalar:
+    while isinstance(node, Call) and node.op is Op.CAST and node.args[0].type.is_numeric:
+        node = node.args[0]
+    return node
+
+
+def _to_char(read: Expressions, node: exp.TimeToStr, scope: Scope) -> Scalar:
+    """TO_CHAR of a date or timestamp, in a format whose pieces every engine writes alike."""
+    value = coerce(read.moment(node.this, scope, "TO_CHAR needs a date or timestamp"), TIMESTAMP)
+    format_ = read.last_literal(node)
+    if format_ is None or pieces(format_) is None:
+        raise NotSupported(
+            "this format of TO_CHAR is not supported",
+            hint=f"A constant of {', '.join(PIECES)} and separators like - / : is.",
+            position=position(node),
+        )
+    whole = Call(Op.DATE_TRUNC, (value,), TIMESTAMP, finest_unit(format_))
+    return Call(Op.TO_CHAR, (whole,), TEXT, format_)
 
 
 def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
@@ -107,7 +269,11 @@ def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar
 
 
 HANDLERS: Handlers = {
+    exp.DateBin: (_date_bin, {"this", "expression", "unit"}),
+    exp.TimeToStr: (_to_char, {"this", "format"}),
     exp.Extract: (_extract, BINARY),
     exp.Interval: (_interval, {"this", "unit"}),
     exp.TimestampTrunc: (_date_trunc, {"this", "unit"}),
 }
+
+NAMED: Named = {"age": _age, "make_date": _make_date}

@@ -1,0 +1,79 @@
+"""The formats of to_char for dates: pieces that every engine writes alike.
+
+PostgreSQL pads Month and Day with blanks, and names depend on a language: only those pieces are known that come out the
+same everywhere. A format is read into pieces once; engines and Python write the same ones.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime, time
+
+# A piece as PostgreSQL writes it, with the unit of date_trunc below which it does not look, and strftime's name for it.
+_PIECES: dict[str, tuple[str, str]] = {
+    "YYYY": ("year", "%Y"),
+    "IYYY": ("week", "%G"),
+    "MM": ("month", "%m"),
+    "Mon": ("month", "%b"),
+    "FMMonth": ("month", "%B"),
+    "IW": ("week", "%V"),
+    "DDD": ("day", "%j"),
+    "DD": ("day", "%d"),
+    "Dy": ("day", "%a"),
+    "FMDay": ("day", "%A"),
+    "HH24": ("hour", "%H"),
+    "MI": ("minute", "%M"),
+    "SS": ("second", "%S"),
+}
+# Longer pieces first: DDD is not DD and a D.
+_PIECE = re.compile("|".join(sorted(_PIECES, key=len, reverse=True)) + r"|[-/.,:; _]+")
+_FINEST = ("second", "minute", "hour", "day", "week", "month", "year")
+
+PIECES = tuple(_PIECES)
+
+
+def pieces(written: str) -> list[str] | None:
+    """The pieces of a format, or None if one of them is not known."""
+    found = _PIECE.findall(written)
+    return found if found and "".join(found) == written else None
+
+
+def finest_unit(format_: str) -> str:
+    """The unit of date_trunc that loses nothing a format shows. Weeks do not nest in months: then it is the day."""
+    units = {_PIECES[piece][0] for piece in pieces(format_) or [] if piece in _PIECES}
+    if "week" in units and units != {"week"}:
+        units.add("day")
+    return next(unit for unit in (*_FINEST, "year") if unit in units or unit == "year")
+
+
+def as_strftime(format_: str) -> str:
+    return "".join(_PIECES[piece][1] if piece in _PIECES else piece for piece in pieces(format_) or [])
+
+
+def written(moment: date, format_: str) -> str:
+    """What to_char makes of a moment."""
+    at = moment if isinstance(moment, datetime) else datetime.combine(moment, time())
+    iso = at.isocalendar()
+    values = {
+        "YYYY": f"{at.year:04}",
+        "IYYY": f"{iso.year:04}",
+        "MM": f"{at.month:02}",
+        "Mon": _MONTHS[at.month - 1][:3],
+        "FMMonth": _MONTHS[at.month - 1],
+        "IW": f"{iso.week:02}",
+        "DDD": f"{at.timetuple().tm_yday:03}",
+        "DD": f"{at.day:02}",
+        "Dy": _DAYS[at.weekday()][:3],
+        "FMDay": _DAYS[at.weekday()],
+        "HH24": f"{at.hour:02}",
+        "MI": f"{at.minute:02}",
+        "SS": f"{at.second:02}",
+    }
+    return "".join(values.get(piece, piece) for piece in pieces(format_) or [])
+
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
