@@ -10,7 +10,7 @@ import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -23,6 +23,7 @@ from dpsql.backends import Backend
 from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
 from dpsql.explain import price_text
 from dpsql.generate.engine_log import log_engine_error
+from dpsql.generate.noisy_tables import MANY, Array, array_of
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Ledger, Purchase
 from dpsql.noise.apply import add_noise
@@ -34,7 +35,7 @@ from dpsql.privacy.accounting import Accountant, Price
 from dpsql.release import Measurement, Release, Settings, Stage, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
-from dpsql.tables import NoisyTable, ResultTable
+from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
 from dpsql.types import Value
 
@@ -263,19 +264,24 @@ class Engine:
         for name, table in release.public.items():
             self._load(name, table.source, [(column.name, column.type) for column in table.columns.values()])
         parameters: dict[str, object] = {}
-        for index, noisy in known.items():
-            measurement = release.measurements[index]
-            width = len(measurement.keys)
-            columns: list[list[Value]] = [[key[i] for key in noisy.table.keys] for i in range(width)]
-            columns += [cast(list[Value], column.tolist()) for column in noisy.table.sums]
-            columns += cast(list[list[Value]], measurement.error_columns(len(noisy.table)))
-            parameters |= {f"r{index}_{i}": column for i, column in enumerate(columns)}
-        used = {name: value for name, value in parameters.items() if _names(sql, name)}
+        tables: dict[str, dict[str, Array]] | None = None
+        if any(len(noisy.table) >= MANY for noisy in known.values()):
+            tables = _as_tables(release, sql, known)
+        if tables is None:
+            for index, noisy in known.items():
+                columns = _columns_of(release.measurements[index], noisy.table)
+                named = {f"r{index}_{i}": column for i, column in enumerate(columns)}
+                parameters |= {
+                    name: column if isinstance(column, list) else column.tolist()
+                    for name, column in named.items()
+                    if _names(sql, name)
+                }
         return self._post.run(
-            sql,
-            used,
+            sql if tables is None else release.with_tables[sql],
+            parameters,
             timeout=self._limits.timeout,
             max_cells=self._limits.max_result_cells,
+            tables=tables or {},
             cancellation=cancellation,
         )
 
@@ -309,6 +315,26 @@ class Engine:
                 raise NotSupported(f"a public table has more than {MAX_PUBLIC_ROWS:,} rows")
             self._post.load(name, columns, data)  # type: ignore[arg-type]
             self._loaded.add(name)
+
+
+def _columns_of(measurement: Measurement, table: NoisyTable) -> Iterator[list[Value] | Integers]:
+    """Keys, noisy sums and their errors: what the rest of a query may read of a noisy table."""
+    yield from columns_of(table.keys) or [[] for _ in measurement.keys]
+    yield from table.sums
+    yield from cast(list[list[Value]], measurement.error_columns(len(table)))
+
+
+def _as_tables(release: Release, sql: str, known: Mapping[int, _Known]) -> dict[str, dict[str, Array]] | None:
+    """Noisy tables as arrays, as far as the text reads them; None where a column cannot be one."""
+    tables: dict[str, dict[str, Array]] = {}
+    for index, noisy in known.items():
+        for i, column in enumerate(_columns_of(release.measurements[index], noisy.table)):
+            if _names(sql, f"r{index}_{i}"):
+                array = array_of(column) if isinstance(column, list) else column
+                if array is None:
+                    return None
+                tables.setdefault(f"n{index}", {})[f"x{i}"] = array
+    return tables or None
 
 
 def _remember(found: OrderedDict[K, V], key: K, value: V) -> None:
@@ -392,9 +418,11 @@ def _replay_key(
 
 
 def _encode(noisy: _Known) -> bytes:
+    # Column by column: many short lists take long to read.
     document = {
         "instance": noisy.instance,
-        "keys": _tagged_keys(noisy.table.keys),
+        "rows": len(noisy.table),
+        "columns": [_tagged_all(column) for column in columns_of(noisy.table.keys)],
         "sums": [column.tolist() for column in noisy.table.sums],
     }
     return json.dumps(document, separators=(",", ":")).encode()
@@ -402,7 +430,11 @@ def _encode(noisy: _Known) -> bytes:
 
 def _decode(stored: bytes) -> _Known:
     document = json.loads(stored)
-    keys = _untagged_keys(document["keys"])
+    if "columns" in document:
+        columns = [_untagged_all(column) for column in document["columns"]]
+        keys = tuple(zip(*columns, strict=True)) or ((),) * document["rows"]
+    else:  # as it was stored by versions before
+        keys = tuple(tuple(_untagged_all(key)) for key in document["keys"])
     sums = tuple(np.asarray(column, dtype=np.int64) for column in document["sums"])
     return _Known(document["instance"], NoisyTable(keys, sums))
 
@@ -413,13 +445,17 @@ _PLAIN = frozenset((bool, int, float, str, type(None)))  # that JSON tells apart
 def _tagged_keys(keys: Sequence[tuple[Value, ...]]) -> Sequence[Sequence[object]]:
     if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
         return keys
-    return [[_tagged(value) for value in key] for key in keys]
+    return [_tagged_all(key) for key in keys]
 
 
-def _untagged_keys(keys: Sequence[Sequence[object]]) -> tuple[tuple[Value, ...], ...]:
-    if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
-        return cast(tuple[tuple[Value, ...], ...], tuple(map(tuple, keys)))
-    return tuple(tuple(_untagged(value) for value in key) for key in keys)
+def _tagged_all(values: Sequence[Value]) -> Sequence[object]:
+    return values if _PLAIN.issuperset(map(type, values)) else [_tagged(value) for value in values]
+
+
+def _untagged_all(values: Sequence[object]) -> Sequence[Value]:
+    if _PLAIN.issuperset(map(type, values)):
+        return cast(Sequence[Value], values)
+    return [_untagged(value) for value in values]
 
 
 def _tagged(value: Value) -> object:

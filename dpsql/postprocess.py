@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 import duckdb
 
@@ -13,6 +14,7 @@ from dpsql.generate.dialect import quoted
 from dpsql.generate.duckdb_lockdown import lock_down
 from dpsql.generate.duckdb_statements import Statements
 from dpsql.generate.engine_log import engine_failed
+from dpsql.generate.noisy_tables import Array
 from dpsql.generate.query import Cancellation
 from dpsql.generate.watchdog import Watch, Watchdog
 from dpsql.types import Kind, Type, Value
@@ -25,6 +27,8 @@ _COLUMN_TYPES = {
     Kind.DATE: "DATE",
     Kind.TIMESTAMP: "TIMESTAMP",
 }
+
+_NO_TABLES: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
 
 
 class Postprocessor:
@@ -63,12 +67,14 @@ class Postprocessor:
         *,
         timeout: float,
         max_cells: int,
+        tables: Mapping[str, Mapping[str, Array]] = _NO_TABLES,
         cancellation: Cancellation | None = None,
     ) -> list[tuple[Value, ...]]:
         """Run one SELECT. Parameters that it does not name are ignored; more than `max_cells` values are refused.
 
         Claim: outcome and errors are post-processing of what was released.
-        Because: this database holds public tables, the parameters are noisy, and it can reach nothing else.
+        Because: this database holds public tables, parameters and `tables`, which only this run sees, are noisy, and it
+        can reach nothing else.
         Needs: callers that pass nothing exact.
         """
         failure: Error
@@ -77,6 +83,8 @@ class Postprocessor:
                 closing(self._connection.cursor()) as cursor,
                 self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch,
             ):
+                for name, columns in tables.items():
+                    cursor.register(name, dict(columns))
                 return _select(cursor, self._statements.read(cursor, sql), parameters, max_cells, watch)
         except duckdb.Error as error:
             failure = _translated(error)

@@ -17,6 +17,7 @@ from dpsql.errors import BadSetting, MissingDeclaration, NotSupported, PrivateRo
 from dpsql.generate.bounding import Branch, Key, bounded_queries
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
+from dpsql.generate.noisy_tables import from_lists, from_table
 from dpsql.generate.relations import RelationWriter
 from dpsql.margins.trace import with_margins
 from dpsql.plan.inspect import free_fields, reads_private, source_of, stages_of
@@ -208,6 +209,7 @@ class Release:
     public: Mapping[str, Table]  # the name of the loaded copy of each public table
     price: Price
     notes: tuple[str, ...]
+    with_tables: Mapping[str, str]  # each text over noisy tables that come as lists: the same over tables of arrays
 
 
 def compile_release(
@@ -243,6 +245,7 @@ class _Compiler:
         self._stages: list[Stage] = []
         self._public: dict[str, str] = {}
         self._tables: dict[str, Table] = {}
+        self._with_tables: dict[str, str] = {}
         self._shown: dict[int, tuple[tuple[int, int], ...]] = {}  # field -> measurements and statistics it shows
         self._ratios: set[int] = set()
         self._averages: dict[int, tuple[tuple[int, int, int], ...]] = {}  # field -> measurements, sums and counts
@@ -265,7 +268,8 @@ class _Compiler:
         )
         sql = self._write(wide)
         price = sum((m.price for m in measurements), Price())
-        return Release(measurements, tuple(self._stages), sql, outputs, self._tables, price, tuple(self._notes))
+        notes = tuple(self._notes)
+        return Release(measurements, tuple(self._stages), sql, outputs, self._tables, price, notes, self._with_tables)
 
     # --- rows never leave ---
 
@@ -392,16 +396,15 @@ class _Compiler:
         released = [node for node in nodes(plan) if isinstance(node, Released)]
         # Some read the margins of the sums as well, in columns behind the others.
         used = {node.measurement: node for node in sorted(released, key=lambda node: len(node.fields))}
-        heads = []
         writer = RelationWriter(DUCKDB, private=False, public=self._public)
-        for index, node in sorted(used.items()):
-            columns = ", ".join(
-                f"unnest(CAST($r{index}_{i} AS {writer.scalars.type(field.type)}[])) AS x{i}"
-                for i, field in enumerate(node.fields)
-            )
-            heads.append(f"r{index} AS (SELECT {columns or '0 AS one'})")
         body = writer.relation(plan)
-        return (f"WITH {', '.join(heads)} " if heads else "") + body
+        if not used:
+            return body
+        types = {index: [writer.scalars.type(field.type) for field in node.fields] for index, node in used.items()}
+        heads = [[head(index, types[index]) for index in sorted(types)] for head in (from_lists, from_table)]
+        sql, with_tables = (f"WITH {', '.join(each)} {body}" for each in heads)
+        self._with_tables[sql] = with_tables
+        return sql
 
     # --- stages ---
 

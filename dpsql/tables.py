@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,11 @@ import numpy.typing as npt
 from dpsql.types import Type, Value
 
 Integers = npt.NDArray[np.int64]
+
+
+def columns_of(keys: Sequence[tuple[Value, ...]]) -> list[list[Value]]:
+    """Keys column by column; none for no keys. (Unpacking all of them into `zip` takes ten times as long.)"""
+    return [list(map(itemgetter(i), keys)) for i in range(len(keys[0]))] if keys else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,8 +125,10 @@ class Link:
         try:
             while data := await self._reader.read(CHUNK):
                 framer.feed(data)
+                self._pass_rows(framer)
                 while (message := framer.next()) is not None:
                     self._take(message)
+                    self._pass_rows(framer)
                 self._changed.set()
                 await self._to_client.drain()
         except (ConnectionError, BadMessage):
@@ -137,6 +139,11 @@ class Link:
 
     def show(self, message: Message) -> None:
         self._to_client.put(message.encode())
+
+    def _pass_rows(self, framer: Framer) -> None:
+        """Rows go on as they are, whatever else of an answer is shown otherwise; those of a hidden one are gathered."""
+        if not (self._queue and self._queue[0].hidden) and (rows := framer.run_of(b"D")):
+            self._to_client.put(rows)
 
     def _take(self, message: Message) -> None:
         match message.kind:

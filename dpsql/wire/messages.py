@@ -55,6 +55,18 @@ class Framer:
         del self._buffer[: length + 1]
         return Message(kind, body)
 
+    def run_of(self, kind: bytes) -> bytes:
+        """The whole messages of a kind that come next, as they came: many are passed on as quickly as one."""
+        buffer, size, end = self._buffer, len(self._buffer), 0
+        while size - end >= _HEADER.size:
+            found, length = _HEADER.unpack_from(buffer, end)
+            if found != kind or not 4 <= length <= self._limit or size - end < length + 1:
+                break
+            end += length + 1
+        run = bytes(buffer[:end])
+        del buffer[:end]
+        return run
+
 
 class _Body:
     """Reads the fields of a message; what is cut short or left over is a violation."""

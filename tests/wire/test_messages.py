@@ -26,6 +26,29 @@ def test_messages_come_out_as_they_went_in(sent: list[tuple[bytes, bytes]], size
     assert len(framer) == 0
 
 
+@given(st.lists(st.tuples(st.sampled_from([b"D", b"C"]), st.binary(max_size=50))), st.integers(1, 60))
+def test_runs_of_one_kind_come_out_in_their_place(sent: list[tuple[bytes, bytes]], size: int) -> None:
+    stream = b"".join(Message(kind, body).encode() for kind, body in sent)
+    framer, found = Framer(1_000), b""
+    for start in range(0, len(stream), size):
+        framer.feed(stream[start : start + size])
+        run = framer.run_of(b"D")
+        assert all(message.startswith(b"D") for message in _cut(run))
+        found += run
+        while (message := framer.next()) is not None:
+            found += message.encode() + framer.run_of(b"D")
+    assert found == stream and len(framer) == 0
+
+
+def _cut(stream: bytes) -> list[bytes]:
+    framer, found = Framer(1_000), []
+    framer.feed(stream)
+    while (message := framer.next()) is not None:
+        found.append(message.encode())
+    assert b"".join(found) == stream
+    return found
+
+
 def test_a_long_message_is_refused_before_it_is_gathered() -> None:
     framer = Framer(100)
     framer.feed(b"Q" + struct.pack("!I", 101))
