@@ -1,4 +1,4 @@
-"""A picture of the audit: for each question, one noisy sum with the person and without, as two outlines."""
+"""A picture of the audit: for each question, one noisy number with the person and without, as two outlines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from dpsql.audit import Finding
 from dpsql.audit.losses import Trials
 
-_WIDTH, _HEIGHT, _GAP, _COLUMNS, _BARS = 260, 130, 16, 4, 48
+_WIDTH, _HEIGHT, _GAP, _COLUMNS = 260, 130, 16, 4
+_BARS, _FEWEST = 48, 5
 _HEAD = 58
 _WITH, _WITHOUT, _DEFECT, _INK, _PALE = "#c2410c", "#1d4ed8", "#b91c1c", "#1f2937", "#6b7280"
 
@@ -25,7 +26,7 @@ def picture(findings: Sequence[Finding], currency: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         ' font-family="system-ui, sans-serif" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{_GAP}" y="24" font-size="15" fill="{_INK}">One noisy sum of each answer,'
+        f'<text x="{_GAP}" y="24" font-size="15" fill="{_INK}">One noisy number of each answer,'
         f' <tspan fill="{_WITH}">with one person</tspan> and <tspan fill="{_WITHOUT}">without</tspan></text>',
         f'<text x="{_GAP}" y="43" fill="{_PALE}">The nearer the two outlines, the less an answer tells. '
         f"Under each name: {currency} shown of {currency} claimed.</text>",
@@ -40,9 +41,9 @@ def picture(findings: Sequence[Finding], currency: str) -> str:
 def _frame(finding: Finding, x: int, y: int) -> list[str]:
     question = finding.question
     colour = _DEFECT if finding.is_defect else _INK
-    keys = "" if question.keys == "none" else f", {question.keys} keys"
-    name = escape(f"{question.tables}: {question.aggregate}{keys}")
-    told = f"{finding.shown:.2f} of {finding.claimed:.2f}" + ("" if finding.has_power else ", no power")
+    keys = "" if question.keys == "none" else f"; {question.keys} keys"
+    name = escape(f"{question.tables}: {question.aggregate}")
+    told = f"{finding.shown:.2f} of {finding.claimed:.2f}" + ("" if finding.has_power else ", no power") + keys
     base, top = y + _HEIGHT - 6, y + 36
     outlines = _outlines(*finding.distributions)
     return [
@@ -69,7 +70,8 @@ def _outlines(one: Trials, other: Trials) -> tuple[Sequence[float], Sequence[flo
     values = np.unique(both)
     grain = float(np.diff(values).min()) if values.size > 1 else 1.0
     width = max(math.ceil((high - low) / grain / _BARS), 1) * grain
-    edges = low - grain / 2 + width * np.arange(_BARS + 1)
+    bars = max(math.ceil((high - low + grain) / width), _FEWEST)
+    edges = low - grain / 2 + width * np.arange(bars + 1)
     counts = [np.histogram(trials, edges)[0] for trials in known]
     most = max(1, *(int(each.max()) for each in counts))
     return (counts[0] / most).tolist(), (counts[1] / most).tolist()

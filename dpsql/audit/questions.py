@@ -54,6 +54,7 @@ def _over(label: str, source: str, table: Table, keyed: Table, *, all_aggregates
         aggregates["SUM"] = f"SUM({x})"
         if all_aggregates:
             aggregates |= {"AVG": f"AVG({x})", "STDDEV": f"STDDEV({x})", "COUNT(DISTINCT)": f"COUNT(DISTINCT {x})"}
+            aggregates |= {"MEDIAN": f"MEDIAN({x})", "MIN": f"MIN({x})", "MAX": f"MAX({x})"}
     if all_aggregates and not table.path:
         aggregates["COUNT(DISTINCT unit)"] = f"COUNT(DISTINCT a.{quoted(table.owner or '')})"
     kinds = {"none": None, "declared": _declared_key(keyed), "unknown": _unknown_key(keyed)}

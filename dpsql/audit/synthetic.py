@@ -113,7 +113,8 @@ def _rows(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], habit: Habi
         count = 1 if unit or table.owner_unique else 2 * table.max_rows_per_unit + 1
         found.append([])
         for place in range(count):
-            row = {name: _value(column, unit, place / count, place, habit) for name, column in table.columns.items()}
+            share = (place + 1) / count  # the last row, and the only one, is at the lower end
+            row = {name: _value(column, unit, share, place, habit) for name, column in table.columns.items()}
             row |= _numbered(table, number) | _owned(table, made, unit, place)
             found[-1].append(row)
             number += 1

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from dpsql.audit.choices import choices, most_moved
 from dpsql.audit.losses import Trials
 from dpsql.backends import Backend
+from dpsql.generate.bounding import Branch
 from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.release import Measurement
@@ -48,6 +50,21 @@ class Scores:
 def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler: Sampler, trials: int) -> Scores:
     salt = sampler.salt()  # the same for both: neighbours differ by the unit alone
     one, other = (_exact(measurement, backend, salt) for backend in backends)
+    found = _sum_scores(measurement, one, other, sampler, trials)
+    # Sums and choices are drawn independently, so their evidence adds up.
+    for branch, mine, rest in zip(measurement.branches, one, other, strict=True):
+        if _is_chosen(measurement, branch):
+            added = most_moved(mine, rest)
+            for i in branch.statistics:
+                drawn, evidence = choices(measurement.statistics[i], measurement.noises[i], added, sampler, trials)
+                found = Scores(found.with_unit + evidence[0], found.without_unit + evidence[1], drawn)
+    return found
+
+
+def _sum_scores(
+    measurement: Measurement, one: Sequence[ExactTable], other: Sequence[ExactTable], sampler: Sampler, trials: int
+) -> Scores:
+    """Of the sums alone."""
     a, b = _sums(measurement, one), _sums(measurement, other)
     zeros = [0] * len(measurement.statistics)
     moved = [key for key in dict.fromkeys((*a, *b)) if a.get(key, zeros) != b.get(key, zeros)]
@@ -63,6 +80,10 @@ def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler:
     return Scores(found[0], found[1], (noisy[0][:, 0, best], noisy[1][:, 0, best]))
 
 
+def _is_chosen(measurement: Measurement, branch: Branch) -> bool:
+    return measurement.statistics[branch.statistics[0]].rank is not None
+
+
 def _exact(measurement: Measurement, backend: Backend, salt: str) -> list[ExactTable]:
     queries = [
         replace(branch.query, parameters={"salt": salt} if "$salt" in branch.query.sql else {})
@@ -74,6 +95,8 @@ def _exact(measurement: Measurement, backend: Backend, salt: str) -> list[ExactT
 def _sums(measurement: Measurement, exact: Sequence[ExactTable]) -> dict[Key, list[int]]:
     found: dict[Key, list[int]] = {}
     for branch, table in zip(measurement.branches, exact, strict=True):
+        if _is_chosen(measurement, branch):
+            continue
         for row, key in enumerate(table.keys):
             sums = found.setdefault(key, [0] * len(measurement.statistics))
             for statistic, column in zip(branch.statistics, table.sums, strict=True):
@@ -105,11 +128,13 @@ def _noisy(
             tuple(np.tile([exact[key][i] for key in present], trials).astype(np.int64) for i in branch.statistics),
         )
         for branch in measurement.branches
+        if not _is_chosen(measurement, branch)
     ]
     every = None
     if measurement.cells is not None:
         every = tuple((trial, *key) for trial in range(trials) for key in cells)
-    table = add_noise(replace(measurement, cells=every), tables, sampler)
+    sums = tuple(branch for branch in measurement.branches if not _is_chosen(measurement, branch))
+    table = add_noise(replace(measurement, cells=every, branches=sums), tables, sampler)
     places = {key: place for place, key in enumerate(cells)}
     found = np.full((trials, len(cells), len(measurement.statistics)), np.nan)
     rows = np.fromiter((key[0] for key in table.keys), np.int64, len(table.keys))
@@ -126,6 +151,8 @@ def _score(
     total = np.zeros(len(noisy))
     for number, noise in enumerate(measurement.noises):
         values, mine, other, scale = noisy[:, :, number], a[:, number], b[:, number], float(noise.scale)
+        if noise.law == "exponential":
+            continue  # a choice, not a sum
         if noise.law == "laplace":
             evidence = (np.abs(values - other) - np.abs(values - mine)) / scale
         else:

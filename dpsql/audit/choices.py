@@ -1,0 +1,96 @@
+"""Trials of a value at a rank: the person's own rows of the histogram, among others who make the choice most telling.
+
+Neighbours may hold whatever other people, so the audit puts those in that show most: rows in the middle of the grid,
+and so many at an end that the wanted place falls among them. Then a row more above shifts it, and with it which side of
+the middle is chosen. What the person adds comes from the engine, and the choice is the product's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+
+from dpsql.audit.losses import Trials
+from dpsql.noise.ranks import choose
+from dpsql.noise.samplers import Sampler
+from dpsql.privacy.mechanisms import Noise, rank_margin
+from dpsql.privacy.rules.aggregates import Statistic
+from dpsql.tables import ExactTable
+from dpsql.types import Value
+
+Key = tuple[Value, ...]
+Bars = dict[int, int]  # rows by value on the grid, in grains
+
+
+def most_moved(one: ExactTable, other: ExactTable) -> Bars:
+    """What the person adds to the bars of the cell that moves most."""
+    with_unit, without = _by_cell(one), _by_cell(other)
+    moved = {key: _less(bars, without.get(key, {})) for key, bars in with_unit.items()}
+    return max(moved.values(), key=lambda bars: sum(map(abs, bars.values())), default={})
+
+
+def choices(
+    statistic: Statistic, noise: Noise, added: Bars, sampler: Sampler, trials: int
+) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
+    """Values chosen with the person and without, and the log of the likelihood ratio of each."""
+    others = _others(statistic, noise)
+    both = {value: others.get(value, 0) + added.get(value, 0) for value in others | added}
+    drawn = _drawn(statistic, noise, both, sampler, trials), _drawn(statistic, noise, others, sampler, trials)
+    scale = float(noise.scale)
+    one, other = (
+        (_losses(statistic, noise, others, values) - _losses(statistic, noise, both, values)) / scale
+        for values in drawn
+    )
+    return drawn, (one, other)
+
+
+def _by_cell(table: ExactTable) -> Mapping[Key, Bars]:
+    found: dict[Key, Bars] = {}
+    for (*key, value), count in zip(table.keys, table.sums[0].tolist(), strict=True):
+        assert isinstance(value, int)
+        found.setdefault(tuple(key), {})[value] = count
+    return found
+
+
+def _less(bars: Bars, fewer: Bars) -> Bars:
+    found = {value: bars.get(value, 0) - fewer.get(value, 0) for value in bars | fewer}
+    return {value: count for value, count in found.items() if count}
+
+
+def _others(statistic: Statistic, noise: Noise) -> Bars:
+    """Twice what one person may add in the middle, and at an end what puts the wanted place in the middle of those."""
+    assert statistic.rank is not None
+    middle = 2 * statistic.clip
+    found = {(statistic.low + statistic.high) // 2: middle}
+    if statistic.rank in (0, 1):
+        end = statistic.low if statistic.rank == 0 else statistic.high
+        inside = rank_margin(noise, statistic.candidates) - middle // 2
+        found[end] = found.get(end, 0) + max(inside, 0)
+    return {value: count for value, count in found.items() if count}
+
+
+def _drawn(statistic: Statistic, noise: Noise, bars: Bars, sampler: Sampler, trials: int) -> Trials:
+    values = np.array(sorted(bars), dtype=np.int64)
+    counts = np.array([bars[value] for value in sorted(bars)], dtype=np.int64)
+    return np.array([choose(statistic, noise, values, counts, sampler) for _ in range(trials)], dtype=np.float64)
+
+
+def _losses(statistic: Statistic, noise: Noise, bars: Bars, drawn: Trials) -> Trials:
+    """How many grains each value is away from the wanted place: as `mechanisms.chosen` says it, once more."""
+    assert statistic.rank is not None
+    places = np.array(sorted(bars), dtype=np.float64)
+    ends = np.cumsum([bars[value] for value in sorted(bars)])
+    total = int(ends[-1])
+    wanted = float(statistic.rank * total + _from_end(statistic.rank, noise, statistic.candidates))
+    upto = np.concatenate(([0], ends))[np.searchsorted(places, drawn, side="right")]
+    below = np.concatenate(([0], ends))[np.searchsorted(places, drawn, side="left")]
+    found: Trials = np.maximum(np.maximum(below - wanted, wanted - upto), 0.0)
+    return found
+
+
+def _from_end(rank: Fraction, noise: Noise, candidates: int) -> int:
+    if rank not in (0, 1):
+        return 0
+    return rank_margin(noise, candidates) * (1 if rank == 0 else -1)
