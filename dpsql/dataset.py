@@ -93,7 +93,7 @@ class Checked:
 
     def release(self, sql: str) -> Release:
         """What a query would do at the default price."""
-        plan = resolve(parse(sql), self.catalog)
+        plan = resolve(parse(sql, self.catalog.limits), self.catalog)
         return compile_release(plan, self.catalog, self.accountant, Settings(), self.dialect)
 
 

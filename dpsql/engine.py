@@ -102,7 +102,7 @@ class Engine:
         self._backend = backend
         self._sampler = sampler
         self._limits = limits
-        self._post = Postprocessor()
+        self._post = Postprocessor(memory=limits.memory)
         self._releases: OrderedDict[tuple[object, ...], Release] = OrderedDict()
         self._replay_keys: OrderedDict[int, tuple[Measurement, bytes]] = OrderedDict()  # of measurements, by identity
         self._answers: OrderedDict[tuple[object, ...], Rows] = OrderedDict()
@@ -121,7 +121,7 @@ class Engine:
                 self._releases.move_to_end(key)
                 return found
         try:
-            plan = resolve(parse(sql), self.catalog, parameters)
+            plan = resolve(parse(sql, self.catalog.limits), self.catalog, parameters)
             release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect)
         except RecursionError:
             raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None

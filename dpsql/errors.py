@@ -82,6 +82,12 @@ class NotSupported(NotSupportedError):
     """SQL that cannot be made private, or is not supported."""
 
 
+class TooComplex(NotSupported):
+    """A statement that is larger than the policy allows."""
+
+    sqlstate = "54001"
+
+
 class PrivateRows(ProgrammingError):
     """Rows of a private table would be returned."""
 

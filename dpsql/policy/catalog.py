@@ -66,6 +66,7 @@ def bind(
         fingerprint=fingerprint_of(policy, tables),
         default_schema=schema.default_schema,
         views=_views(policy, schema),
+        limits=policy.limits.statement,
     )
 
 

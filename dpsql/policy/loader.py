@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +16,17 @@ from urllib.parse import unquote, urlsplit
 from dpsql.passwords import Verifier
 from dpsql.policy.address import PostgresAddress, is_postgres_address
 from dpsql.policy.lines import LineIndex
-from dpsql.policy.model import Accounting, Limits, Place, Policy, PrivacyPolicy, TablePolicy, UserPolicy, ViewPolicy
+from dpsql.policy.model import (
+    Accounting,
+    Limits,
+    Place,
+    Policy,
+    PrivacyPolicy,
+    StatementLimits,
+    TablePolicy,
+    UserPolicy,
+    ViewPolicy,
+)
 from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
 from dpsql.policy.section import NOT_NEGATIVE, POSITIVE, PROBABILITY, Rule, Section
 from dpsql.policy.server_reader import read_server
@@ -33,6 +44,7 @@ _LIMITS = (
     "max_result_cells",
     "max_queries_per_user",
     "answer_tick",
+    *(part.name for part in fields(StatementLimits)),
 )
 _VIEW = ("sql",)
 _USER = ("epsilon", "password")
@@ -259,7 +271,22 @@ def _read_limits(root: Section) -> Limits:
         max_result_cells=section.integer("max_result_cells") or defaults.max_result_cells,
         max_queries_per_user=section.integer("max_queries_per_user") or defaults.max_queries_per_user,
         answer_tick=None if answer_tick is None else float(answer_tick),
+        statement=_read_statement_limits(section),
     )
+
+
+def _read_statement_limits(section: Section) -> StatementLimits:
+    defaults = StatementLimits()
+    names = [part.name for part in fields(StatementLimits)]
+    found = {name: section.integer(name) or getattr(defaults, name) for name in names}
+    for name, most in _LARGEST.items():
+        if found[name] > most:
+            section.problem(name, f"{quoted(name)} in [limits] is more than {most:,}", f"write: {name} = {most}")
+    return StatementLimits(**found)
+
+
+# Beyond these, reading a statement takes longer than others can wait for it, or more stack than Python has.
+_LARGEST = {"max_bytes": 200_000, "max_nodes": 1_000_000, "max_nesting": 60, "max_joins": 1_000, "max_list": 100_000}
 
 
 # --- [views] ---

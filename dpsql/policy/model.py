@@ -83,8 +83,20 @@ class PrivacyPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class StatementLimits:
+    """How large one statement may be; under these names in [limits]."""
+
+    max_bytes: int = 100_000
+    max_nodes: int = 50_000  # words, and parts of expressions with views and common table expressions in their places
+    max_nesting: int = 60
+    max_joins: int = 64
+    max_list: int = 10_000  # values of an IN
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     max_cells: int = 100_000
+    statement: StatementLimits = field(default_factory=StatementLimits)
     timeout: float = 60.0  # seconds
     memory: str = "2GB"
     threads: int = 2
@@ -213,6 +225,7 @@ class Catalog:
     fingerprint: str
     default_schema: str = "main"
     views: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    limits: StatementLimits = field(default_factory=StatementLimits)
 
 
 # --- the schema of the database, as a backend reads it from the engine's catalogue ---

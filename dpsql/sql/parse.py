@@ -16,11 +16,11 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
+from dpsql.policy.model import StatementLimits
+from dpsql.sql.meter import check_bytes, check_nesting, check_words
 from dpsql.sql.shape import check_calls, check_clauses
 
-MAX_TEXT = 100_000
-MAX_TOKENS = 20_000
-MAX_NESTING = 60
+_DEFAULT = StatementLimits()
 
 _WRITES = frozenset(
     "INSERT UPDATE DELETE MERGE CREATE DROP ALTER TRUNCATE GRANT REVOKE COPY DO CALL VACUUM COMMENT IMPORT REFRESH "
@@ -41,16 +41,16 @@ class Statement:
     explain: bool
 
 
-def parse(text: str) -> Statement:
+def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
     """The single statement in `text`, with EXPLAIN taken off."""
-    if len(text) > MAX_TEXT:
-        raise NotSupported(f"the statement is longer than {MAX_TEXT:,} characters")
+    check_bytes(text, limits)
     if not is_storable(text):
         raise SqlSyntaxError("the statement contains a zero byte or half a character")
     explain = _EXPLAIN.match(text)
     if explain is not None:
         text = _query_of_explain(text, explain.end())
     tokens = _tokenize(_PARAMETER.sub(_spelled, text))
+    check_words(len(tokens), limits)
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:
@@ -60,7 +60,7 @@ def parse(text: str) -> Statement:
             raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
     _check_first_word(tokens)
     _check_spaces(tokens, text)
-    _check_tokens(tokens, text)
+    _check_tokens(tokens, text, limits)
     check_calls(tokens)
     check_clauses(tokens)
     return Statement(text, _tree(tokens, text), explain is not None)
@@ -71,8 +71,6 @@ def _tokenize(text: str) -> list[Token]:
         tokens = sqlglot.tokenize(text, read="postgres")
     except TokenError:
         raise SqlSyntaxError("a quoted string, identifier or comment is not terminated") from None
-    if len(tokens) > MAX_TOKENS:
-        raise NotSupported(f"the statement has more than {MAX_TOKENS:,} words")
     return list(tokens)
 
 
@@ -145,7 +143,7 @@ def _outside_parentheses(tokens: list[Token]) -> Iterator[Token]:
             yield token
 
 
-def _check_tokens(tokens: list[Token], text: str) -> None:
+def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> None:
     depth = 0
     casts: list[bool] = []  # for each open parenthesis, whether it is that of a CAST
     before: Token | None = None
@@ -153,8 +151,7 @@ def _check_tokens(tokens: list[Token], text: str) -> None:
         kind = token.token_type
         if kind in (TokenType.L_PAREN, TokenType.CASE):
             depth += 1
-            if depth > MAX_NESTING:
-                raise NotSupported(f"expressions are nested more than {MAX_NESTING} deep", position=token.start + 1)
+            check_nesting(depth, token.start + 1, limits)
         elif kind in (TokenType.R_PAREN, TokenType.END):
             depth -= 1
         if kind is TokenType.L_PAREN:

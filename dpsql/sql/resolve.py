@@ -65,12 +65,12 @@ from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
 from dpsql.sql.expressions import expressions
+from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, Source, folded, position
 from dpsql.sql.parse import Statement, parse
 from dpsql.sql.typing import coerce, unify
 from dpsql.types import BIGINT, BOOLEAN, Type, Value
 
-MAX_NODES = 2_000
 MAX_SETS = 64
 MAX_KEYS = 64
 MAX_VALUES = 200
@@ -104,21 +104,20 @@ class Resolver:
         *,
         ids: Iterator[int] | None = None,
         views: tuple[str, ...] = (),
+        meter: Meter | None = None,
     ) -> None:
         self._text = text
         self._catalog = catalog
         self._ids = itertools.count(1) if ids is None else ids
         self._views = views  # those that are being read
-        self._nodes = 0
+        self._meter = meter or Meter(catalog.limits)
         self._contexts: list[Context] = []
-        self._expressions = expressions(text, parameters, self._nested)
+        self._expressions = expressions(text, parameters, self._nested, self._meter)
 
     # --- queries ---
 
     def query(self, node: exp.Expression, context: Context) -> Plan:
-        self._nodes += 1
-        if self._nodes > MAX_NODES:
-            raise NotSupported("the query is too complex", hint="Split it into smaller queries.")
+        self._meter.node()
         match node:
             case exp.Select():
                 return self._select(node, self._with(node, context))
@@ -395,14 +394,13 @@ class Resolver:
         if name in self._views:
             raise NotSupported(f'view "{name}" refers back to itself', position=at)
         statement = parse(self._catalog.views[name])
-        inner = Resolver(statement.text, self._catalog, (), ids=self._ids, views=(*self._views, name))
-        inner._nodes = self._nodes
+        views = (*self._views, name)
+        inner = Resolver(statement.text, self._catalog, (), ids=self._ids, views=views, meter=self._meter)
         try:
             plan = inner.query(statement.tree, Context(empty=context.empty))
         except Error as error:
             error.position = at
             raise
-        self._nodes = inner._nodes
         return without_places(plan)
 
     def _renamed(self, plan: Plan, cte: exp.CTE) -> Plan:
@@ -473,6 +471,7 @@ class Resolver:
             raise NotSupported(f"{kind or side} JOIN is not supported", position=position(node))
         if method not in ("", "NATURAL"):
             raise NotSupported(f"{method} JOIN is not supported", position=position(node))
+        self._meter.join(position(node))
         before = [(source.alias, field) for source in scope.sources for field in source.fields]
         right = self._source(node.this, scope, context)
         names = [folded(column) for column in node.args.get("using") or []]

@@ -104,6 +104,8 @@ _HARMLESS = frozenset(
 
 
 MAX_READ = 1 << 18  # characters of a text that is looked at word by word
+MAX_WORDS = 5_000  # of a query that is read here to see which tables it is of; of a longer one the engine decides
+MAX_SUBSCRIPTS = 40
 _CACHED = 500
 _KEPT = r"execute|prepare|deallocate|discard|declare|close|fetch|move|copy|alter|budget|history"
 
@@ -161,7 +163,7 @@ def _protected(text: str, words: list[Token], declared: frozenset[str], standard
     first = words[0]
     start, end = first.start, words[-1].end
     if first.is_word(*_QUERIES) or first.text == "(":
-        names = mentioned_tables(text[start:end])
+        names = mentioned_tables(text[start:end]) if _is_short(words) else None
         if names is not None and not any(name in declared for name in names):
             return Statement(Kind.PASS, text, tuple(words))
         return Statement(Kind.QUERY, text, tuple(words), start, end)
@@ -179,6 +181,11 @@ def _protected(text: str, words: list[Token], declared: frozenset[str], standard
         hint="dpsql answers SELECT; it never changes data.",
         position=start + 1,
     )
+
+
+def _is_short(words: Sequence[Token]) -> bool:
+    """Whether sqlglot reads it soon, in the loop that serves everybody: of subscripts, it reads all again for each."""
+    return len(words) <= MAX_WORDS and sum(word.text == "[" for word in words) <= MAX_SUBSCRIPTS
 
 
 def _named(words: Sequence[Token], declared: frozenset[str]) -> bool:

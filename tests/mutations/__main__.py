@@ -2,6 +2,7 @@
 
     python -m tests.mutations                 all of them, some twenty minutes
     python -m tests.mutations clip threshold  those whose names contain one of the words
+    python -m tests.mutations --write         all of them, and README.md says what was seen
 
 A check that fails without any defect proves nothing: each is seen to pass first.
 """
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFECTS = Path(__file__).with_name("defects.toml")
+TABLE = Path(__file__).with_name("README.md")
+CAUGHT = "caught"
 PASSED, FAILED = 0, 1  # what pytest returns; everything else means that no test ran as it should
 PATIENCE = 900.0  # seconds until a check that a defect has hung is taken for failed
 
@@ -36,10 +39,11 @@ class Defect:
     new: str
     checks: str
 
+    def fits(self, text: str) -> bool:
+        return text.count(self.old) == 1
+
     def planted(self, text: str) -> str:
-        assert text.count(self.old) == 1, (
-            f"{self.name}: the text is in {self.file} {text.count(self.old)} times, not once"
-        )
+        assert self.fits(text)
         return text.replace(self.old, self.new)
 
 
@@ -63,6 +67,9 @@ class Tree:
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, folder / name)
+
+    def fits(self, defect: Defect) -> bool:
+        return defect.fits((self._folder / defect.file).read_text())
 
     @contextmanager
     def with_defect(self, defect: Defect) -> Iterator[None]:
@@ -95,26 +102,62 @@ class Tree:
         return found.returncode
 
 
-def main(words: list[str]) -> int:
-    chosen = [defect for defect in defects() if not words or any(word in defect.name for word in words)]
-    width = max((len(defect.name) for defect in chosen), default=0)
-    missed = []
+@dataclass(frozen=True, slots=True)
+class Seen:
+    defect: Defect
+    verdict: str
+    seconds: float
+
+
+def verdict(tree: Tree, passes: Callable[[str], bool], defect: Defect) -> str:
+    if not tree.fits(defect):
+        return "DOES NOT FIT"
+    if not passes(defect.checks):
+        return "THE CHECK FAILS WITHOUT IT"
+    with tree.with_defect(defect):
+        return CAUGHT if tree.run(defect.checks) == FAILED else "MISSED"
+
+
+def run(chosen: Sequence[Defect]) -> Iterator[Seen]:
     with tempfile.TemporaryDirectory(prefix="mutations") as folder:
         tree = Tree(Path(folder))
         passes = cache(lambda checks: tree.run(checks) == PASSED)
         for defect in chosen:
             began = time.monotonic()
-            if not passes(defect.checks):
-                verdict = "THE CHECK FAILS WITHOUT IT"
-            else:
-                with tree.with_defect(defect):
-                    verdict = "caught" if tree.run(defect.checks) == FAILED else "MISSED"
-            if verdict != "caught":
-                missed.append(defect.name)
-            print(
-                f"{defect.name.ljust(width)}  {verdict}  {time.monotonic() - began:4.0f} s  {defect.checks}", flush=True
-            )
-    print(f"{len(chosen) - len(missed)} of {len(chosen)} caught" + (f"; not: {', '.join(missed)}" if missed else ""))
+            found = verdict(tree, passes, defect)
+            yield Seen(defect, found, time.monotonic() - began)
+
+
+def table(seen: Sequence[Seen]) -> str:
+    caught = sum(each.verdict == CAUGHT for each in seen)
+    rows = [f"| {each.defect.name} | `{each.defect.file}` | `{each.defect.checks}` | {each.verdict} |" for each in seen]
+    lines = [
+        "# Planted defects",
+        "",
+        "Each breaks one rule, and one of its checks must fail. Written by `python -m tests.mutations --write`;",
+        f"the defects are in `defects.toml`. When it was written, {caught} of {len(seen)} were caught.",
+        "",
+        "| defect | in | checks | verdict |",
+        "| --- | --- | --- | --- |",
+        *rows,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(words: list[str]) -> int:
+    is_written = words == ["--write"]
+    chosen = [each for each in defects() if is_written or not words or any(word in each.name for word in words)]
+    width = max((len(each.name) for each in chosen), default=0)
+    seen = []
+    for each in run(chosen):
+        seen.append(each)
+        print(
+            f"{each.defect.name.ljust(width)}  {each.verdict}  {each.seconds:4.0f} s  {each.defect.checks}", flush=True
+        )
+    missed = [each.defect.name for each in seen if each.verdict != CAUGHT]
+    print(f"{len(seen) - len(missed)} of {len(seen)} caught" + (f"; not: {', '.join(missed)}" if missed else ""))
+    if is_written:
+        TABLE.write_text(table(seen))
     return 1 if missed else 0
 
 

@@ -226,6 +226,16 @@ def test_another_price_is_another_question(asked: Clinic) -> None:
     assert asked.ask(COUNT).table == first.table
 
 
+def test_another_rank_is_another_question(asked: Clinic) -> None:
+    """Quartiles, and the two ends, have one histogram and the same scale."""
+    asked.ask("SELECT MIN(age) FROM people")
+    assert asked.ask("SELECT MAX(age) FROM people").charged != FREE
+    quartile = "SELECT PERCENTILE_CONT({}) WITHIN GROUP (ORDER BY age) FROM people"
+    asked.ask(quartile.format("0.25"))
+    assert asked.ask(quartile.format("0.75")).charged != FREE
+    assert asked.ask(quartile.format("0.25")).charged == FREE
+
+
 def test_a_share_of_another_price_is_another_question(asked: Clinic) -> None:
     """Beside a second sum the count is worth half, so it is not the answer to the count alone."""
     asked.ask(COUNT)

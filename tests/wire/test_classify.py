@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dpsql.wire.classify import MAX_READ, Kind, Statement, classify
@@ -184,3 +186,27 @@ def test_backslashes_where_strings_are_not_standard() -> None:
     assert statement.refusal is not None and statement.refusal.sqlstate == "0A000"
     (statement,) = classify("SELECT count(*) FROM people WHERE city = 'b'", DECLARED, standard_strings=False)
     assert statement.kind is Kind.QUERY
+
+
+LONG = {
+    "subscripts": "SELECT people" + "[1]" * 80_000,
+    "subscripts that are not many": "SELECT people" + "[1]" * 40,
+    "operators": "SELECT 1 FROM people WHERE " + "1+" * 120_000 + "1",
+    "signs": "SELECT people FROM t WHERE " + "- " * 120_000 + "1",
+    "brackets": "SELECT people " + "[" * 240_000,
+    "parentheses": "SELECT " + "(" * 200_000 + "people",
+    "strings": "SELECT people, " + "'a''b' || " * 20_000 + "1",
+    "comments": "SELECT people " + "/*" * 100_000,
+    "closed comments": "SELECT people " + "/**/" * 60_000,
+    "dollars": "SELECT people, " + "$a" * 100_000,
+    "names": 'SELECT people, "' + '""' * 100_000,
+    "statements": "SELECT people;" * 18_000,
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_no_text_holds_everybody_up(text: str) -> None:
+    """It is read in the loop that serves all clients: subscripts once took minutes."""
+    began = time.monotonic()
+    assert classify(text, frozenset({"people"}))
+    assert time.monotonic() - began < 10

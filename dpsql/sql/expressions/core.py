@@ -15,6 +15,7 @@ from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Call, Const, Op, Scalar, SortKey
 from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates
+from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import coerce, unify
 from dpsql.types import BOOLEAN, DOUBLE, TEXT, TIMESTAMP, Kind, Value
@@ -35,11 +36,13 @@ class Expressions:
         source: str,
         parameters: Sequence[Value],
         subquery: Callable[[exp.Expression, Scope], Plan],
+        meter: Meter,
     ) -> None:
         self._handlers = handlers
         self.source = source
         self.parameters = parameters
         self.subquery = subquery
+        self.meter = meter
         self.windows: dict[str, exp.Window] = {}
 
     def name_windows(self, windows: dict[str, exp.Window]) -> dict[str, exp.Window]:
@@ -48,6 +51,7 @@ class Expressions:
         return around
 
     def scalar(self, node: exp.Expression, scope: Scope) -> Scalar:
+        self.meter.node()
         handler = self._handlers.get(type(node))
         if handler is None:
             if type(node) in REFUSED:

@@ -15,8 +15,6 @@ from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import coerce, constant, unify
 from dpsql.types import BOOLEAN, TEXT
 
-MAX_LIST = 10_000
-
 
 def _not(read: Expressions, node: exp.Not, scope: Scope) -> Scalar:
     return Call(Op.NOT, (read.boolean(node.this, scope),), BOOLEAN)
@@ -43,9 +41,8 @@ def _in(read: Expressions, node: exp.In, scope: Scope) -> Scalar:
             raise SqlSyntaxError("a subquery of IN must return one column", position=position(node))
         common = unify((value, Ref(plan.fields[0])), "compared")
         return Subquery("in", plan, BOOLEAN, coerce(value, common), position(node))
+    read.meter.listed(len(node.expressions), position(node))
     items = [read.scalar(item, scope) for item in node.expressions]
-    if len(items) > MAX_LIST:
-        raise NotSupported(f"IN lists more than {MAX_LIST:,} values", position=position(node))
     if not items:
         raise SqlSyntaxError("IN needs at least one value", position=position(node))
     common = unify((value, *items), "compared")

@@ -93,7 +93,7 @@ def test_a_whole_policy_is_read(tmp_path: Path) -> None:
     assert policy.database == "duckdb:///clinic.duckdb"
     assert policy.ledger == tmp_path / "books/clinic.ledger"
     assert policy.privacy.accounting == "zcdp"
-    assert policy.limits == Limits(500, 2.5, "512MB", 1, 30.0)
+    assert policy.limits == Limits(500, timeout=2.5, memory="512MB", threads=1, replay_days=30.0)
     assert list(policy.tables) == ["patients", "visits", "billing.items", "hospitals"]
     patients = policy.tables["patients"]
     assert (patients.unit, patients.max_rows_per_unit, patients.max_groups_per_unit, patients.line) == (
