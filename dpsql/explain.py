@@ -12,6 +12,7 @@ from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
 from dpsql.privacy.mechanisms import standard_deviation
 from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.privacy.running import SCALE
+from dpsql.privacy.shapes import Shape
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
 
@@ -45,7 +46,7 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
         if not measurement.is_sum(index):
             lines += _choice(measurement, index)
             continue
-        deviation = standard_deviation(noise) / statistic.factor * float(statistic.step)
+        deviation = standard_deviation(noise) / statistic.factor * float(statistic.unit)
         if measurement.is_rooted(index):
             deviation /= SCALE
         lines.append(
@@ -70,7 +71,7 @@ def _running_text(measurement: Measurement, index: int) -> str:
     """Of the noise that was said before: it is on the root of the running totals."""
     assert measurement.chains is not None
     margins = measurement.running_steps(index)
-    step = measurement.statistics[index].step
+    step = measurement.statistics[index].unit
     names = ", ".join(key_text(measurement.keys[along.key].value) for along in measurement.chains.along)
     return (
         f"    on the root of its running totals by {names}, whose margins are ±{number_text(margins[0] * step)} to"
@@ -94,7 +95,7 @@ def _choice(measurement: Measurement, index: int) -> list[str]:
 
 
 def statistic_text(statistic: Statistic) -> str:
-    what = "*" if statistic.value is None else _value_text(statistic.value)
+    what = "*" if statistic.value is None else _shape_text(_value_text(statistic.value), statistic)
     name = {
         Counted.ROWS: "count of rows" if statistic.value is None else f"sum of {what}",
         Counted.UNITS: "count of units",
@@ -104,6 +105,26 @@ def statistic_text(statistic: Statistic) -> str:
         Counted.RANKED: f"{_rank_text(statistic.rank)}{what}",
     }[statistic.kind]
     return name if statistic.where is None else f"{name} where {scalar_text(statistic.where)}"
+
+
+def _shape_text(value: str, statistic: Statistic) -> str:
+    """With t from 0 at the lower bound to 1 at the upper one."""
+    low, high = statistic.low * statistic.step, statistic.high * statistic.step
+    match statistic.shape:
+        case Shape.ITSELF:
+            return value
+        case Shape.CENTRED:
+            return f"{value} - {number_text((low + high) / 2)}"
+        case Shape.ABOVE:
+            return f"{value} - {number_text(low)}" if low else value
+        case Shape.BELOW:
+            return f"{number_text(high)} - {value}"
+        case Shape.TWICE_BELOW:
+            return f"(1 - t)² of {value}"
+        case Shape.BETWEEN:
+            return f"2t(1 - t) of {value}"
+        case Shape.TWICE_ABOVE:
+            return f"t² of {value}"
 
 
 def _value_text(value: Scalar) -> str:

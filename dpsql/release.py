@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, assert_never
@@ -60,7 +60,8 @@ from dpsql.plan.scalars import (
 )
 from dpsql.policy.model import Catalog, Table
 from dpsql.privacy.accounting import DELTA_UNIT, Accountant, Price
-from dpsql.privacy.assemble import Assembly
+from dpsql.privacy.allocate import Degree, shares
+from dpsql.privacy.assemble import Assembly, Linear
 from dpsql.privacy.derive import FAN_OUT, check_scalar, derive, is_private
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
@@ -84,8 +85,6 @@ from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, w
 from dpsql.privacy.stability import Derivation
 from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
 
-_COUNTS = (Counted.ROWS, Counted.UNITS)
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -104,6 +103,7 @@ class Measurement:
     cells: tuple[tuple[Value, ...], ...] | None  # every key that is returned; None: a threshold chooses
     bound: Cells
     statistics: tuple[Statistic, ...]
+    groups: tuple[tuple[int, ...], ...]  # statistics that are clipped, and paid for, together; each is in one
     noises: tuple[Noise, ...]
     selection: int | None  # the statistic that counts or weighs units, where a threshold chooses
     threshold: int | None  # the least noisy value of it with which a key is returned, in its own fixed point
@@ -117,14 +117,15 @@ class Measurement:
 
     def margin(self, statistic: int) -> Fraction:
         """The 95 % margin of a noisy sum, in the units of the column."""
-        return self.steps(statistic) * self.statistics[statistic].step
+        return self.steps(statistic) * self.statistics[statistic].unit
 
-    def average_margin(self, total: int, count: int, rows: int = 1_000) -> float:
-        """The 95 % margin of a sum divided by a count of so many rows, where the mean is as large as it can be."""
-        bounds = self.statistics[total].bounds
-        assert bounds.low is not None and bounds.high is not None
-        largest = max(abs(bounds.low), abs(bounds.high))
-        return math.hypot(self.margin(total), largest * self.margin(count)) / rows
+    def margin_of(self, number: Linear) -> Fraction:
+        """The 95 % margin of a number made of noisy sums; of several, a little wide for Laplace noise."""
+        return margin_of(number, [self.steps(i) if self.is_sum(i) else 0 for i in range(len(self.statistics))])
+
+    def average_margin(self, total: Linear, rows: int = 1_000) -> float:
+        """The 95 % margin of an average of so many rows, where the mean is as bad as it can be."""
+        return float(self.margin_of(total)) / rows
 
     def units_to_pass(self) -> tuple[int, int]:
         """Of about how many units an unknown key is returned: of those with one key, and of those with the most."""
@@ -148,7 +149,7 @@ class Measurement:
         if self.is_rooted(statistic):
             assert self.chains is not None
             return cell_margin(self.noises[statistic], self.chains.length, self.statistics[statistic].factor)
-        return math.ceil(Fraction(margin(self.noises[statistic]), self.statistics[statistic].factor))
+        return _in_steps(self.statistics[statistic], self.noises[statistic])
 
     def is_rooted(self, statistic: int) -> bool:
         """Whether its noise is on the root of its running totals, not on the sums themselves."""
@@ -226,6 +227,9 @@ class _Draft:
     cells: tuple[tuple[Value, ...], ...] | None
     bound: Cells
     statistics: tuple[Statistic, ...]
+    groups: tuple[tuple[int, ...], ...]
+    weights: tuple[Fraction, ...]  # of each group: how much its variance counts
+    counts: tuple[Linear, ...]
     selection: int | None
     branches: tuple[Branch, ...]
     stages: tuple[int, ...]
@@ -246,9 +250,9 @@ class _Compiler:
         self._public: dict[str, str] = {}
         self._tables: dict[str, Table] = {}
         self._with_tables: dict[str, str] = {}
-        self._shown: dict[int, tuple[tuple[int, int], ...]] = {}  # field -> measurements and statistics it shows
+        self._shown: dict[int, tuple[tuple[int, Linear], ...]] = {}  # field -> measurements and noisy sums it shows
         self._ratios: set[int] = set()
-        self._averages: dict[int, tuple[tuple[int, int, int], ...]] = {}  # field -> measurements, sums and counts
+        self._averages: dict[int, tuple[tuple[int, Linear], ...]] = {}  # the same, of averages
         self._notes: dict[str, None] = {}
         self._running: Mapping[int, Running] = {}
         self._norm: Literal["l1", "l2"] = "l1" if accountant.policy.accounting == "basic" else "l2"
@@ -519,7 +523,12 @@ class _Compiler:
         def new_field(name: str, type_: Type) -> Field:
             return Field(next(self._ids), name, type_)
 
-        assembly = Assembly(stability, bound, new_field)
+        assembly = Assembly(stability, bound, new_field, self._degree)
+        for _, call in calls:
+            if call.function is not Agg.GROUPING:
+                assembly.ask(call)
+        counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
+        assembly.settle(counter)
         values: list[Scalar] = []
         for field, call in calls:
             if call.function is Agg.GROUPING:
@@ -529,8 +538,9 @@ class _Compiler:
         selection = None
         if cells is None:
             selector = rules.key_selector(bound, assembly.statistics, self._norm)
-            assembly.statistic(selector)
-            selection = list(assembly.statistics).index(selector)
+            if selector != counter:
+                assembly.statistic(selector)
+            selection = assembly.place(selector)
         chains: Chains | None = None
         chained: tuple[int, ...] = ()
         if cells is not None and bound.limited and bound.groups == 1:
@@ -549,7 +559,7 @@ class _Compiler:
             if field.id in assembly.directly:
                 self._shown[target.id] = ((index, assembly.directly[field.id]),)
             if field.id in assembly.averages:
-                self._averages[target.id] = ((index, *assembly.averages[field.id]),)
+                self._averages[target.id] = ((index, assembly.averages[field.id]),)
             if field.id in assembly.ratios:
                 self._ratios.add(target.id)
             items.append((target, value))
@@ -627,11 +637,16 @@ class _Compiler:
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(assembly.statistics)
+        together = [tuple(map(assembly.place, group)) for group in assembly.groups]
+        grouped_places = set(itertools.chain(*together))
+        groups = (*together, *((i,) for i in range(len(statistics)) if i not in grouped_places))
+        weights = tuple(sum(assembly.weights[statistics[i]] for i in group) or Fraction(1) for group in groups)
         stability = derivation.conclusion
         branches = bounded_queries(
             child,
             keys,
             statistics,
+            groups,
             bound,
             rows=stability.rows,
             single=stability.single,
@@ -642,7 +657,22 @@ class _Compiler:
         for statistic in statistics:
             values += [part for part in (statistic.value, statistic.where) if part is not None]
         stages = tuple(sorted(set(stages_of(child, values))))
-        draft = _Draft(keys, cells, bound, statistics, selection, branches, stages, derivation, chains, chained)
+        counts = tuple(dict.fromkeys(assembly.counts))
+        draft = _Draft(
+            keys,
+            cells,
+            bound,
+            statistics,
+            groups,
+            weights,
+            counts,
+            selection,
+            branches,
+            stages,
+            derivation,
+            chains,
+            chained,
+        )
         for i, other in enumerate(self._drafts):
             if _same(draft, other):
                 return i  # also where only one of them is asked for running totals: the first decides
@@ -668,11 +698,10 @@ class _Compiler:
     # --- price ---
 
     def _priced(self) -> tuple[Measurement, ...]:
-        """The price is shared equally among all sums of the query; delta among all thresholds."""
-        sums = sum(len(draft.statistics) for draft in self._drafts)
+        """The price is shared for the least error of what was asked; delta equally among all thresholds."""
         chosen = sum(draft.selection is not None for draft in self._drafts)
-        if not sums:
-            return tuple(self._measure(draft, 0, 0) for draft in self._drafts)
+        if not any(draft.statistics for draft in self._drafts):
+            return tuple(self._measure(draft, [], 0) for draft in self._drafts)
         policy = self._accountant.policy
         epsilon = self._settings.epsilon if self._settings.epsilon is not None else policy.query_epsilon
         if epsilon > policy.max_query_epsilon:
@@ -682,7 +711,7 @@ class _Compiler:
             )
         loss = self._accountant.price_of(epsilon)
         if self._settings.margin is not None:
-            loss = self._least_loss(self._settings.margin, sums)
+            loss = self._least_loss(self._settings.margin)
         delta = 0
         if chosen:
             asked = self._settings.delta
@@ -700,35 +729,41 @@ class _Compiler:
                     "there is no delta for releasing unknown keys",
                     hint="Set dpsql.delta, or declare the keys in the policy.",
                 )
-        share = loss // sums
-        if share == 0:
+        shared = self._shares(loss)
+        if not all(map(all, shared)):
             raise BadSetting("epsilon is too small for so many aggregates", hint="Ask for fewer, or pay more.")
-        return tuple(self._measure(draft, share, delta) for draft in self._drafts)
+        return tuple(self._measure(draft, each, delta) for draft, each in zip(self._drafts, shared, strict=True))
 
-    def _least_loss(self, wanted: Fraction, sums: int) -> int:
+    @property
+    def _degree(self) -> Degree:
+        return 3 if self._accountant.policy.accounting == "basic" else 2
+
+    def _shares(self, loss: int) -> list[list[int]]:
+        """What each group of statistics may cost, by measurement."""
+        parts = iter(shares(loss, [weight for draft in self._drafts for weight in draft.weights], self._degree))
+        return [[next(parts) for _ in draft.groups] for draft in self._drafts]
+
+    def _least_loss(self, wanted: Fraction) -> int:
         """The least price of the whole query at which every count is within the margin, in 95 of 100 cases.
 
         It depends on the query and the policy alone. Where a price is stated as well, it is the most that is paid.
         """
-        counts = {
-            (s, draft.chains.length if draft.chains is not None and i in draft.chained else None)
-            for draft in self._drafts
-            for i, s in enumerate(draft.statistics)
-            if (s.kind in _COUNTS and s.value is None) or s.kind is Counted.DISTINCT
-        }
-        if not counts:
+        if not any(draft.counts for draft in self._drafts):
             raise BadSetting(
                 "dpsql.margin is the error of counts, and the query has none",
                 hint="Add COUNT(*), or RESET dpsql.margin and pay a price.",
             )
         policy = self._accountant.policy
-        most = self._accountant.price_of(self._settings.epsilon or policy.max_query_epsilon) // sums
+        most = self._accountant.price_of(self._settings.epsilon or policy.max_query_epsilon)
 
-        def suffices(share: int) -> bool:
-            loss = Price(share).loss_value
+        def suffices(loss: int) -> bool:
             try:
-                return all(_widest(self._noise(s, loss), s.factor, length) <= wanted for s, length in counts)
-            except NotSupported:  # more noise than 64 bits hold
+                for draft, parts in zip(self._drafts, self._shares(loss), strict=True):
+                    widest = [_widest(draft, i, noise) for i, noise in enumerate(self._noises(draft, parts))]
+                    if any(margin_of(count, widest) > wanted for count in draft.counts):
+                        return False
+                return True
+            except (NotSupported, ValueError):  # more noise than 64 bits hold, or no price at all
                 return False
 
         if not suffices(most):
@@ -737,12 +772,11 @@ class _Compiler:
                 hint="Allow a wider margin, ask for fewer aggregates at once, or raise dpsql.epsilon if it is set.",
             )
         self._notes[f"the price is the least that keeps counts within ±{float(wanted):g} (95 %)"] = None
-        return least(suffices, most) * sums
+        return least(suffices, most)
 
-    def _measure(self, draft: _Draft, share: int, delta: int) -> Measurement:
-        price = Price(share * len(draft.statistics), delta if draft.selection is not None else 0)
-        each = Price(share).loss_value
-        noises = tuple(self._noise(statistic, each) for statistic in draft.statistics)
+    def _measure(self, draft: _Draft, parts: list[int], delta: int) -> Measurement:
+        price = Price(sum(parts), delta if draft.selection is not None else 0)
+        noises = self._noises(draft, parts)
         noises, rooted = _rooted(noises, draft)
         lowest = None
         if (at := draft.selection) is not None:
@@ -754,6 +788,7 @@ class _Compiler:
             draft.cells,
             draft.bound,
             draft.statistics,
+            draft.groups,
             noises,
             draft.selection,
             lowest,
@@ -765,6 +800,18 @@ class _Compiler:
             draft.chained,
             rooted,
         )
+
+    def _noises(self, draft: _Draft, parts: list[int]) -> tuple[Noise, ...]:
+        """Noise for each statistic.
+
+        Claim: all statistics of a group together cost what the group pays.
+        Because: each gets the noise that it would need if it alone cost that, so with the scale b = l1 / epsilon or the
+        variance v = l2² / (2 rho). A unit that moves them by m costs the sum of m / b, or of m² / (2 v): of the price
+        as large a part as the sum of m / l1, or of m² / l2², is of 1, and that is no more than all of it.
+        Needs: the claims of a group's statistics hold together (`rules.sum_shapes`).
+        """
+        losses = {i: Price(part).loss_value for group, part in zip(draft.groups, parts, strict=True) for i in group}
+        return tuple(self._noise(statistic, losses[i]) for i, statistic in enumerate(draft.statistics))
 
     def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
         is_basic = self._accountant.policy.accounting == "basic"
@@ -792,10 +839,27 @@ class _Compiler:
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
         source = source_of(field, plan, self._shown.keys() | self._ratios)
         # Of several grouping sets, the largest margin is true of all.
-        margins = [measurements[index].margin(statistic) for index, statistic in self._shown.get(source, ())]
+        margins = [measurements[index].margin_of(number) for index, number in self._shown.get(source, ())]
         found = max(margins, default=None)
-        averages = [measurements[index].average_margin(*parts) for index, *parts in self._averages.get(source, ())]
+        if found is not None and field.type.kind is Kind.INTEGER:
+            found = Fraction(math.ceil(found))
+        averages = [measurements[index].average_margin(number) for index, number in self._averages.get(source, ())]
         return Output(field.name, field.type, found, source in self._ratios, max(averages, default=None))
+
+
+def _in_steps(statistic: Statistic, noise: Noise) -> int:
+    """The 95 % margin of a noisy sum, in whole steps."""
+    return math.ceil(Fraction(margin(noise), statistic.factor))
+
+
+def margin_of(number: Linear, steps: Sequence[int]) -> Fraction:
+    """The 95 % margin of a number made of noisy sums, in its own unit, from those of the sums."""
+    parts = [abs(size) * steps[i] for i, size in number]
+    if len(parts) == 1:
+        return parts[0]
+    squares = sum(part * part for part in parts)
+    grain = min(abs(size) for _, size in number)  # rounded up, to no finer than what it is made of
+    return (math.isqrt(math.floor(squares / grain**2)) + 1) * grain
 
 
 def least(suffices: Callable[[int], bool], most: int) -> int:
@@ -818,12 +882,16 @@ def _rooted(noises: tuple[Noise, ...], draft: _Draft) -> tuple[tuple[Noise, ...]
         return noises, False
 
 
-def _widest(noise: Noise, factor: int, chain: int | None) -> int:
-    """The widest margin of a count, and of its running totals along a chain of so many cells."""
-    if chain is None:
-        return math.ceil(Fraction(margin(noise), factor))
-    root = widened(noise, chain)
-    return max(cell_margin(root, chain, factor), running_margins(root, chain, factor)[-1])
+def _widest(draft: _Draft, place: int, noise: Noise) -> int:
+    """The widest margin of a sum, in steps, and of its running totals where they are asked for."""
+    statistic = draft.statistics[place]
+    if statistic.kind is Counted.RANKED:
+        return 0
+    if draft.chains is None or place not in draft.chained:
+        return _in_steps(statistic, noise)
+    length = draft.chains.length
+    root = widened(noise, length)
+    return max(cell_margin(root, length, statistic.factor), running_margins(root, length, statistic.factor)[-1])
 
 
 def _same(left: _Draft, right: _Draft) -> bool:
@@ -833,10 +901,11 @@ def _same(left: _Draft, right: _Draft) -> bool:
         == [(branch.query.sql, branch.statistics) for branch in right.branches]
         and left.cells == right.cells
         and left.selection == right.selection
+        and left.groups == right.groups
         and len(left.keys) == len(right.keys)
         and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]
-        and [(s.kind, s.step, s.factor, s.rank) for s in left.statistics]
-        == [(s.kind, s.step, s.factor, s.rank) for s in right.statistics]
+        and [(s.kind, s.step, s.factor, s.rank, s.shape) for s in left.statistics]
+        == [(s.kind, s.step, s.factor, s.rank, s.shape) for s in right.statistics]
     )
 
 

@@ -59,6 +59,9 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
     if measurement.rooted and measurement.chains is not None:
         along = ", ".join(key_text(measurement.keys[step.key].value) for step in measurement.chains.along)
         yield _line("running", f"along {along}: {measurement.chains.length:,} cells in a chain")
+    for group in measurement.groups:
+        if len(group) > 1:
+            yield _line("joint", f"sums {', '.join(str(i + 1) for i in group)}: as one")
     rows = measurement.derivation.conclusion.rows
     yield _line("rules", f"{_rules(measurement.derivation)}: {rows:,} {'row' if rows == 1 else 'rows'} per unit")
 

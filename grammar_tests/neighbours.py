@@ -74,6 +74,12 @@ class Neighbourhood(ABC):
                     if measurement.is_rooted(number):
                         for fault in _rooted_faults(measurement, number, run.whole, sums, i):
                             yield f"without {scenario}: {fault}"
+                for group in measurement.groups:
+                    if len(group) > 1 and group[0] in branch.statistics:
+                        places = {number: branch.statistics.index(number) for number in group}
+                        moves = {number: _moved(run.whole, sums, place) for number, place in places.items()}
+                        for fault in joint_faults(measurement, moves):
+                            yield f"without {scenario}: {fault}"
                 if measurement.selection in branch.statistics:
                     place = branch.statistics.index(measurement.selection)
                     for fault in _threshold_faults(measurement, run.whole, sums, place):
@@ -186,6 +192,11 @@ def sum_faults(measurement: Measurement, before: Sequence[ExactTable], after: Se
                 yield f"histogram {number} moved by {sum(moved)}, {claim} is stated"
             if sum(change * change for change in moved) > claim.l2_squared:
                 yield f"sum {number} moved by {moved}, {claim} is stated"
+        for group in measurement.groups:
+            if len(group) > 1 and group[0] in branch.statistics:
+                places = {number: branch.statistics.index(number) for number in group}
+                moves = {number: _moved(whole, rest, place) for number, place in places.items()}
+                yield from joint_faults(measurement, moves)
 
 
 def _of_table(table: ExactTable) -> Sums:
@@ -254,6 +265,17 @@ def _rooted_faults(measurement: Measurement, number: int, whole: Sums, without: 
     claim = measurement.statistics[number].sensitivity.l2_squared * sum(part * part for part in root)
     if length > claim:
         yield f"the root of sum {number} moved by {length}, l2² is {claim}"
+
+
+def joint_faults(measurement: Measurement, moves: Mapping[int, Sequence[int]]) -> Iterator[str]:
+    """Sums of one group share a price: all moves together, each as a part of its own claim, are at most the whole."""
+    claims = {number: measurement.statistics[number].sensitivity for number in moves}
+    if all(measurement.noises[number].law == "laplace" for number in moves):
+        part = sum(sum(moved) / claims[number].l1 for number, moved in moves.items())
+    else:
+        part = sum(sum(m * m for m in moved) / claims[number].l2_squared for number, moved in moves.items())
+    if part > 1:
+        yield f"sums {', '.join(map(str, moves))} moved by {float(part):g} of what they may together"
 
 
 def _threshold_faults(measurement: Measurement, whole: Sums, without: Sums, place: int) -> Iterator[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from dpsql.generate import bounding, relations
+from dpsql.privacy.rules.aggregates import Cells
 from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults, oracle_faults
 from grammar_tests.lab import Dataset, Lab
@@ -44,9 +46,11 @@ BY_KIND = "SELECT kind, COUNT(*), SUM(fee) FROM visits GROUP BY kind"
 BY_CLINIC = "SELECT clinic, COUNT(*), SUM(fee) FROM visits GROUP BY clinic"
 TIED = "rank() OVER (PARTITION BY owner ORDER BY 1) AS place"
 INCOME = "SELECT SUM(income), COUNT(*) FROM people"
+SPREAD = "SELECT STDDEV(minutes) FROM visits"
+SPREADS = "SELECT kind, STDDEV(fee) FROM visits GROUP BY kind"
 
 
-@pytest.mark.parametrize("sql", [SUMS, BY_KIND, BY_CLINIC, INCOME])
+@pytest.mark.parametrize("sql", [SUMS, BY_KIND, BY_CLINIC, INCOME, SPREAD, SPREADS])
 def test_sound_bounding_passes(dataset: Dataset, dirty: Neighbourhood, sql: str) -> None:
     assert _faults(dataset, dirty, sql) == []
 
@@ -64,6 +68,24 @@ def test_a_missing_clamp_is_noticed(dataset: Dataset, dirty: Neighbourhood, monk
 def test_a_missing_clip_is_noticed(dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounding._Bounding, "_clipped", lambda _, inner, *_rest: inner)
     assert _faults(dataset, dirty, BY_KIND)
+
+
+@pytest.mark.parametrize("sql", [SPREAD, SPREADS])
+def test_sums_that_are_not_clipped_together_are_noticed(
+    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    """Each is within its own clip, but not all of them at once."""
+    monkeypatch.setattr(bounding._Bounding, "_clipped_in_one_cell", lambda _, inner, *_rest: inner)
+    original = bounding._Bounding._clipped
+
+    def apart(self: bounding._Bounding, inner: str, clip: bounding._Clip, cells: Cells) -> str:
+        alone = [[i] for i in range(len(clip.statistics))]
+        return original(self, inner, replace(clip, groups=alone), cells)
+
+    monkeypatch.setattr(bounding._Bounding, "_clipped", apart)
+    found = _faults(dataset, dirty, sql)
+    assert found
+    assert all("together" in fault for fault in found)
 
 
 def test_a_missing_cut_of_one_cell_is_noticed(

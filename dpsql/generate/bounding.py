@@ -28,12 +28,16 @@ from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Correlated, Field, Scalar, refs, walk
 from dpsql.privacy.rules.aggregates import WHOLE_WEIGHT, Cells, Counted, Statistic
+from dpsql.privacy.shapes import Shape
 from dpsql.types import Kind, Type, Value
 
 # Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
 LARGEST_SUM = 2**61
 # What one query adds up for each owner and key.
 _PLAIN = (Counted.ROWS, Counted.UNITS, Counted.WEIGHTS)
+_OF_UNITS = (Counted.UNITS, Counted.WEIGHTS)
+# Norms of several statistics are counted in no finer parts, so that the squares of all cells fit in 128 bits.
+FINEST_NORM = 2**54
 # An expression with more text than this is not copied to each place that uses it.
 LONG = 400
 
@@ -58,6 +62,7 @@ def bounded_queries(
     plan: Plan,
     keys: Sequence[Key],
     statistics: Sequence[Statistic],
+    groups: Sequence[Sequence[int]],
     cells: Cells,
     *,
     rows: int,
@@ -70,7 +75,9 @@ def bounded_queries(
     sources = _sources(plan, keys, statistics)
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in _PLAIN]
     if plain:
-        text = _Bounding(plan, keys, dialect).sums([statistics[i] for i in plain], cells, single=single, norm=norm)
+        together = [[plain.index(i) for i in group] for group in groups if group[0] in plain]
+        clip = _Clip([statistics[i] for i in plain], together, norm)
+        text = _Bounding(plan, keys, dialect).sums(clip, cells, single=single)
         branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
     bars: dict[Statistic, list[int]] = {}
     for i, statistic in enumerate(statistics):
@@ -96,6 +103,38 @@ def _sources(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) -
     return tuple(sorted(found))
 
 
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """A norm in whole numbers: entries times their weights are measured against `whole`, their norm against `bound`."""
+
+    whole: int
+    bound: int  # `whole`, or its square where squares are added
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Clip:
+    """What is clipped: statistics in groups, each group in one norm."""
+
+    statistics: Sequence[Statistic]
+    groups: Sequence[Sequence[int]]
+    norm: Literal["l1", "l2"]
+
+    @property
+    def is_joint(self) -> bool:
+        return any(len(group) > 1 for group in self.groups)
+
+    def scale(self, group: Sequence[int]) -> _Scale:
+        """Weights that make the clips of a group one: exact where a common multiple is small, else rounded up."""
+        if len(group) == 1:
+            (only,) = (self.statistics[i] for i in group)
+            bound = only.clip if self.norm == "l1" else int(only.sensitivity.l2_squared)
+            return _Scale(bound if self.norm == "l1" else math.isqrt(bound), bound, (1,))
+        clips = [self.statistics[i].clip for i in group]
+        whole = min(math.lcm(*clips), FINEST_NORM)
+        return _Scale(whole, whole if self.norm == "l1" else whole**2, tuple(-(-whole // clip) for clip in clips))
+
+
 class _Bounding:
     def __init__(self, plan: Plan, keys: Sequence[Key], dialect: Dialect) -> None:
         self._plan = plan
@@ -108,7 +147,8 @@ class _Bounding:
 
     # --- sums ---
 
-    def sums(self, statistics: Sequence[Statistic], cells: Cells, *, single: bool, norm: Literal["l1", "l2"]) -> str:
+    def sums(self, clip: _Clip, cells: Cells, *, single: bool) -> str:
+        statistics = clip.statistics
         count = len(statistics)
         values = self._values(statistics)
         if single:
@@ -118,9 +158,11 @@ class _Bounding:
         text = f"SELECT {', '.join([owners, *per])} FROM ({values}) AS v GROUP BY {owners}"
         if cells.keyed and cells.limited:
             text = self._limited(text, [f"s{i}" for i in range(count)], cells.groups)
-            text = self._weighted(text, statistics, norm)
+            text = self._weighted(text, statistics, clip.norm)
         if cells.keyed and not (cells.limited and cells.groups == 1):
-            text = self._clipped(text, statistics, cells, norm)
+            text = self._clipped(text, clip, cells)
+        elif clip.is_joint:
+            text = self._clipped_in_one_cell(text, clip)
         return self._outer([self._total(f"s{i}", 1) for i in range(count)], text)
 
     def _values(self, statistics: Sequence[Statistic]) -> str:
@@ -210,6 +252,7 @@ class _Bounding:
             assert bounds.low is not None and bounds.high is not None
             grid = Grid(bounds.low, bounds.high, statistic.low, statistic.high, statistic.step)
             text = self._dialect.on_grid(f"e{i}", statistic.value.type, grid)
+        text = _shaped(text, statistic)
         if statistic.where is not None:
             text = f"CASE WHEN w{i} THEN {text} END" if text == "1" else f"CASE WHEN w{i} THEN ({text}) END"
         if statistic.value is None and statistic.where is not None:
@@ -268,41 +311,68 @@ class _Bounding:
         ]
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({inner}) AS l"
 
-    def _clipped(self, inner: str, statistics: Sequence[Statistic], cells: Cells, norm: Literal["l1", "l2"]) -> str:
-        """Each owner's vector scaled down to its norm.
+    def _clipped(self, inner: str, clip: _Clip, cells: Cells) -> str:
+        """Each owner's vector scaled down to its norm: all cells of all statistics of a group.
 
-        Claim: the norm of each owner's integers is at most the clip; vectors within it are unchanged.
-        Because: sign(s) * floor(|s| * C / N) with N >= the norm shrinks every entry by at least C / N, toward zero.
-        Needs: |s| * C below 2**96 and the sum of squares below 2**127 (entries are cut to the clip before).
+        Claim: the norm of each owner's integers, each divided by its own clip, is at most 1 in every group; vectors
+        within that are unchanged.
+        Because: with whole weights w >= M / clip, sign(s) * floor(|s| * M / N) with N >= the norm of the w * s shrinks
+        every entry by at least M / N, toward zero, which brings the norm of the w * s to at most M.
+        Needs: |s| * M below 2**108 and the sum of squares below 2**127 (entries are cut to the clip before).
         """
-        norms, columns, beyond = [], [], []
-        for i, statistic in enumerate(statistics):
-            entry = f"CAST(s{i} AS {self._dialect.wide})"
-            if cells.limited and statistic.kind in (Counted.UNITS, Counted.WEIGHTS):
-                columns.append(f"s{i}")  # at most `groups` of them are left, ones or weights
+        norms, columns, beyond = [], dict[int, str](), []
+        for g, group in enumerate(clip.groups):
+            if cells.limited and len(group) == 1 and clip.statistics[group[0]].kind in _OF_UNITS:
+                columns[group[0]] = f"s{group[0]}"  # at most `groups` of them are left, ones or weights
                 continue
-            if norm == "l1":
-                bound = clip = statistic.clip
-                norms.append(f"SUM(ABS({entry})) AS n{i}")
-                length = f"n{i}"
-            else:
-                bound = int(statistic.sensitivity.l2_squared)
-                clip = math.isqrt(bound)
-                norms.append(f"SUM({entry} * {entry}) AS n{i}")
-                # Rounded up beyond the error of the square root.
-                root = f"sqrt(CAST(n{i} AS {self._dialect.types[Kind.DOUBLE]}))"
-                length = f"CAST(ceil({root} * 1.000000001) AS {self._dialect.wide})"
-            scaled = f"SIGN(s{i}) * {self._dialect.wide_quotient.format(f'(ABS({entry}) * {clip})', length)}"
-            columns.append(f"CASE WHEN n{i} > {bound} THEN {scaled} ELSE s{i} END AS s{i}")
-            beyond.append(f"{norms[-1].removesuffix(f' AS n{i}')} > {bound}")
+            scale = clip.scale(group)
+            norm = f"SUM({self._norm(scale, group, clip)})"
+            norms.append(f"{norm} AS n{g}")
+            beyond.append(f"{norm} > {scale.bound}")
+            for i in group:
+                columns[i] = f"{self._scaled(i, scale, f'n{g}', clip)} AS s{i}"
         if not norms:
             return inner
         # Few owners are beyond their clip; the others meet none of these and stay as they are.
         found = f"SELECT {OWNER} AS large, {', '.join(norms)} FROM m GROUP BY {OWNER} HAVING {' OR '.join(beyond)}"
+        shown = [columns[i] for i in range(len(clip.statistics))]
         return (
             f"WITH m AS MATERIALIZED ({inner}), c AS ({found})"
-            f" SELECT {', '.join([*self._names, *columns])} FROM m LEFT JOIN c ON {OWNER} = large"
+            f" SELECT {', '.join([*self._names, *shown])} FROM m LEFT JOIN c ON {OWNER} = large"
         )
+
+    def _clipped_in_one_cell(self, inner: str, clip: _Clip) -> str:
+        """The same where an owner has one cell: its vector are the statistics of a group, side by side."""
+        norms, columns = [], [f"s{i}" for i in range(len(clip.statistics))]
+        for g, group in enumerate(clip.groups):
+            if len(group) == 1:
+                continue  # cut to its clip already
+            scale = clip.scale(group)
+            norms.append(f"{self._norm(scale, group, clip)} AS n{g}")
+            for i in group:
+                columns[i] = f"{self._scaled(i, scale, f'n{g}', clip)} AS s{i}"
+        with_norms = f"SELECT *, {', '.join(norms)} FROM ({inner}) AS p"
+        return f"SELECT {', '.join([*self._names, *columns])} FROM ({with_norms}) AS n"
+
+    def _norm(self, scale: _Scale, group: Sequence[int], clip: _Clip) -> str:
+        """What one cell adds to the norm: magnitudes, or squares."""
+        parts = []
+        for i, weight in zip(group, scale.weights, strict=True):
+            entry = f"CAST(s{i} AS {self._dialect.wide})"
+            size = f"ABS({entry})" if clip.norm == "l1" else f"{entry} * {entry}"
+            times = weight if clip.norm == "l1" else weight**2
+            parts.append(size if times == 1 else f"{size} * {times}")
+        return " + ".join(parts)
+
+    def _scaled(self, i: int, scale: _Scale, norm: str, clip: _Clip) -> str:
+        length = norm
+        if clip.norm == "l2":
+            # Rounded up beyond the error of the square root.
+            root = f"sqrt(CAST({norm} AS {self._dialect.types[Kind.DOUBLE]}))"
+            length = f"CAST(ceil({root} * 1.000000001) AS {self._dialect.wide})"
+        shrunk = f"(ABS(CAST(s{i} AS {self._dialect.wide})) * {scale.whole})"
+        scaled = f"SIGN(s{i}) * {self._dialect.wide_quotient.format(shrunk, length)}"
+        return f"CASE WHEN {norm} > {scale.bound} THEN {scaled} ELSE s{i} END"
 
     def _of_single_rows(self, i: int, statistic: Statistic) -> str:
         if statistic.value is None and statistic.where is None:
@@ -349,7 +419,8 @@ class _Bounding:
         counted = f"CAST(CASE WHEN COUNT(*) > {most} THEN {most} ELSE COUNT(*) END AS BIGINT){factor} AS s0"
         text = f"SELECT {OWNER}, {groups}, {counted} FROM ({text}) AS v GROUP BY {OWNER}, {groups}"
         cells = Cells(True, rows, rows == 1)
-        text = self._limited(text, ["s0"], 1) if cells.limited else self._clipped(text, [statistic], cells, "l1")
+        clip = _Clip([statistic], [[0]], "l1")
+        text = self._limited(text, ["s0"], 1) if cells.limited else self._clipped(text, clip, cells)
         return f"SELECT {groups}, {self._total('s0', 1)} FROM ({text}) AS o GROUP BY {groups}"
 
     # --- DISTINCT ---
@@ -395,6 +466,27 @@ class _Bounding:
 
     def _where_as(self, statistic: Statistic) -> list[str]:
         return [] if statistic.where is None else [f"{self._writer.scalar(statistic.where)} AS w0"]
+
+
+def _shaped(text: str, statistic: Statistic) -> str:
+    """What a row adds, made of its value on the grid (see `privacy.shapes`)."""
+    if statistic.shape is Shape.ITSELF:
+        return text
+    value = f"CAST({text} AS BIGINT)"
+    above, below = f"({value} - ({statistic.low}))", f"({statistic.high} - {value})"
+    match statistic.shape:
+        case Shape.CENTRED:
+            return f"2 * {value} - ({statistic.low + statistic.high})"
+        case Shape.ABOVE:
+            return above
+        case Shape.BELOW:
+            return below
+        case Shape.TWICE_BELOW:
+            return f"{below} * {below}"
+        case Shape.BETWEEN:
+            return f"2 * {above} * {below}"
+        case Shape.TWICE_ABOVE:
+            return f"{above} * {above}"
 
 
 def _is_whole_in_steps(statistic: Statistic) -> bool:

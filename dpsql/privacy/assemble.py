@@ -5,20 +5,24 @@ Everything above the sums is post-processing, so ratios, variances and correlati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import reduce
 
 from dpsql.errors import NotSupported
 from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Ref, Scalar, both
+from dpsql.privacy.allocate import Degree
 from dpsql.privacy.derive import check_aggregate
+from dpsql.privacy.designs import Asked, Way, choose, weights
 from dpsql.privacy.facts import Interval
 from dpsql.privacy.intervals import never_null
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.stability import Stability
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TIMESTAMP, Kind, Type, exact_decimal
 from dpsql.types import decimal as decimal_type
@@ -29,36 +33,161 @@ EPOCH = Const(datetime(1970, 1, 1), TIMESTAMP)
 _MOST_PARTS = 10**6
 
 
+# A number made of noisy sums: how far a one in each of them moves it.
+Linear = tuple[tuple[int, Fraction], ...]
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What is asked of one set of rows, and the sums it is made of."""
+
+    where: Scalar | None
+    counted: bool = False
+    values: dict[Scalar, _Value] = field(default_factory=dict)
+    count: Statistic | None = None  # None: the sums of a value tell the number of rows
+
+    @property
+    def pivot(self) -> _Value:
+        return next(value for value in self.values.values() if value.way.counts)
+
+
+@dataclass(slots=True)
+class _Value:
+    where: Scalar | None  # as written: rows without a value add nothing anyway
+    total: bool = False
+    mean: bool = False
+    spread: bool = False
+    way: Way = Way.DIRECT
+    sums: tuple[Statistic, ...] = ()
+
+
+_SPREADS = frozenset({Agg.VAR_POP, Agg.VAR_SAMP, Agg.STDDEV_POP, Agg.STDDEV_SAMP})
+_JOINT = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg.REGR_INTERCEPT})
+
+
 @dataclass(slots=True)
 class Assembly:
-    """Collects the statistics of one GROUP BY; equal ones are released once."""
+    """Collects the statistics of one GROUP BY; equal ones are released once.
+
+    `ask` learns all that is asked, `settle` decides what is measured, `output` says how it is put together.
+    """
 
     child: Stability
     cells: Cells
     new_field: Callable[[str, Type], Field]
+    degree: Degree  # 3: Laplace noise, 2: Gaussian
     statistics: dict[Statistic, Field] = field(default_factory=dict)
-    directly: dict[int, int] = field(default_factory=dict)  # output field -> the statistic it shows as it is
+    weights: dict[Statistic, Fraction] = field(default_factory=dict)  # how much the variance of each one counts
+    groups: list[tuple[Statistic, ...]] = field(default_factory=list)  # that are clipped, and paid for, together
+    directly: dict[int, Linear] = field(default_factory=dict)  # output field -> the noisy sums it shows
     ratios: set[int] = field(default_factory=set)
-    averages: dict[int, tuple[int, int]] = field(default_factory=dict)  # output field -> its sum and its count
+    averages: dict[int, Linear] = field(default_factory=dict)  # output field -> at most so far, times the rows
+    counts: list[Linear] = field(default_factory=list)  # every count that is shown or divided by
+    _rows: dict[Scalar | None, _Rows] = field(default_factory=dict)
 
-    def statistic(self, wanted: Statistic) -> Ref:
+    def statistic(self, wanted: Statistic, weight: Fraction = Fraction(1)) -> Ref:
         if wanted not in self.statistics:
             self.statistics[wanted] = self.new_field(f"s{len(self.statistics)}", BIGINT)
-        return Ref(self.statistics[wanted])
+            self.weights[wanted] = Fraction(0)
+        self.weights[wanted] += weight
+        return self._ref(wanted)
+
+    def _ref(self, known: Statistic) -> Ref:
+        return Ref(self.statistics[known])
+
+    def place(self, known: Statistic) -> int:
+        return list(self.statistics).index(known)
+
+    # --- what is asked ---
+
+    def ask(self, call: Aggregated) -> None:
+        """Learn what an aggregate needs of its rows, before anything is decided."""
+        check_aggregate(call)
+        if call.distinct:
+            return
+        if call.function is Agg.COUNT:
+            args = [arg for arg in call.args if not is_unit(arg)]  # the owner is never NULL
+            self._of(args, call.where).counted = True
+        elif call.function in _JOINT:
+            self._of(list(call.args), call.where).counted = True
+        elif call.function in (Agg.SUM, Agg.AVG, *_SPREADS):
+            (arg,) = call.args
+            rules.bounds_and_step(self.child, arg, self.cells)  # or a refusal that names what is missing
+            value = self._of([arg], call.where).values.setdefault(arg, _Value(call.where))
+            value.total |= call.function is Agg.SUM
+            value.mean |= call.function is Agg.AVG
+            value.spread |= call.function in _SPREADS
+
+    def settle(self, counter: Statistic | None) -> None:
+        """Decide which sums are measured. `counter` is a count that is there in any case: it chooses unknown keys."""
+        if counter is not None:
+            self.statistic(counter)
+        for rows in self._rows.values():
+            self._settle(rows, counter)
+
+    def _settle(self, rows: _Rows, counter: Statistic | None) -> None:
+        count = rules.count_rows(self.child, rows.where, self.cells)
+        asked = [self._asked(arg, value) for arg, value in rows.values.items()]
+        design = choose(asked, counted=rows.counted, fixed=count == counter, degree=self.degree)
+        found = weights(design, asked, counted=rows.counted, degree=self.degree)
+        assert found is not None
+        if design.counted:
+            rows.count = count
+            self.statistic(count, found[frozenset({None})])
+        for i, ((arg, value), way) in enumerate(zip(rows.values.items(), design.ways, strict=True)):
+            value.way = way
+            sums = self._sums(arg, value, way)
+            assert sums is not None
+            value.sums = sums
+            weight = found[frozenset((i, shape) for shape in way.shapes)]
+            for statistic in sums:
+                self.statistic(statistic, weight / len(sums))
+            if len(sums) > 1:
+                self.groups.append(sums)
+        if design.counted or design.pivot is not None:
+            self.counts.append(self._in_count(rows))
+
+    def _asked(self, arg: Scalar, value: _Value) -> Asked:
+        (whole,) = self._sums(arg, value, Way.DIRECT) or (None,)
+        assert whole is not None
+        ways = [way for way in (Way.CENTRED, Way.PAIR) if self._sums(arg, value, way) is not None]
+        return Asked(Fraction(whole.low, whole.width), (Way.DIRECT, *ways), value.total, value.mean, value.spread)
+
+    def _sums(self, arg: Scalar, value: _Value, way: Way) -> tuple[Statistic, ...] | None:
+        if way is Way.DIRECT:
+            return (rules.sum_rows(self.child, arg, value.where, self.cells),)
+        exact = way is not Way.BERNSTEIN
+        squares = self.degree == 2
+        return rules.sum_shapes(self.child, arg, value.where, way.shapes, self.cells, squares=squares, exact=exact)
+
+    def _of(self, args: list[Scalar], where: Scalar | None) -> _Rows:
+        """The rows that have all the values."""
+        complete = self._complete(args, where)
+        return self._rows.setdefault(complete, _Rows(complete))
+
+    def _complete(self, args: list[Scalar], where: Scalar | None) -> Scalar | None:
+        for arg in args:
+            if not never_null(arg, self.child.facts):
+                where = both(where, rules.not_null(arg))
+        return where
+
+    # --- how it is put together ---
 
     def output(self, target: Field, call: Aggregated) -> Scalar:
         """The expression over noisy sums that stands for an aggregate."""
-        check_aggregate(call)
         match call.function:
+            case Agg.COUNT if call.distinct:
+                return self._direct(target, self._count_distinct(call), BIGINT)
             case Agg.COUNT:
-                statistic = self._count(call)
-                return self._direct(target, statistic, BIGINT)
+                rows = self._of([arg for arg in call.args if not is_unit(arg)], call.where)
+                self.directly[target.id] = self._in_count(rows)
+                return self._count(rows)
+            case Agg.SUM if call.distinct:
+                return self._direct(
+                    target, rules.sum_distinct(self.child, call.args[0], call.where, self.cells), call.type
+                )
             case Agg.SUM:
-                if call.distinct:
-                    statistic = rules.sum_distinct(self.child, call.args[0], call.where, self.cells)
-                else:
-                    statistic = rules.sum_rows(self.child, call.args[0], call.where, self.cells)
-                return self._direct(target, statistic, call.type)
+                return self._sum(target, call)
             case Agg.PERCENTILE_CONT | Agg.PERCENTILE_DISC:
                 return self._at_rank(call, _share(call))
             case Agg.MIN | Agg.MAX if call.args[0].type.is_numeric or call.args[0].type.is_temporal:
@@ -66,11 +195,11 @@ class Assembly:
                 return self._at_rank(call, Fraction(call.function is Agg.MAX))
             case Agg.AVG:
                 self.ratios.add(target.id)
-                return self._average(target, call)
-            case Agg.VAR_POP | Agg.VAR_SAMP | Agg.STDDEV_POP | Agg.STDDEV_SAMP if not call.distinct:
+                return self._distinct_average(target, call) if call.distinct else self._average(target, call)
+            case function if function in _SPREADS and not call.distinct:
                 self.ratios.add(target.id)
                 return self._spread(call)
-            case Agg.COVAR_POP | Agg.COVAR_SAMP | Agg.CORR | Agg.REGR_SLOPE | Agg.REGR_INTERCEPT if not call.distinct:
+            case function if function in _JOINT and not call.distinct:
                 self.ratios.add(target.id)
                 return self._joint(call)
             case _:
@@ -83,46 +212,123 @@ class Assembly:
                     position=call.position,
                 )
 
-    # --- counts and sums ---
+    # --- counts ---
 
     def _direct(self, target: Field, statistic: Statistic, type_: Type) -> Scalar:
         ref = self.statistic(statistic)
-        self.directly[target.id] = list(self.statistics).index(statistic)
+        self.directly[target.id] = ((self.place(statistic), statistic.unit),)
+        if statistic.kind in (Counted.UNITS, Counted.DISTINCT):
+            self.counts.append(self.directly[target.id])
         return in_units(ref, statistic.step, type_)
 
-    def _count(self, call: Aggregated) -> Statistic:
-        if not call.args:
-            return rules.count_rows(self.child, call.where, self.cells)
+    def _count_distinct(self, call: Aggregated) -> Statistic:
         (arg,) = call.args
         if is_unit(arg):
-            if call.distinct:
-                return rules.count_units(call.where, self.cells)
-            return rules.count_rows(self.child, call.where, self.cells)  # the owner is never NULL
-        if call.distinct and isinstance(arg, Ref) and arg.field.unit:
+            return rules.count_units(call.where, self.cells)
+        if isinstance(arg, Ref) and arg.field.unit:
             return rules.count_units(both(call.where, rules.not_null(arg)), self.cells)
-        if call.distinct:
-            return rules.count_distinct(self.child, arg, call.where, self.cells)
-        return self._count_known([arg], call.where)
+        return rules.count_distinct(self.child, arg, call.where, self.cells)
 
-    def _count_known(self, args: list[Scalar], where: Scalar | None) -> Statistic:
-        """How many rows have all the values."""
-        for arg in args:
-            if not never_null(arg, self.child.facts):
-                where = both(where, rules.not_null(arg))
-        return rules.count_rows(self.child, where, self.cells)
+    def _count(self, rows: _Rows) -> Scalar:
+        """The noisy number of rows, whole."""
+        if rows.count is not None:
+            return self._ref(rows.count)
+        return Call(Op.CAST, (Call(Op.ROUND, (self._number(rows),), DOUBLE),), BIGINT)
+
+    def _number(self, rows: _Rows) -> Scalar:
+        """The noisy number of rows, as it is."""
+        if rows.count is not None:
+            return _double(self._ref(rows.count))
+        sums = rows.pivot.sums
+        return _divide(self._all(sums), Const(float(_together(sums)), DOUBLE))
+
+    def _all(self, sums: tuple[Statistic, ...]) -> Scalar:
+        return reduce(_plus, [_double(self._ref(statistic)) for statistic in sums])
+
+    def _in_count(self, rows: _Rows) -> Linear:
+        if rows.count is not None:
+            return ((self.place(rows.count), Fraction(1)),)
+        sums = rows.pivot.sums
+        return tuple((self.place(statistic), Fraction(1, _together(sums))) for statistic in sums)
+
+    def _if_any(self, rows: _Rows, value: Scalar) -> Scalar:
+        """NULL where the noisy count leaves nothing to divide by."""
+        least: Scalar = Const(0, BIGINT)
+        if rows.count is not None:
+            some = Call(Op.GT, (self._ref(rows.count), least), BOOLEAN)
+        else:
+            some = Call(Op.GE, (self._number(rows), Const(0.5, DOUBLE)), BOOLEAN)
+        return Case(((some, value),), Const(None, DOUBLE), DOUBLE)
+
+    # --- sums and means ---
+
+    def _sum(self, target: Field, call: Aggregated) -> Scalar:
+        (arg,) = call.args
+        rows = self._of([arg], call.where)
+        value = rows.values[arg]
+        first = value.sums[0]
+        if value.way is Way.DIRECT or (value.way is Way.PAIR and first.low == 0):
+            self.directly[target.id] = ((self.place(first), first.unit),)
+            return in_units(self._ref(first), first.step, call.type)
+        above, parts = self._above(value)
+        steps = _plus(above, _times(self._number(rows), Fraction(first.low)))
+        if value.way is Way.CENTRED:
+            steps = _plus(above, _times(self._number(rows), Fraction(first.low + first.high, 2)))
+            parts = _sum_of(parts, self._in_count(rows), Fraction(first.low + first.high, 2))
+        else:
+            parts = _sum_of(parts, self._in_count(rows), Fraction(first.low))
+        self.directly[target.id] = tuple((place, size * first.step) for place, size in parts)
+        total = _times(steps, first.step)
+        return total if call.type.kind is Kind.DOUBLE else Call(Op.CAST, (total,), call.type)
+
+    def _above(self, value: _Value) -> tuple[Scalar, Linear]:
+        """The noisy sum of steps above the middle (CENTRED) or the lower bound, in doubles."""
+        refs = [_double(self._ref(statistic)) for statistic in value.sums]
+        places = [self.place(statistic) for statistic in value.sums]
+        match value.way:
+            case Way.CENTRED:
+                return _times(refs[0], Fraction(1, 2)), ((places[0], Fraction(1, 2)),)
+            case Way.BERNSTEIN:
+                width = value.sums[0].width
+                halves = _plus(_times(refs[1], Fraction(1, 2)), refs[2])
+                return _times(halves, Fraction(1, width)), (
+                    (places[1], Fraction(1, 2 * width)),
+                    (places[2], Fraction(1, width)),
+                )
+            case _:
+                return refs[0], ((places[0], Fraction(1)),)
 
     def _average(self, target: Field, call: Aggregated) -> Scalar:
         (arg,) = call.args
-        if call.distinct:
-            total = rules.sum_distinct(self.child, arg, call.where, self.cells)
-            count = rules.count_distinct(self.child, arg, call.where, self.cells)
-        else:
-            total = rules.sum_rows(self.child, arg, call.where, self.cells)
-            count = self._count_known([arg], call.where)
+        rows = self._of([arg], call.where)
+        value = rows.values[arg]
+        first = value.sums[0]
+        above, parts = self._above(value)
+        mean = _divide(above, self._number(rows))
+        match value.way:
+            case Way.DIRECT:
+                start, furthest = Fraction(0), Fraction(max(abs(first.low), abs(first.high)))
+            case Way.CENTRED:
+                start, furthest = Fraction(first.low + first.high, 2), Fraction(first.width, 2)
+            case _:
+                # Where the count is made of the same noise, an error of the sum at one bound is none at the other.
+                own = rows.count is None and rows.pivot is value
+                start, furthest = Fraction(first.low), Fraction(0 if own else first.width)
+        mean = _times(mean if start == 0 else _add(mean, start), first.step)
+        errors = _sum_of(parts, self._in_count(rows), furthest)
+        self.averages[target.id] = tuple((place, size * first.step) for place, size in errors)
+        return self._if_any(rows, _within(mean, first.bounds))
+
+    def _distinct_average(self, target: Field, call: Aggregated) -> Scalar:
+        (arg,) = call.args
+        total = rules.sum_distinct(self.child, arg, call.where, self.cells)
+        count = rules.count_distinct(self.child, arg, call.where, self.cells)
         mean = _divide(in_units(self.statistic(total), total.step, DOUBLE), _double(self.statistic(count)))
-        places = list(self.statistics)
-        self.averages[target.id] = (places.index(total), places.index(count))
-        return _if_positive(self.statistic(count), _within(mean, total.bounds))
+        furthest = max(abs(total.low), abs(total.high)) * total.step
+        self.averages[target.id] = ((self.place(total), total.step), (self.place(count), furthest))
+        self.counts.append(((self.place(count), Fraction(1)),))
+        some = Call(Op.GT, (self._ref(count), Const(0, BIGINT)), BOOLEAN)
+        return Case(((some, _within(mean, total.bounds)),), Const(None, DOUBLE), DOUBLE)
 
     # --- values at a rank ---
 
@@ -158,9 +364,25 @@ class Assembly:
 
     # --- moments ---
 
-    def _moments(self, args: list[Scalar], where: Scalar | None) -> tuple[Scalar, list[_Centred]]:
-        """The noisy count of complete rows and the centred arguments."""
-        count = self.statistic(self._count_known(args, where))
+    def _spread(self, call: Aggregated) -> Scalar:
+        rows = self._of(list(call.args), call.where)
+        value = rows.values[call.args[0]]
+        result = self._variance_of(value)
+        if call.function in (Agg.VAR_SAMP, Agg.STDDEV_SAMP):
+            result = _bessel(result, self._number(rows))
+        if call.function in (Agg.STDDEV_POP, Agg.STDDEV_SAMP):
+            result = Call(Op.SQRT, (result,), DOUBLE)
+        return self._if_any(rows, result)
+
+    def _variance_of(self, value: _Value) -> Scalar:
+        """From sums p, q, r of (1 - t)², 2t(1 - t) and t², which make n: r/n - ((q/2 + r)/n)² = (pr - q²/4)/n²."""
+        below, between, above = (_divide(_double(self._ref(s)), self._all(value.sums)) for s in value.sums)
+        spread = _subtract(_multiply(below, above), _times(_multiply(between, between), Fraction(1, 4)))
+        first = value.sums[0]
+        return _not_below_rounding(_times(spread, (first.width * first.step) ** 2), first.width * first.step / 2)
+
+    def _centred(self, args: tuple[Scalar, ...]) -> list[_Centred]:
+        """The centred arguments."""
         centred = []
         for arg in args:
             bounds, _ = rules.bounds_and_step(self.child, arg, self.cells)
@@ -168,66 +390,49 @@ class Assembly:
             centre, half = (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2
             value = Call(Op.SUB, (_double(arg), Const(float(centre), DOUBLE)), DOUBLE)
             centred.append(_Centred(value, centre, half))
-        return count, centred
+        return centred
 
-    def _mean_of(self, value: Scalar, bounds: Interval, where: Scalar | None, count: Scalar) -> Scalar:
+    def _mean_of(self, value: Scalar, bounds: Interval, where: Scalar | None, number: Scalar) -> Scalar:
         statistic = rules.sum_expression(self.child, value, where, bounds, self.cells)
-        total = in_units(self.statistic(statistic), statistic.step, DOUBLE)
-        return _divide(total, _double(count))
+        weight = Fraction(0 if statistic in self.statistics else 1)
+        return _divide(in_units(self.statistic(statistic, weight), statistic.step, DOUBLE), number)
 
-    def _mean(self, part: _Centred, where: Scalar | None, count: Scalar) -> Scalar:
-        return self._mean_of(part.value, Interval(-part.half, part.half), where, count)
+    def _mean(self, part: _Centred, where: Scalar | None, number: Scalar) -> Scalar:
+        return self._mean_of(part.value, Interval(-part.half, part.half), where, number)
 
-    def _square(self, part: _Centred, where: Scalar | None, count: Scalar) -> Scalar:
+    def _variance(self, part: _Centred, where: Scalar | None, number: Scalar) -> Scalar:
+        mean = self._mean(part, where, number)
         square = Call(Op.MUL, (part.value, part.value), DOUBLE)
-        return self._mean_of(square, Interval(Fraction(0), part.half**2), where, count)
-
-    def _variance(self, part: _Centred, where: Scalar | None, count: Scalar) -> Scalar:
-        mean = self._mean(part, where, count)
-        spread = _subtract(self._square(part, where, count), _multiply(mean, mean))
-        # Below the rounding of its sums a spread is none; NULL instead of a quotient of rounding errors.
-        smallest = Const(float(part.half**2 / 10**12), DOUBLE)
-        known = Case(((Call(Op.LT, (spread, smallest), BOOLEAN), Const(0.0, DOUBLE)),), spread, DOUBLE)
-        return _within(known, Interval(Fraction(0), part.half**2))
-
-    def _spread(self, call: Aggregated) -> Scalar:
-        count, (part,) = self._moments(list(call.args), call.where)
-        result = self._variance(part, call.where, count)
-        if call.function in (Agg.VAR_SAMP, Agg.STDDEV_SAMP):
-            result = _bessel(result, count)
-        if call.function in (Agg.STDDEV_POP, Agg.STDDEV_SAMP):
-            result = Call(Op.SQRT, (result,), DOUBLE)
-        return _if_positive(count, result)
+        squares = self._mean_of(square, Interval(Fraction(0), part.half**2), where, number)
+        return _not_below_rounding(_subtract(squares, _multiply(mean, mean)), part.half)
 
     def _joint(self, call: Aggregated) -> Scalar:
         """COVAR, CORR, REGR: the first argument is Y, the second X, as in SQL."""
-        count, (y, x) = self._moments(list(call.args), call.where)
-        where = call.where
+        y, x = self._centred(call.args)
         # Only rows in which both arguments are known count, as in SQL.
-        for arg in call.args:
-            if not never_null(arg, self.child.facts):
-                where = both(where, rules.not_null(arg))
-        mean_y, mean_x = self._mean(y, where, count), self._mean(x, where, count)
+        rows = self._of(list(call.args), call.where)
+        where, number = rows.where, self._number(rows)
+        mean_y, mean_x = self._mean(y, where, number), self._mean(x, where, number)
         product = Call(Op.MUL, (y.value, x.value), DOUBLE)
         largest = y.half * x.half
         covariance = _subtract(
-            self._mean_of(product, Interval(-largest, largest), where, count), _multiply(mean_y, mean_x)
+            self._mean_of(product, Interval(-largest, largest), where, number), _multiply(mean_y, mean_x)
         )
         match call.function:
             case Agg.COVAR_POP:
-                return _if_positive(count, covariance)
+                return self._if_any(rows, covariance)
             case Agg.COVAR_SAMP:
-                return _if_positive(count, _bessel(covariance, count))
+                return self._if_any(rows, _bessel(covariance, number))
             case Agg.CORR:
-                both_spreads = _multiply(self._variance(y, where, count), self._variance(x, where, count))
+                both_spreads = _multiply(self._variance(y, where, number), self._variance(x, where, number))
                 ratio = _divide(covariance, Call(Op.SQRT, (both_spreads,), DOUBLE))
-                return _if_positive(count, _within(ratio, Interval(Fraction(-1), Fraction(1))))
+                return self._if_any(rows, _within(ratio, Interval(Fraction(-1), Fraction(1))))
             case Agg.REGR_SLOPE:
-                return _if_positive(count, _divide(covariance, self._variance(x, where, count)))
+                return self._if_any(rows, _divide(covariance, self._variance(x, where, number)))
             case _:
-                slope = _divide(covariance, self._variance(x, where, count))
+                slope = _divide(covariance, self._variance(x, where, number))
                 level = _subtract(_add(mean_y, y.centre), _multiply(slope, _add(mean_x, x.centre)))
-                return _if_positive(count, level)
+                return self._if_any(rows, level)
 
 
 def _share(call: Aggregated) -> Fraction:
@@ -266,12 +471,7 @@ def in_units(ref: Scalar, step: Fraction, type_: Type) -> Scalar:
         grain = Const(exact_decimal(step, scale), decimal_type(13 + scale, scale))
         whole = Call(Op.CAST, (ref,), decimal_type(19, 0))
         return Call(Op.CAST, (Call(Op.MUL, (whole, grain), decimal_type(32 + scale, scale)),), type_)
-    result = _double(ref)
-    if step.numerator != 1:
-        result = _multiply(result, Const(float(step.numerator), DOUBLE))
-    if step.denominator != 1:
-        result = _divide(result, Const(float(step.denominator), DOUBLE))
-    return result
+    return _times(_double(ref), step)
 
 
 def _double(value: Scalar) -> Scalar:
@@ -290,21 +490,50 @@ def _divide(left: Scalar, right: Scalar) -> Scalar:
     return Call(Op.DIV, (left, right), DOUBLE)
 
 
+def _plus(left: Scalar, right: Scalar) -> Scalar:
+    return Call(Op.ADD, (left, right), DOUBLE)
+
+
+def _times(value: Scalar, constant: Fraction) -> Scalar:
+    """Multiplied and divided by whole numbers, where that is exact."""
+    if constant.numerator != 1:
+        value = _multiply(value, Const(float(constant.numerator), DOUBLE))
+    if constant.denominator != 1:
+        value = _divide(value, Const(float(constant.denominator), DOUBLE))
+    return value
+
+
 def _add(left: Scalar, constant: Fraction) -> Scalar:
     return Call(Op.ADD, (left, Const(float(constant), DOUBLE)), DOUBLE)
 
 
-def _bessel(value: Scalar, count: Scalar) -> Scalar:
+def _bessel(value: Scalar, n: Scalar) -> Scalar:
     """From the population's moment to the sample's: times n / (n - 1), NULL below two."""
-    n = _double(count)
     above = Call(Op.GT, (n, Const(1.0, DOUBLE)), BOOLEAN)
     scaled = _divide(_multiply(value, n), _add(n, Fraction(-1)))
     return Case(((above, scaled),), Const(None, DOUBLE), DOUBLE)
 
 
-def _if_positive(count: Scalar, value: Scalar) -> Scalar:
-    """NULL where the noisy count leaves nothing to divide by."""
-    return Case(((Call(Op.GT, (count, Const(0, BIGINT)), BOOLEAN), value),), Const(None, DOUBLE), DOUBLE)
+def _not_below_rounding(spread: Scalar, half: Fraction) -> Scalar:
+    """A variance within what half the range allows; below the rounding of its sums it is none.
+
+    So that what is divided by it is NULL, instead of a quotient of rounding errors.
+    """
+    smallest = Const(float(half**2 / 10**12), DOUBLE)
+    known = Case(((Call(Op.LT, (spread, smallest), BOOLEAN), Const(0.0, DOUBLE)),), spread, DOUBLE)
+    return _within(known, Interval(Fraction(0), half**2))
+
+
+def _together(sums: tuple[Statistic, ...]) -> int:
+    """What one row adds to all sums of a group."""
+    return math.prod([sums[0].width] * (len(sums) - 1))
+
+
+def _sum_of(parts: Linear, others: Linear, times: Fraction) -> Linear:
+    found = dict(parts)
+    for place, size in others:
+        found[place] = found.get(place, Fraction(0)) + size * times
+    return tuple((place, size) for place, size in found.items() if size)
 
 
 def _within(value: Scalar, bounds: Interval) -> Scalar:

@@ -86,6 +86,10 @@ def _clip_removed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Bounding, "_clipped", lambda _, inner, *__: inner)
 
 
+def _sums_of_a_group_clipped_apart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Bounding, "_clipped_in_one_cell", lambda _, inner, *__: inner)
+
+
 def _clip_rounds_to_nearest(patch: pytest.MonkeyPatch) -> None:
     original = _Bounding._clipped
 
@@ -265,6 +269,10 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
     _clip_removed: (
         "without 1, .* moved by",
         Case("SELECT n, SUM(n) FROM t GROUP BY n", _people(2, SMALL), (*_rows(*"998877"), *OTHERS)),
+    ),
+    _sums_of_a_group_clipped_apart: (
+        "without 1, sums .* moved by .* together",
+        Case("SELECT STDDEV(n) FROM t", _people(2, SMALL), (*_rows(*"990055"), *OTHERS)),
     ),
     _clip_rounds_to_nearest: (
         "without 1, .* moved by",

@@ -342,9 +342,27 @@ def check_neighbours(case: Case) -> Release:
     for gone, rows in neighbours(case.rows):
         database().fill(case.declared, rows, _remaining(case.details, rows, case.rows))
         for measurement, mine in zip(release.measurements, before, strict=True):
-            for number, other in enumerate(vectors(measurement, parameters)):
+            others = vectors(measurement, parameters)
+            for number, other in enumerate(others):
                 _check_distance(measurement, number, gone, mine[number], other)
+            for group in measurement.groups:
+                _check_together(measurement, group, gone, mine, others)
     return release
+
+
+def _check_together(
+    measurement: Measurement, group: Sequence[int], gone: str, before: Sequence[Vector], after: Sequence[Vector]
+) -> None:
+    """Sums of one group share a price: all moves together, each as a part of its own claim, are at most the whole."""
+    part = Fraction(0)
+    for number in group:
+        mine, other, claim = before[number], after[number], measurement.statistics[number].sensitivity
+        moved = [abs(mine.get(key, 0) - other.get(key, 0)) for key in mine.keys() | other.keys()]
+        if measurement.noises[number].law == "gaussian":
+            part += sum(distance**2 for distance in moved) / claim.l2_squared
+        else:
+            part += sum(moved) / claim.l1
+    assert part <= 1, f"without {gone}, sums {group} moved by {float(part)} of what they may together"
 
 
 def _check_distance(measurement: Measurement, number: int, gone: str, before: Vector, after: Vector) -> None:

@@ -75,6 +75,7 @@ def _measurement(
         cells=cells,
         bound=Cells(True, 1, True),
         statistics=tuple(map(_statistic, factors or (1,) * len(noises))),
+        groups=tuple((i,) for i in range(len(noises))),
         noises=noises,
         selection=None if threshold is None else 0,
         threshold=threshold,

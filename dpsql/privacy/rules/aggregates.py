@@ -18,6 +18,7 @@ from dpsql.plan.scalars import Call, Op, Ref, Scalar, refs
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Interval, as_number
 from dpsql.privacy.intervals import LARGEST, interval
+from dpsql.privacy.shapes import Shape, largest, weighed
 from dpsql.privacy.stability import Sensitivity, Stability
 from dpsql.types import BOOLEAN, Kind
 
@@ -57,6 +58,23 @@ class Statistic:
     clip: int  # the norm a unit's vector is clipped to, factor included
     sensitivity: Sensitivity
     rank: Fraction | None = None  # of a value at a rank: the share of rows below it; 0 and 1 are the extremes
+    shape: Shape = Shape.ITSELF  # what a row adds, made of its value on the grid
+
+    @property
+    def width(self) -> int:
+        """How many steps the grid is long."""
+        return max(self.high - self.low, 1)
+
+    @property
+    def unit(self) -> Fraction:
+        """What a one in the sum stands for: a part of the value's own unit, or of a row."""
+        match self.shape:
+            case Shape.ITSELF | Shape.ABOVE | Shape.BELOW:
+                return self.step
+            case Shape.CENTRED:
+                return self.step / 2
+            case _:
+                return Fraction(1, self.width**2)
 
     @property
     def candidates(self) -> int:
@@ -174,6 +192,44 @@ def sum_expression(child: Stability, value: Scalar, where: Scalar | None, bounds
     return _row_sum(child, value, where, bounds, step, cell)
 
 
+def sum_shapes(
+    child: Stability,
+    value: Scalar,
+    where: Scalar | None,
+    shapes: tuple[Shape, ...],
+    cell: Cells,
+    *,
+    squares: bool,
+    exact: bool = True,
+) -> tuple[Statistic, ...] | None:
+    """Sums of shapes of a value, which one unit moves together by no more than it may move one of them.
+
+    Claim: of one unit, the changes of all sums, each divided by its own claim (l1, or l2 with `squares`), add up to at
+    most 1 in that norm. Of one shape alone this is the claim of `sum_rows`, with what the shape adds at most.
+    Because: of one row that holds (`shapes.weighed`), and a unit has at most `rows` rows that count; norms of sums are
+    no more than sums of norms. The clip of the group enforces it (`bounding`), whatever the number of rows.
+    Needs: the sums are clipped together, as one vector. None where the grid is too fine for them: with `exact` it is
+    the grid of `sum_rows`, else it may be made coarser.
+    """
+    bounds, step = bounds_and_step(child, value, cell)
+    while True:
+        low, high, _ = _grid(bounds, step)
+        high = max(high, low + 1)
+        sizes = [weighed(shape, low, high, squares=squares) for shape in shapes]
+        factor = _factor(max(sizes), scaled=len(shapes) > 1 or _is_scaled(cell))
+        if child.rows * max(sizes) * factor <= LARGEST_CLIP:
+            break
+        if exact:
+            return None
+        if high - low == 1:
+            raise NotSupported("max_rows_per_unit is too large for a sum", hint="Declare fewer rows per unit.")
+        step *= 2
+    return tuple(
+        _clipped_sum(child, value, where, bounds, (low, high), step, size, factor, cell, shape)
+        for shape, size in zip(shapes, sizes, strict=True)
+    )
+
+
 def count_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:
     """COUNT(DISTINCT x).
 
@@ -196,8 +252,8 @@ def sum_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Ce
     Needs: declared bounds of the argument.
     """
     bounds, step = bounds_and_step(child, value, cell)
-    low, high, largest = _grid(bounds, step)
-    size = Fraction(child.rows * largest)
+    low, high, most = _grid(bounds, step)
+    size = Fraction(child.rows * most)
     sensitivity = Sensitivity(child.rows if cell.keyed else 1, size, size, size * size)
     return Statistic(Counted.DISTINCT_SUM, value, where, bounds, low, high, step, 1, int(size), sensitivity)
 
@@ -225,20 +281,44 @@ def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: F
 def _row_sum(
     child: Stability, value: Scalar | None, where: Scalar | None, bounds: Interval, step: Fraction, cell: Cells
 ) -> Statistic:
-    low, high, largest = _grid(bounds, step)
-    factor = 1
-    if cell.keyed and not (cell.limited and cell.groups == 1):
-        while largest * factor < FINEST:
-            factor *= 2
-    clip = child.rows * largest * factor
-    if clip > LARGEST_CLIP:
+    low, high, size = _grid(bounds, step)
+    factor = _factor(size, scaled=_is_scaled(cell))
+    if child.rows * size * factor > LARGEST_CLIP:
         raise MissingDeclaration(
             "the bounds are too wide for the step",
             hint="Declare narrower bounds or a larger step in the policy.",
         )
-    size = Fraction(clip)
-    sensitivity = Sensitivity(_touched(cell), size, size, size * size)
-    return Statistic(Counted.ROWS, value, where, bounds, low, high, step, factor, clip, sensitivity)
+    return _clipped_sum(child, value, where, bounds, (low, high), step, size, factor, cell, Shape.ITSELF)
+
+
+def _is_scaled(cell: Cells) -> bool:
+    """Whether a unit's vector has several entries, which the clip scales down together."""
+    return cell.keyed and not (cell.limited and cell.groups == 1)
+
+
+def _factor(size: int, *, scaled: bool) -> int:
+    """Fixed point, where a unit's vector may be scaled down."""
+    factor = 1
+    while scaled and size * factor < FINEST:
+        factor *= 2
+    return factor
+
+
+def _clipped_sum(
+    child: Stability,
+    value: Scalar | None,
+    where: Scalar | None,
+    bounds: Interval,
+    grid: tuple[int, int],
+    step: Fraction,
+    size: int,
+    factor: int,
+    cell: Cells,
+    shape: Shape,
+) -> Statistic:
+    clip = child.rows * size * factor
+    sensitivity = Sensitivity(_touched(cell), Fraction(clip), Fraction(clip), Fraction(clip) ** 2)
+    return Statistic(Counted.ROWS, value, where, bounds, *grid, step, factor, clip, sensitivity, shape=shape)
 
 
 def _touched(cell: Cells) -> int | None:
@@ -252,7 +332,7 @@ def _grid(bounds: Interval, step: Fraction) -> tuple[int, int, int]:
     """Bounds on the grid, rounded outward, and the largest magnitude among them."""
     assert bounds.low is not None and bounds.high is not None
     low, high = math.floor(bounds.low / step), math.ceil(bounds.high / step)
-    return low, high, max(abs(low), abs(high), 1)
+    return low, high, largest(Shape.ITSELF, low, high)
 
 
 def bounds_and_step(child: Stability, value: Scalar, cell: Cells) -> tuple[Interval, Fraction]:
@@ -283,23 +363,23 @@ def _default_step(value: Scalar, bounds: Interval) -> Fraction:
             return Fraction(1, 10**value.type.scale)
         case _:
             assert bounds.low is not None and bounds.high is not None
-            largest = max(abs(bounds.low), abs(bounds.high))
+            most = max(abs(bounds.low), abs(bounds.high))
             exponent = 0
-            while Fraction(10) ** exponent < largest:
+            while Fraction(10) ** exponent < most:
                 exponent += 1
-            while largest and Fraction(10) ** (exponent - 1) >= largest:
+            while most and Fraction(10) ** (exponent - 1) >= most:
                 exponent -= 1
             return Fraction(10) ** (exponent - REAL_DIGITS)
 
 
 def _coarsened(child: Stability, step: Fraction, bounds: Interval, cell: Cells) -> Fraction:
     """The step, made coarser by tens until a unit's whole contribution fits."""
-    largest = _grid(bounds, step)[2]
+    size = _grid(bounds, step)[2]
     room = FINEST if cell.keyed else 1
-    while child.rows * max(largest, room) > LARGEST_CLIP:
+    while child.rows * max(size, room) > LARGEST_CLIP:
         step *= 10
-        largest = _grid(bounds, step)[2]
-        if largest == 1:
+        size = _grid(bounds, step)[2]
+        if size == 1:
             raise NotSupported("max_rows_per_unit is too large for a sum", hint="Declare fewer rows per unit.")
     return step
 

@@ -1,0 +1,63 @@
+"""What a row adds to a sum: a whole number made of its value on the grid.
+
+With g the value of the row, low and high the ends of the grid and N = high - low, every shape is a polynomial of g with
+whole coefficients, so that sums stay exact. PAIR and BERNSTEIN are shapes that share out a constant among them:
+
+    (g - low) + (high - g)                                 = N
+    (high - g)² + 2 (g - low)(high - g) + (g - low)²       = N²
+
+so what a row adds to all sums of the group together does not depend on its value, and the group tells how many rows
+there are.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from fractions import Fraction
+
+
+class Shape(Enum):
+    ITSELF = "g"
+    CENTRED = "2g - low - high"  # doubled, so that the middle of the bounds is on the grid
+    ABOVE = "g - low"
+    BELOW = "high - g"
+    TWICE_BELOW = "(high - g)²"
+    BETWEEN = "2 (g - low)(high - g)"
+    TWICE_ABOVE = "(g - low)²"
+
+
+PAIR = (Shape.ABOVE, Shape.BELOW)
+BERNSTEIN = (Shape.TWICE_BELOW, Shape.BETWEEN, Shape.TWICE_ABOVE)
+
+# In L2 the middle one of three may be weighed more: with p = t(1 - t) and its square weighed 7/2, the squares of all
+# three together are 1 - 4p + 2p² + 14p², convex in p, and 1 at both ends of [0, 1/4]. (28 / 15)² is a little less.
+BETWEEN_IN_L2 = Fraction(15, 28)
+
+
+def largest(shape: Shape, low: int, high: int) -> int:
+    """What one row adds at most."""
+    width = max(high - low, 1)
+    match shape:
+        case Shape.ITSELF:
+            return max(abs(low), abs(high), 1)
+        case Shape.CENTRED | Shape.ABOVE | Shape.BELOW:
+            return width
+        case _:
+            return width**2
+
+
+def weighed(shape: Shape, low: int, high: int, *, squares: bool) -> int:
+    """The size of a shape within its group: of one row, what it adds divided by this makes at most one together.
+
+    Claim: over the shapes of a group, |added| / weighed adds up to at most 1; with `squares`, its squares do.
+    Because: see above: the shapes add up to N or N². In L2 the size of BETWEEN is 15/28 of that of the others; so that
+    both are whole and have a small common multiple, N² is rounded up to a multiple of 28 where that is next to nothing.
+    Needs: low < high.
+    """
+    size = largest(shape, low, high)
+    if not squares or shape not in BERNSTEIN:
+        return size
+    if size >= 2800:
+        size = -(-size // 28) * 28
+    return math.ceil(size * BETWEEN_IN_L2) if shape is Shape.BETWEEN else size
