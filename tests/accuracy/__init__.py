@@ -1,0 +1,1 @@
+"""How far off private answers are: dpsql beside other systems, at equal privacy."""
