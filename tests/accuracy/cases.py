@@ -122,7 +122,7 @@ def cases() -> tuple[Case, ...]:
         _session(data, *table, held_out=data == "heavy")
         for data in ("people", "heavy")
         for table in (
-            ("people", "region", "income", "age", range(0, 50)),
+            ("people", "region", "income", "age", range(50)),
             ("visits", "kind", "fee", "fee", range(0, 15_000, 300)),
         )
     ]

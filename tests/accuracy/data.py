@@ -83,16 +83,14 @@ def heavy(folder: Path, size: int) -> Dataset:
             "id": np.arange(size),
             "region": regions,
             "age": np.clip(draw.gamma(3, 10, size), 0, 130).astype(np.int64),  # some beyond the bounds
-            "income": np.minimum((draw.pareto(1.5, size) + 1) * 9_000, 5e7).astype(np.int64),
+            "income": np.minimum((draw.pareto(1.5, size) + 1) * 9_000, 500_000).astype(np.int64),
             "city": _names("city", draw.zipf(1.25, size)),
         },
         _visits(draw, rows, lambda total: draw.lognormal(3, 1.5, total)),
     )
 
 
-def _visits(
-    draw: np.random.Generator, rows: NDArray[np.int64], fee: Callable[[int], NDArray[np.float64]]
-) -> Columns:
+def _visits(draw: np.random.Generator, rows: NDArray[np.int64], fee: Callable[[int], NDArray[np.float64]]) -> Columns:
     total = int(rows.sum())
     return {
         "person": np.repeat(np.arange(len(rows)), rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from tests.accuracy.asked import Answers, Case, Table
 from tests.accuracy.data import Columns
+from tests.accuracy.tables import TABLES
 from tests.accuracy.truth import Key, exact, read
 
 System = str
@@ -87,5 +89,19 @@ class Line:
         return self.best_peer / max(ours, 1e-12)
 
     @property
+    def doubt(self) -> float:
+        """Two standard errors of the ratio, as a part of it: the median of N Laplace noises has 1.44 / sqrt(N)."""
+        if self.case.unknown:
+            return 0.0
+        runs = [figure.runs for system, figure in self.figures.items() if system in (DPSQL, *PEERS) and figure.runs]
+        numbers = sum(len(query.aggregates) * _cells(self.case, query.by) for query in self.case.queries)
+        return 2 * 1.44 * math.sqrt(2 / (min(runs, default=1) * numbers))
+
+    @property
     def missed(self) -> bool:
-        return self.ratio is not None and self.ratio < self.case.better
+        """Whether the ratio is below what is wanted by more than chance explains."""
+        return self.ratio is not None and self.ratio * (1 + self.doubt) < self.case.better
+
+
+def _cells(case: Case, by: Sequence[str]) -> int:
+    return math.prod(len(TABLES[case.table].columns[name].values or ()) for name in by)

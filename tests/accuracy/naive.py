@@ -68,9 +68,7 @@ def _parts(aggregate: Aggregate) -> list[Statistic]:
             return [("distinct", name)]
 
 
-def _measured(
-    part: Statistic, table: Table, rows: Rows, scale: float, runs: int, draw: np.random.Generator
-) -> Floats:
+def _measured(part: Statistic, table: Table, rows: Rows, scale: float, runs: int, draw: np.random.Generator) -> Floats:
     """By run and cell; a histogram has its bins as a third dimension. `scale` is that of sensitivity one."""
     kind, name = part
     cells = len(rows.keys)

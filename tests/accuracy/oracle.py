@@ -1,13 +1,13 @@
 """What noise alone would cost somebody who knows the data: a bound to see how much is left to gain.
 
 Each number is released by itself, with all of the query's price, and everything that is not asked is known. Precisely:
-- counts and sums: each person's part of the cell is clipped at the very clip that makes bias plus mean noise least;
+- counts and sums: each person's part of the cell is clipped where all that is cut off, plus the mean noise, is least;
 - averages: the number of rows is known, and the sum of differences from the true mean is released, clipped at its best;
-- variances: the number of rows and the mean are known, and the sum of squared differences is released, clipped likewise;
+- variances: the number of rows and the mean are known; the sum of squared differences is released, clipped likewise;
 - quantiles: the value whose rank is off by Laplace noise of scale max(q, 1 - q) / epsilon;
 - distinct values: Laplace noise of scale 1 / epsilon;
 - unknown keys: every key of at least so many persons that it would be shown in half of all cases if nobody had another.
-Laplace noise for `basic`, Gaussian for `zcdp`. It is no proof that nobody can do better, and no private system could do this.
+Laplace noise for `basic`, Gaussian for `zcdp`. It is no proof that nobody can do better; no private system could do it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.accuracy.asked import Aggregate, Answers, Case, Query, Table
 from tests.accuracy.data import DELTA, EPSILON, Columns
@@ -60,41 +61,46 @@ def _values(query: Query, rows: Rows, noise: Noise, runs: int) -> list[list[list
     ]
 
 
-def _numbers(aggregate: Aggregate, rows: Rows, which: Any) -> Floats:
+def _numbers(aggregate: Aggregate, rows: Rows, which: NDArray[np.int64]) -> Floats:
     if aggregate.kind in ("count", "count distinct"):
         return np.ones(len(which))
-    return rows.columns[aggregate.column][which].astype(np.float64)
+    return rows.numbers(aggregate.column)[which]
 
 
 def _released(
-    aggregate: Aggregate, true: float, owner: Any, values: Floats, noise: Noise, runs: int
+    aggregate: Aggregate, true: float, owner: NDArray[np.int64], values: Floats, noise: Noise, runs: int
 ) -> Floats:
     size = len(values)
     match aggregate.kind:
         case "count" | "sum":
-            return true + _clipped(np.bincount(owner, weights=values), noise, runs)
+            return true + _clipped(_by_owner(owner, values), noise, runs)
         case "avg":
-            return true + _clipped(np.bincount(owner, weights=values - true), noise, runs) / size
+            return true + _clipped(_by_owner(owner, values - true), noise, runs) / size
         case "variance" | "stddev":
             mean, variance = values.mean(), values.var()
-            off = _clipped(np.bincount(owner, weights=(values - mean) ** 2 - variance), noise, runs) / size
+            off = _clipped(_by_owner(owner, (values - mean) ** 2 - variance), noise, runs) / size
             found: Floats = np.maximum(variance + off, 0)
             return found if aggregate.kind == "variance" else np.sqrt(found)
         case "quantile":
             ranks = aggregate.at * (size - 1) + noise.draws(max(aggregate.at, 1 - aggregate.at), runs)
-            places: Any = np.clip(np.round(ranks), 0, size - 1).astype(np.int64)
+            places = np.clip(np.round(ranks), 0, size - 1).astype(np.int64)
             return np.sort(values)[places]
         case _:
             return true + noise.draws(1, runs)
+
+
+def _by_owner(owner: NDArray[np.int64], values: Floats) -> Floats:
+    return np.bincount(owner, weights=values).astype(np.float64)
 
 
 def _clipped(parts: Floats, noise: Noise, runs: int) -> Floats:
     """How far off the sum of these parts of persons is, clipped at the best of many clips."""
     sizes = np.sort(np.abs(parts))
     clips = np.unique(np.concatenate([np.quantile(sizes, 1 - np.geomspace(1e-6, 1, 60)), sizes[-1:]]))
-    biases = [float(np.clip(parts, -clip, clip).sum() - parts.sum()) for clip in clips]
-    best = int(np.argmin([abs(bias) + clip * noise.mean_size for bias, clip in zip(biases, clips, strict=True)]))
-    return biases[best] + noise.draws(float(clips[best]), runs)
+    # Without regard to sign: differences from a mean add up to nothing, however many are cut off.
+    cut = [float(np.maximum(sizes - clip, 0).sum()) for clip in clips]
+    clip = float(clips[int(np.argmin(np.asarray(cut) + clips * noise.mean_size))])
+    return float(np.clip(parts, -clip, clip).sum() - parts.sum()) + noise.draws(clip, runs)
 
 
 def _keys(rows: Rows, runs: int) -> list[list[list[Any]]]:

@@ -1,7 +1,7 @@
 """opendp's own interface: a context over a Polars frame. Runs in opendp's environment; reads a task, writes answers.
 
 Each statistic is asked for once and shared: an average is a noisy sum by a noisy length, a variance three of them. A
-person's rows are limited by opendp's own truncation: the first, which are as good as any here, and quicker than a sample.
+person's rows are limited by opendp's own truncation: the first ones, as good as any here, and quicker than a sample.
 Sums and lengths are asked for 25 times at once, at 25 times the price, which gives each the same noise as alone, so
 that the table is read once for all of them; quantiles and unknown keys are asked for one by one.
 """
@@ -20,7 +20,7 @@ dp.enable_features("contrib", "honest-but-curious")
 MOST_ROWS = 10_000_000  # what the owner says the table may at most hold; opendp needs it for sums of floats
 MOST_CANDIDATES = 500_001  # of a quantile; more take longer than anybody waits
 AT_ONCE = 25
-SLOW = 5  # where each key has its own quantile, or keys are unknown: a fifth of the runs, each with many answers
+SLOW = 5  # a quantile among so many candidates, or unknown keys, take seconds: a fifth of the runs
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def answer(task: dict[str, Any], query: dict[str, Any], data: pl.LazyFrame) -> l
     runs = task["runs"]
     singly = query["unknown"] or any(kind == "quantile" for kind, _, _ in wanted)
     at_once = 1 if singly else min(runs, AT_ONCE)
-    if singly and query["by"] and (task["table"]["rows"] > 1 or not query["unknown"]):
+    if singly:
         runs = max(1, runs // SLOW)
     measurement = _plan(task, query, data, _loss(task, query, at_once), wanted * at_once).resolve()
     found: list[list[list[Any]]] = []
@@ -79,9 +79,7 @@ def _plan(
         plan = plan.truncate_per_group(1, by=by, keep="first")
     elif many:
         plan = plan.truncate_per_group(table["rows"], keep="first")
-    expressions = [
-        _expression(statistic, columns).alias(str(place)) for place, statistic in enumerate(asked)
-    ]
+    expressions = [_expression(statistic, columns).alias(str(place)) for place, statistic in enumerate(asked)]
     if not by:
         return plan.select(expressions)
     plan = plan.group_by(by).agg(expressions)
@@ -133,7 +131,7 @@ def _expression(statistic: tuple[str, str, float], columns: dict[str, Any]) -> p
     lower, upper, step = (columns[name][part] for part in ("lower", "upper", "step"))
     whole = step == 1
     if kind == "quantile":
-        pieces = min(int(round((upper - lower) / step)) + 1, MOST_CANDIDATES)
+        pieces = min(round((upper - lower) / step) + 1, MOST_CANDIDATES)
         grid = [lower + (upper - lower) * place / (pieces - 1) for place in range(pieces)]
         return pl.col(name).fill_null(0 if whole else 0.0).dp.quantile(at, [round(x) for x in grid] if whole else grid)
     if kind == "square":

@@ -19,7 +19,9 @@ def row(line: Line) -> str:
     """One line of the table."""
     case = line.case
     shown = [_figure(case, line.figures.get(system)) for system in SYSTEMS]
-    ratio = "" if line.ratio is None else f"{line.ratio:.2f}x" + (" missed" if line.missed else "")
+    ratio = "" if line.ratio is None else f"{line.ratio:.2g}x" if line.ratio < 10 else f"{line.ratio:,.0f}x"
+    if line.missed:
+        ratio = f"**{ratio}**"
     wanted = f"{case.better:.2g}x" if case.better > 1 else ""
     data = f"{case.data}{' *' if case.held_out else ''}"
     return f"| {data} | {case.name} | {' | '.join(shown)} | {ratio} | {wanted} |"

@@ -56,3 +56,5 @@ ORDERS = Table(
         "o_clerk": Column(),
     },
 )
+
+TABLES = {table.name: table for table in (PEOPLE, VISITS, LINES, ORDERS)}

@@ -65,8 +65,7 @@ def read(query: Query, table: Table, columns: Columns) -> Rows:
 def exact(query: Query, rows: Rows) -> dict[Key, list[float]]:
     """The true numbers of every cell that has rows."""
     return {
-        key: [value(aggregate, rows.columns, which) for aggregate in query.aggregates]
-        for key, which in cells(rows)
+        key: [value(aggregate, rows.columns, which) for aggregate in query.aggregates] for key, which in cells(rows)
     }
 
 

@@ -6,11 +6,12 @@ Nothing here is asserted: machines are noisy. Each line says what was compared.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.bench import parts, queries, serving
+from tests.bench import against_peers, parts, queries, serving
 from tests.bench.datasets import ENGINES
 from tests.bench.figures import HEADER, Figure, line, machine, plot, write_json
 
@@ -19,11 +20,14 @@ _QUICK, _FULL = (10_000, 1_000_000), (10_000, 100_000, 1_000_000, 10_000_000)
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("what", nargs="*", help="sections: queries fixed wire start-up parts; all if none is named")
+    parser.add_argument(
+        "what", nargs="*", help="sections: queries fixed peers wire start-up parts; all if none is named"
+    )
     parser.add_argument("--full", action="store_true", help="up to ten million rows, and more repetitions")
     parser.add_argument("--rows", type=int, nargs="*", help="other sizes")
     parser.add_argument("--engine", choices=ENGINES, nargs="*", default=list(ENGINES))
     parser.add_argument("--workers", type=int, default=1, help="processes of the server")
+    parser.add_argument("--folder", type=Path, help="keeps the environments of other systems; else they are temporary")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--plot", type=Path, help="draw cost against size into this file, .svg or .png")
     options = parser.parse_args()
@@ -45,6 +49,10 @@ def main() -> None:
         for engine in options.engine:
             queries.in_process(engine, 2 * seconds, show)
 
+    def peers() -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            against_peers.fixed((options.folder or Path(scratch)) / "environments", 5 * seconds, show)
+
     def wire() -> None:
         arguments = () if options.workers == 1 else ("--workers", str(options.workers))
         serving.over_the_wire(2 * seconds, [1, 8, 64], show, arguments)
@@ -56,6 +64,7 @@ def main() -> None:
     sections: dict[str, Callable[[], None]] = {
         "queries": all_queries,
         "fixed": fixed,
+        "peers": peers,
         "wire": wire,
         "start-up": lambda: serving.command_line(show),
         "parts": all_parts,

@@ -23,6 +23,7 @@ class Dataset:
 
     engine: Engine
     raw: Callable[[str], object]
+    url: str = ""  # of a server
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def on_postgres(rows: int) -> Iterator[Dataset]:
         with _opened(Path(folder), server.url()) as engine, server.connect() as raw:
             # As much memory and as many workers as dpsql's own queries get.
             raw.execute("SET work_mem = '256MB'; SET max_parallel_workers_per_gather = 1; SET jit = off")
-            yield Dataset(engine, lambda sql: raw.execute(sql.encode()).fetchall())
+            yield Dataset(engine, lambda sql: raw.execute(sql.encode()).fetchall(), server.url())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The environments of other systems: made with venv and pip when first needed, kept in a folder of the caller's choice."""
+"""The environments of other systems: made with venv and pip when first needed, kept where the caller says."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def environment(peer: Peer, folder: Path) -> Environment:
         venv.create(home, with_pip=True, clear=True)
         done = _pip(python, "install", "--quiet", peer.name, *peer.beside)
         if done.returncode:
-            raise NotInstalled(f"{peer.name} on Python {sys.version_info.major}.{sys.version_info.minor}: {_fault(done)}")
+            raise NotInstalled(
+                f"{peer.name} on Python {sys.version_info.major}.{sys.version_info.minor}: {_fault(done)}"
+            )
         (home / "complete").touch()
     shown = _pip(python, "show", peer.name).stdout
     (version,) = [line.split()[1] for line in shown.splitlines() if line.startswith("Version:")]
