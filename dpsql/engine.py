@@ -10,16 +10,15 @@ import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain
 from typing import TypeVar, cast
 
-import numpy as np
-
 from dpsql.backends import Backend
+from dpsql.derived import Derivations, Derived
 from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
 from dpsql.explain import price_text
 from dpsql.generate.engine_log import log_engine_error
@@ -32,9 +31,10 @@ from dpsql.places import Places
 from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor
 from dpsql.privacy.accounting import Accountant, Price
-from dpsql.release import Measurement, Release, Settings, Stage, compile_release
+from dpsql.release import Measurement, Release, Settings, Stage, as_told, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
+from dpsql.stored import Known, decode, encode, tagged_keys
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
 from dpsql.types import Value
@@ -75,14 +75,6 @@ class Answer:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A noisy table and the identity under which later stages name it."""
-
-    instance: str
-    table: NoisyTable
-
-
 class Engine:
     """One dataset: its catalogue, engine, ledger and noise. Safe for many threads."""
 
@@ -103,6 +95,7 @@ class Engine:
         self._sampler = sampler
         self._limits = limits
         self._post = Postprocessor(memory=limits.memory)
+        self._derivations = Derivations(ledger, catalog.fingerprint)
         self._releases: OrderedDict[tuple[object, ...], Release] = OrderedDict()
         self._replay_keys: OrderedDict[int, tuple[Measurement, bytes]] = OrderedDict()  # of measurements, by identity
         self._answers: OrderedDict[tuple[object, ...], Rows] = OrderedDict()
@@ -141,24 +134,34 @@ class Engine:
         self, release: Release, *, user: str, sql: str, fresh: bool = False, cancellation: Cancellation | None = None
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned."""
-        bill = self._bill(release, fresh)
+        bill = self._bill(release, user, fresh)
         missing = [] if fresh else bill.missing
         with self._turns.of(missing, cancellation):
             if missing:  # somebody may have bought it in the meantime
-                bill = self._bill(release, fresh)
+                bill = self._bill(release, user, fresh)
             if bill.missing:
                 self._backend.ready()
+            owed = self._owed(user, bill.sources)
             charged = self._charge(user, bill, sql)
             known = dict(bill.known)
             for index, measurement in enumerate(release.measurements):
                 if index not in known:
-                    known[index] = self._measure(release, measurement, bill, index, known, cancellation)
+                    known[index] = self._measure(release, measurement, bill, index, known, user, cancellation)
+        release = _as_known(release, known, bill, owed)
         wide = self._finished(release, bill, known, cancellation)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
         has_margins_behind = any(output.margin_at is not None for output in release.outputs)
         rows = [row[: len(names)] for row in wide] if has_margins_behind else list(wide)
         return Answer(ResultTable(names, types, rows), release, charged, wide)
+
+    def preview(self, release: Release, user: str) -> Release:
+        """The release as it would be answered now, for EXPLAIN: what is made of earlier answers has their margins.
+
+        Free: it reads the ledger alone.
+        """
+        bill = self._bill(release, user, fresh=False)
+        return _as_known(release, bill.known, bill, self._owed(user, bill.sources))
 
     def close(self) -> None:
         self._backend.close()
@@ -167,28 +170,35 @@ class Engine:
 
     # --- what must be bought ---
 
-    def _bill(self, release: Release, fresh: bool) -> _Bill:
+    def _bill(self, release: Release, user: str, fresh: bool) -> _Bill:
         """Which measurements are stored already, and under which key each will be paid and kept."""
         bill = _Bill()
         for index, measurement in enumerate(release.measurements):
             if not measurement.statistics:
                 # Free: the keys are the answer, and name it.
                 assert measurement.cells is not None
-                named = json.dumps(_tagged_keys(measurement.cells))
+                named = json.dumps(tagged_keys(measurement.cells))
                 bill.instances[index] = hashlib.sha256(named.encode()).hexdigest()
-                bill.known[index] = _Known(bill.instances[index], NoisyTable(measurement.cells, ()))
+                bill.known[index] = Known(bill.instances[index], NoisyTable(measurement.cells, ()))
                 continue
             used = [release.stages[stage] for stage in measurement.stages]
             instances = [[bill.instances[i] for i in stage.measurements] for stage in used]
             key = self._replay_key(measurement, used, instances)
             stored = None if fresh else self.ledger.lookup(key)
             bill.keys[index] = key
+            bill.stages[index] = _stage_names(used, instances)
             if stored is not None:
-                bill.known[index] = _decode(stored)
+                bill.known[index] = decode(stored)
+            elif not fresh and (made := self._made(measurement, bill.stages[index], release.asked, user)):
+                bill.known[index] = made.known
+                bill.derived[index] = made.purchases
+                bill.purchases += made.purchases
+            if index in bill.known:
                 bill.instances[index] = bill.known[index].instance
             else:
                 bill.instances[index] = self._sampler.salt()
-            bill.purchases.append(Purchase(key, measurement.price, stored is not None))
+            if index not in bill.derived:
+                bill.purchases.append(Purchase(key, measurement.price, stored is not None))
         return bill
 
     def _replay_key(
@@ -204,6 +214,17 @@ class Engine:
             with self._lock:
                 _remember(self._replay_keys, id(measurement), found)
         return found[1]
+
+    def _made(self, measurement: Measurement, stages: list[object], asked: Settings, user: str) -> Derived | None:
+        """The answer made of earlier ones, unless a new one is cheaper for who never paid for those."""
+        made = self._derivations.find(measurement, stages, asked)
+        if made is None or not self._owed(user, made.purchases).fits_in(measurement.price):
+            return None
+        return made
+
+    def _owed(self, user: str, purchases: Iterable[Purchase]) -> Price:
+        """What the user would pay for earlier answers of others."""
+        return sum((p.price for p in set(purchases) if not self.ledger.has_paid(user, p.key)), Price())
 
     def _charge(self, user: str, bill: _Bill, sql: str) -> Price:
         if not bill.purchases:
@@ -227,16 +248,19 @@ class Engine:
         measurement: Measurement,
         bill: _Bill,
         index: int,
-        known: Mapping[int, _Known],
+        known: Mapping[int, Known],
+        user: str,
         cancellation: Cancellation | None,
-    ) -> _Known:
+    ) -> Known:
         parameters: dict[str, object] = {"salt": self._sampler.salt()}
         for number in measurement.stages:
             parameters |= self._stage(release, number, release.stages[number], known, cancellation)
         queries = [_with_parameters(branch.query, parameters) for branch in measurement.branches]
         exact = self._backend.execute(queries, timeout=self._limits.timeout, cancellation=cancellation)
-        noisy = _Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
-        self.ledger.store(bill.keys[index], _encode(noisy))
+        bought = Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
+        noisy = self._derivations.combined(measurement, bill.stages[index], bought, user)
+        self.ledger.store(bill.keys[index], encode(noisy))
+        self._derivations.remember(measurement, bill.stages[index], bill.keys[index], noisy)
         return noisy
 
     def _stage(
@@ -244,7 +268,7 @@ class Engine:
         release: Release,
         number: int,
         stage: Stage,
-        known: Mapping[int, _Known],
+        known: Mapping[int, Known],
         cancellation: Cancellation | None,
     ) -> dict[str, object]:
         """The value of an earlier stage as parameters; total for whatever it may be."""
@@ -258,7 +282,7 @@ class Engine:
         return {f"s{number}": values[0] if values else None}
 
     def _finish(
-        self, release: Release, sql: str, known: Mapping[int, _Known], cancellation: Cancellation | None
+        self, release: Release, sql: str, known: Mapping[int, Known], cancellation: Cancellation | None
     ) -> Rows:
         """The rest of the query, over noisy and public tables."""
         for name, table in release.public.items():
@@ -286,7 +310,7 @@ class Engine:
         )
 
     def _finished(
-        self, release: Release, bill: _Bill, known: Mapping[int, _Known], cancellation: Cancellation | None
+        self, release: Release, bill: _Bill, known: Mapping[int, Known], cancellation: Cancellation | None
     ) -> Rows:
         """The rows of the answer; those of a small one are remembered, and given again where nothing was bought.
 
@@ -319,12 +343,14 @@ class Engine:
 
 def _columns_of(measurement: Measurement, table: NoisyTable) -> Iterator[list[Value] | Integers]:
     """Keys, noisy sums and their errors: what the rest of a query may read of a noisy table."""
-    yield from columns_of(table.keys) or [[] for _ in measurement.keys]
-    yield from table.sums
-    yield from cast(list[list[Value]], measurement.error_columns(len(table)))
+    # Behind the declared cells stands the remainder, which nobody sees.
+    rows = len(table) if measurement.cells is None else len(measurement.cells)
+    yield from columns_of(table.keys[:rows]) or [[] for _ in measurement.keys]
+    yield from (column[:rows] for column in table.sums)
+    yield from cast(list[list[Value]], measurement.error_columns(rows))
 
 
-def _as_tables(release: Release, sql: str, known: Mapping[int, _Known]) -> dict[str, dict[str, Array]] | None:
+def _as_tables(release: Release, sql: str, known: Mapping[int, Known]) -> dict[str, dict[str, Array]] | None:
     """Noisy tables as arrays, as far as the text reads them; None where a column cannot be one."""
     tables: dict[str, dict[str, Array]] = {}
     for index, noisy in known.items():
@@ -364,8 +390,15 @@ class _Bill:
     def __init__(self) -> None:
         self.purchases: list[Purchase] = []
         self.keys: dict[int, bytes] = {}
+        self.stages: dict[int, list[object]] = {}
+        self.derived: dict[int, tuple[Purchase, ...]] = {}  # what those are made of that are made of earlier answers
         self.instances: dict[int, str] = {}
-        self.known: dict[int, _Known] = {}
+        self.known: dict[int, Known] = {}
+
+    @property
+    def sources(self) -> list[Purchase]:
+        """The earlier answers that others are made of."""
+        return list(chain.from_iterable(self.derived.values()))
 
     @property
     def missing(self) -> list[bytes]:
@@ -388,6 +421,17 @@ def _names(sql: str, parameter: str) -> bool:
     return False
 
 
+def _as_known(release: Release, known: Mapping[int, Known], bill: _Bill, owed: Price) -> Release:
+    """The release with the margins of what is known already; what is made of earlier answers costs what is owed."""
+    told = {index: tuple(map(math.ceil, noisy.steps)) for index, noisy in known.items() if noisy.steps is not None}
+    changed = as_told(release, told, bill.derived.keys())
+    return replace(changed, price=changed.price + owed) if bill.derived else changed
+
+
+def _stage_names(stages: Sequence[Stage], instances: Sequence[Sequence[str]]) -> list[object]:
+    return [[stage.kind, stage.sql, list(used)] for stage, used in zip(stages, instances, strict=True)]
+
+
 def _replay_key(
     catalog: Catalog, measurement: Measurement, stages: Sequence[Stage], instances: Sequence[Sequence[str]]
 ) -> bytes:
@@ -398,7 +442,7 @@ def _replay_key(
     parts = {
         "policy": catalog.fingerprint,
         "sql": [branch.query.sql for branch in measurement.branches],
-        "cells": None if measurement.cells is None else _tagged_keys(measurement.cells),
+        "cells": None if measurement.cells is None else tagged_keys(measurement.cells),
         "noise": [
             [noise.law, str(noise.scale), statistic.factor, str(statistic.step), statistic.kind.value]
             + ([] if statistic.rank is None else [str(statistic.rank), statistic.low, statistic.high])
@@ -407,78 +451,8 @@ def _replay_key(
         ],
         "selection": [measurement.selection, measurement.threshold],
         "price": [measurement.price.loss, measurement.price.delta],
-        "stages": [[stage.kind, stage.sql, list(used)] for stage, used in zip(stages, instances, strict=True)],
+        "stages": _stage_names(stages, instances),
     }
     if measurement.rooted:
         parts["running"] = [repr(measurement.chains), measurement.chained]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
-
-
-# --- stored answers ---
-
-
-def _encode(noisy: _Known) -> bytes:
-    # Column by column: many short lists take long to read.
-    document = {
-        "instance": noisy.instance,
-        "rows": len(noisy.table),
-        "columns": [_tagged_all(column) for column in columns_of(noisy.table.keys)],
-        "sums": [column.tolist() for column in noisy.table.sums],
-    }
-    return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _decode(stored: bytes) -> _Known:
-    document = json.loads(stored)
-    if "columns" in document:
-        columns = [_untagged_all(column) for column in document["columns"]]
-        keys = tuple(zip(*columns, strict=True)) or ((),) * document["rows"]
-    else:  # as it was stored by versions before
-        keys = tuple(tuple(_untagged_all(key)) for key in document["keys"])
-    sums = tuple(np.asarray(column, dtype=np.int64) for column in document["sums"])
-    return _Known(document["instance"], NoisyTable(keys, sums))
-
-
-_PLAIN = frozenset((bool, int, float, str, type(None)))  # that JSON tells apart by itself
-
-
-def _tagged_keys(keys: Sequence[tuple[Value, ...]]) -> Sequence[Sequence[object]]:
-    if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
-        return keys
-    return [_tagged_all(key) for key in keys]
-
-
-def _tagged_all(values: Sequence[Value]) -> Sequence[object]:
-    return values if _PLAIN.issuperset(map(type, values)) else [_tagged(value) for value in values]
-
-
-def _untagged_all(values: Sequence[object]) -> Sequence[Value]:
-    if _PLAIN.issuperset(map(type, values)):
-        return cast(Sequence[Value], values)
-    return [_untagged(value) for value in values]
-
-
-def _tagged(value: Value) -> object:
-    match value:
-        case Decimal():
-            return {"n": str(value)}
-        case datetime():
-            return {"t": value.isoformat()}
-        case date():
-            return {"d": value.isoformat()}
-        case _:
-            return value
-
-
-def _untagged(value: object) -> Value:
-    match value:
-        case {"n": str(text)}:
-            return Decimal(text)
-        case {"t": str(text)}:
-            return datetime.fromisoformat(text)
-        case {"d": str(text)}:
-            return date.fromisoformat(text)
-        case bool() | int() | float() | str() | None:
-            return value
-        case _:
-            raise ValueError("a stored answer cannot be read")

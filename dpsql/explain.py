@@ -37,11 +37,14 @@ def explain(release: Release, accountant: Accountant, remaining: Price) -> list[
     if own:
         lines.append(f"Margins by row: {', '.join(own)}: made of noisy numbers; each answer has its own")
     lines += [f"Note: {note}" for note in release.notes]
+    if any(measurement.derived for measurement in release.measurements):
+        lines.append("Note: SET dpsql.fresh = on buys a new answer")
     return lines
 
 
 def _measurement(number: int, measurement: Measurement, accountant: Accountant) -> list[str]:
-    lines = [f"Release {number}: {price_text(measurement.price, accountant)}"]
+    paid = "made of earlier answers" if measurement.derived else price_text(measurement.price, accountant)
+    lines = [f"Release {number}: {paid}"]
     for index, (statistic, noise) in enumerate(zip(measurement.statistics, measurement.noises, strict=True)):
         if not measurement.is_sum(index):
             lines += _choice(measurement, index)
@@ -49,6 +52,10 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
         deviation = standard_deviation(noise) / statistic.factor * float(statistic.unit)
         if measurement.is_rooted(index):
             deviation /= SCALE
+        if measurement.told is not None:
+            shown = f"margin ±{number_text(measurement.margin(index))} (95 %)"
+            lines.append(f"  {statistic_text(statistic)}: of earlier answers, {shown}")
+            continue
         lines.append(
             f"  {statistic_text(statistic)}: {noise.law} noise, deviation {_short(deviation)},"
             f" margin ±{number_text(measurement.margin(index))} (95 %)"

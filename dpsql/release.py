@@ -6,9 +6,10 @@ unit becomes a Measurement (bounded SQL, noise, price); everything above it stay
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, assert_never
@@ -58,6 +59,7 @@ from dpsql.plan.scalars import (
     rebuild,
     refs,
 )
+from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.privacy.accounting import DELTA_UNIT, Accountant, Price
 from dpsql.privacy.allocate import Degree, shares
@@ -82,8 +84,13 @@ from dpsql.privacy.public import check_total
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, widened, worthwhile
-from dpsql.privacy.stability import Derivation
+from dpsql.privacy.stability import Derivation, Stability
 from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
+
+_COUNTS = (Counted.ROWS, Counted.UNITS)
+
+# The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
+Question = Callable[[tuple[int, ...], Statistic | None], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,23 @@ class Measurement:
     chains: Chains | None = None  # the order in which running totals are asked for
     chained: tuple[int, ...] = ()  # of which statistics
     rooted: bool = False  # whether their noise is that of running totals
+    # Cells of rows whose keys are not declared, which stand there as NULL: measured with the others, and never shown.
+    remainder: tuple[tuple[Value, ...], ...] = ()
+    # Where it may be made of other answers.
+    question: Question | None = dataclasses.field(default=None, compare=False, repr=False)
+    told: tuple[int, ...] | None = None  # margins in steps, where the answer was not bought with this noise
+    derived: bool = False  # the answer is made of earlier ones
+
+    @property
+    def order_of_keys(self) -> tuple[int, ...]:
+        """The places of the keys in an order of their own, whichever the query wrote first."""
+        return tuple(sorted(range(len(self.keys)), key=lambda i: scalar_text(self.keys[i].value)))
+
+    @property
+    def every_cell(self) -> tuple[tuple[Value, ...], ...]:
+        """Those that are shown, and the remainder."""
+        assert self.cells is not None
+        return self.cells + self.remainder
 
     def margin(self, statistic: int) -> Fraction:
         """The 95 % margin of a noisy sum, in the units of the column."""
@@ -146,6 +170,8 @@ class Measurement:
 
     def steps(self, statistic: int) -> int:
         """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
+        if self.told is not None:
+            return self.told[statistic]
         if self.is_rooted(statistic):
             assert self.chains is not None
             return cell_margin(self.noises[statistic], self.chains.length, self.statistics[statistic].factor)
@@ -196,6 +222,7 @@ class Output:
     margin: Fraction | None  # 95 %, for counts and sums shown as they are
     ratio: bool  # made of several noisy sums
     at_thousand: float | None  # of an average of a thousand rows, the widest margin that the bounds allow
+    shown: tuple[tuple[int, Linear], ...] = ()  # the measurements and sums whose margin it has
     margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
 
 
@@ -211,6 +238,7 @@ class Release:
     price: Price
     notes: tuple[str, ...]
     with_tables: Mapping[str, str]  # each text over noisy tables that come as lists: the same over tables of arrays
+    asked: Settings = Settings()
 
 
 def compile_release(
@@ -236,6 +264,8 @@ class _Draft:
     derivation: Derivation
     chains: Chains | None
     chained: tuple[int, ...]
+    remainder: tuple[tuple[Value, ...], ...]
+    question: Question | None
 
 
 class _Compiler:
@@ -273,7 +303,17 @@ class _Compiler:
         sql = self._write(wide)
         price = sum((m.price for m in measurements), Price())
         notes = tuple(self._notes)
-        return Release(measurements, tuple(self._stages), sql, outputs, self._tables, price, notes, self._with_tables)
+        return Release(
+            measurements,
+            tuple(self._stages),
+            sql,
+            outputs,
+            self._tables,
+            price,
+            notes,
+            self._with_tables,
+            self._settings,
+        )
 
     # --- rows never leave ---
 
@@ -642,6 +682,13 @@ class _Compiler:
         groups = (*together, *((i,) for i in range(len(statistics)) if i not in grouped_places))
         weights = tuple(sum(assembly.weights[statistics[i]] for i in group) or Fraction(1) for group in groups)
         stability = derivation.conclusion
+        question: Question | None = None
+        remainder: tuple[tuple[Value, ...], ...] = ()
+        if cells is not None and stability.rows == 1 and all(s.kind in _COUNTS for s in statistics):
+            wider, every = self._with_remainder(keys, cells)
+            question = self._question(child, wider, bound, stability)
+            if chains is None:
+                keys, remainder = wider, every
         branches = bounded_queries(
             child,
             keys,
@@ -672,6 +719,8 @@ class _Compiler:
             derivation,
             chains,
             chained,
+            remainder,
+            question,
         )
         for i, other in enumerate(self._drafts):
             if _same(draft, other):
@@ -682,6 +731,40 @@ class _Compiler:
             rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
             self._notes[f"where a row meets several public ones, at most {rows} of a unit count in full"] = None
         return len(self._drafts) - 1
+
+    def _question(self, child: Plan, keys: tuple[Key, ...], bound: Cells, stability: Stability) -> Question:
+        def question(kept: tuple[int, ...], statistic: Statistic | None) -> str:
+            cells = bound if kept else Cells(False, 1, False)
+            branches = bounded_queries(
+                child,
+                [keys[i] for i in kept],
+                [statistic or rules.count_units(None, cells)],
+                [[0]],
+                cells,
+                rows=stability.rows,
+                single=stability.single,
+                norm=self._norm,
+                dialect=self._dialect,
+            )
+            return "; ".join(branch.query.sql for branch in branches)
+
+        return question
+
+    def _with_remainder(
+        self, keys: tuple[Key, ...], cells: tuple[tuple[Value, ...], ...]
+    ) -> tuple[tuple[Key, ...], tuple[tuple[Value, ...], ...]]:
+        """The keys, with rows that have others kept in cells of their own, so that totals can be made of parts later.
+
+        Claim: the release costs what it costs without them.
+        Because: a unit is in one cell, whichever it is; the cells that there may be follow from query and policy.
+        Needs: one row per unit, so that the limit leaves it in one cell.
+        """
+        wider = tuple(replace(key, remainder=None not in (key.keys or ()) and key.keys != ()) for key in keys)
+        domains = [(*(key.keys or ()), *((None,) if key.remainder else ())) for key in wider]
+        if math.prod(map(len, domains)) > self._catalog.max_cells:
+            return keys, ()
+        shown = set(cells)
+        return wider, tuple(cell for cell in itertools.product(*domains) if cell not in shown)
 
     def _describe(
         self,
@@ -799,6 +882,8 @@ class _Compiler:
             draft.chains,
             draft.chained,
             rooted,
+            draft.remainder,
+            draft.question,
         )
 
     def _noises(self, draft: _Draft, parts: list[int]) -> tuple[Noise, ...]:
@@ -839,12 +924,39 @@ class _Compiler:
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
         source = source_of(field, plan, self._shown.keys() | self._ratios)
         # Of several grouping sets, the largest margin is true of all.
-        margins = [measurements[index].margin_of(number) for index, number in self._shown.get(source, ())]
-        found = max(margins, default=None)
-        if found is not None and field.type.kind is Kind.INTEGER:
-            found = Fraction(math.ceil(found))
+        shown = self._shown.get(source, ())
+        found = _widest_of(shown, field.type, measurements)
         averages = [measurements[index].average_margin(number) for index, number in self._averages.get(source, ())]
-        return Output(field.name, field.type, found, source in self._ratios, max(averages, default=None))
+        return Output(field.name, field.type, found, source in self._ratios, max(averages, default=None), shown)
+
+
+def _widest_of(
+    shown: Sequence[tuple[int, Linear]], type_: Type, measurements: Sequence[Measurement]
+) -> Fraction | None:
+    found = max((measurements[index].margin_of(number) for index, number in shown), default=None)
+    return Fraction(math.ceil(found)) if found is not None and type_.kind is Kind.INTEGER else found
+
+
+def as_told(release: Release, told: Mapping[int, tuple[int, ...]], derived: Set[int]) -> Release:
+    """The release with the margins of answers that were not bought with its own noise; those derived cost nothing."""
+    if not told:
+        return release
+    measurements = tuple(
+        m
+        if i not in told
+        else replace(m, told=told[i], rooted=False, derived=i in derived, price=Price() if i in derived else m.price)
+        for i, m in enumerate(release.measurements)
+    )
+    outputs = tuple(
+        output
+        if not any(index in told for index, _ in output.shown)
+        else replace(output, margin=_widest_of(output.shown, output.type, measurements))
+        for output in release.outputs
+    )
+    # The widest margin that an average may have was that of the noise it would have been bought with.
+    outputs = tuple(replace(output, at_thousand=None) for output in outputs)
+    price = sum((m.price for m in measurements), Price())
+    return replace(release, measurements=measurements, outputs=outputs, price=price)
 
 
 def _in_steps(statistic: Statistic, noise: Noise) -> int:

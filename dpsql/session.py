@@ -105,7 +105,10 @@ class Session:
         return self.release(sql, parameters).outputs
 
     def explain(self, sql: str, parameters: Sequence[Value] = ()) -> list[str]:
-        return explain(self.release(sql, parameters), self.engine.accountant, self.remaining())
+        release = self.release(sql, parameters)
+        if not self.settings.fresh:
+            release = self.engine.preview(release, self.user)
+        return explain(release, self.engine.accountant, self.remaining())
 
     def remaining(self) -> Price:
         return self.engine.ledger.remaining(self.user)

@@ -63,7 +63,7 @@ class Neighbourhood(ABC):
             statistics = [measurement.statistics[i] for i in branch.statistics]
             if measurement.cells is not None:
                 width = len(measurement.keys)  # behind them stands the value, in a histogram
-                strange = {key[:width] for key in run.whole} - set(measurement.cells)
+                strange = {key[:width] for key in run.whole} - set(measurement.every_cell)
                 if strange:
                     yield f"keys that are not declared: {sorted(map(str, strange))}"
             for scenario, sums in run.without.items():

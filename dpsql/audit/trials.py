@@ -134,7 +134,7 @@ def _noisy(
     if measurement.cells is not None:
         every = tuple((trial, *key) for trial in range(trials) for key in cells)
     sums = tuple(branch for branch in measurement.branches if not _is_chosen(measurement, branch))
-    table = add_noise(replace(measurement, cells=every, branches=sums), tables, sampler)
+    table = add_noise(replace(measurement, cells=every, branches=sums, remainder=()), tables, sampler)
     places = {key: place for place, key in enumerate(cells)}
     found = np.full((trials, len(cells), len(measurement.statistics)), np.nan)
     rows = np.fromiter((key[0] for key in table.keys), np.int64, len(table.keys))

@@ -44,10 +44,14 @@ LONG = 400
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A GROUP BY expression; `keys` are all it may show, or None if they are unknown."""
+    """A GROUP BY expression; `keys` are all it may show, or None if they are unknown.
+
+    Rows with another value are dropped; or, with `remainder`, kept together under NULL, which then is none of the keys.
+    """
 
     value: Scalar
     keys: tuple[Value, ...] | None
+    remainder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +185,13 @@ class _Bounding:
                 raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
             grid.append(f"{self._on_grid(i, statistic)} AS v{i}")
         inner = self._computed([OWNER, *raw], child, needed, [*(key.value for key in self._keys), *exprs])
-        text = f"SELECT {', '.join([OWNER, *self._names, *grid])} FROM ({inner}) AS e"
-        conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
+        shown = [self._shown(key, name) for key, name in zip(self._keys, self._names, strict=True)]
+        text = f"SELECT {', '.join([OWNER, *shown, *grid])} FROM ({inner}) AS e"
+        conditions = [
+            condition
+            for key, name in zip(self._keys, self._names, strict=True)
+            if not key.remainder and (condition := self._declared(key, name))
+        ]
         return text + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
 
     def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field], values: Sequence[Scalar]) -> str:
@@ -203,6 +212,9 @@ class _Bounding:
                 return f"(CASE WHEN {in_calendar(text, value.type)} THEN {text} END)"
             case _:
                 return text
+
+    def _shown(self, key: Key, name: str) -> str:
+        return f"CASE WHEN {self._declared(key, name)} THEN {name} END AS {name}" if key.remainder else name
 
     def _declared(self, key: Key, name: str) -> str:
         if key.keys is None:

@@ -29,7 +29,7 @@ def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sa
     Needs: sums that one unit moves no further than each statistic's sensitivity.
     """
     if measurement.cells is not None:
-        keys = measurement.cells
+        keys = measurement.every_cell
         columns = _columns(measurement, exact, keys)
         sums = [_declared(measurement, i, column, sampler) for i, column in enumerate(columns)]
     else:

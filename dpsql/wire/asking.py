@@ -107,6 +107,8 @@ def _notice(session: Session, result: Answer) -> str | None:
         for number, output in enumerate(result.release.outputs)
         if (text := _margin(result.column_margins(number)))
     ]
+    if any(measurement.derived for measurement in result.release.measurements):
+        paid += ", made of earlier answers"
     return f"paid {paid}, left {left}" + (f"; margins (95 %): {', '.join(margins)}" if margins else "")
 
 

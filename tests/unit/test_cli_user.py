@@ -119,12 +119,12 @@ def test_an_allowance_is_raised_and_lowered_and_nothing_is_forgotten(clinic: Pat
     assert lowered.stdout.startswith('changed the allowance of user "alice" from epsilon 2 to epsilon 0.5\n')
     assert "they have spent epsilon 1.4" in lowered.stdout and "every further query is refused" in lowered.stdout
     assert len(limits(clinic, "alice")) == 3
-    assert ask(clinic, "alice", "SELECT SUM(age) FROM people") == "53400"
+    assert ask(clinic, "alice", "SELECT SUM(income) FROM people") == "53400"
     with dpsql.connect(clinic, user="alice") as connection:
         assert connection.budget.spent.epsilon > 1.4
     assert user(clinic, "allowance", "alice", "none").exit_code == 0
     assert load(clinic).users["alice"].epsilon is None
-    assert ask(clinic, "alice", "SELECT SUM(age) FROM people") == "00000"
+    assert ask(clinic, "alice", "SELECT SUM(income) FROM people") == "00000"
 
 
 @pytest.mark.parametrize(

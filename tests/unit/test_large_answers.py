@@ -16,6 +16,7 @@ from dpsql.errors import Error
 from dpsql.generate.noisy_tables import array_of
 from dpsql.postprocess import Postprocessor
 from dpsql.session import Session
+from dpsql.stored import decode, encode
 from dpsql.types import Value
 from tests import toy
 
@@ -101,7 +102,7 @@ def test_what_does_not_become_an_array(values: list[Value]) -> None:
 
 
 def test_answers_stored_by_earlier_versions_are_read(tmp_path: Path) -> None:
-    known = dpsql.engine._decode(b'{"instance":"i","keys":[["a",{"d":"2020-01-02"}],[null,null]],"sums":[[1,2]]}')
-    again = dpsql.engine._decode(dpsql.engine._encode(known))
+    known = decode(b'{"instance":"i","keys":[["a",{"d":"2020-01-02"}],[null,null]],"sums":[[1,2]]}')
+    again = decode(encode(known))
     assert again.table.keys == known.table.keys and again.table.keys[1] == (None, None)
     assert again.table.sums[0].tolist() == [1, 2]

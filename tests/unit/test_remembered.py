@@ -13,8 +13,9 @@ import pytest
 
 from dpsql import engine as module
 from dpsql.dataset import open_dataset
-from dpsql.engine import Answer, Engine, _decode, _encode, _Known
+from dpsql.engine import Answer, Engine
 from dpsql.release import Settings
+from dpsql.stored import Known, decode, encode
 from dpsql.tables import NoisyTable
 from dpsql.types import Value
 from tests import toy
@@ -88,7 +89,7 @@ def test_long_texts_and_many_rows_are_not_remembered(engine: Engine) -> None:
 )
 def test_a_stored_answer_is_read_as_it_was_written(keys: tuple[tuple[Value, ...], ...]) -> None:
     sums = (np.arange(len(keys), dtype=np.int64) - 2**61,)
-    stored = _decode(_encode(_Known("name", NoisyTable(keys, sums))))
+    stored = decode(encode(Known("name", NoisyTable(keys, sums))))
     assert stored.instance == "name"
     assert stored.table.keys == keys
     assert [list(map(type, key)) for key in stored.table.keys] == [list(map(type, key)) for key in keys]
@@ -97,4 +98,4 @@ def test_a_stored_answer_is_read_as_it_was_written(keys: tuple[tuple[Value, ...]
 
 def test_what_json_cannot_hold_is_not_read_back() -> None:
     with pytest.raises(ValueError, match="cannot be read"):
-        _decode(b'{"instance":"name","keys":[[["a list"]]],"sums":[]}')
+        decode(b'{"instance":"name","keys":[[["a list"]]],"sums":[]}')

@@ -1,0 +1,224 @@
+"""Answers made of earlier ones: a coarser GROUP BY of a released table, and several releases of the same question.
+
+Beside every stored release with declared keys stand small records that say which questions it also answers: those with
+fewer keys, by adding up its cells. They are found by the text of the question, as the engine would be asked it, without
+price and noise. All of it is post-processing of noisy values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from dpsql.ledger import Ledger, Purchase
+from dpsql.privacy.accounting import Price
+from dpsql.release import Measurement, Settings
+from dpsql.stored import Known, decode, tagged_keys
+from dpsql.tables import Integers, NoisyTable
+from dpsql.types import Value
+
+MOST_KEYS = 4  # of which all combinations are remembered
+
+Stages = Sequence[object]  # which answers of earlier stages a question was asked with
+Cell = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """An answer made of earlier ones, and what somebody who never paid for these owes."""
+
+    known: Known
+    purchases: tuple[Purchase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Where a sum is found: in which stored answer, at which place, under which of its keys; and how far off it is."""
+
+    source: bytes
+    place: int
+    kept: tuple[int, ...]
+    steps: float
+    price: Price
+
+
+class Derivations:
+    def __init__(self, ledger: Ledger, policy: str) -> None:
+        self._ledger = ledger
+        self._policy = policy
+
+    def find(self, measurement: Measurement, stages: Stages, asked: Settings) -> Derived | None:
+        """The answer to a question that stored ones determine, if it is good enough for what was asked for.
+
+        Claim: its values are those that would be released, with other noise; it tells nothing that was not released.
+        Because: a person is in at most one cell of the source, and every row in one, those without declared keys in the
+        remainder. So a cell here is the sum of those cells there that agree with it in its keys.
+        Needs: the text of a question names its meaning; additive sums over declared keys, of one row per person.
+        """
+        parts = self._parts(measurement, stages)
+        if parts is None or not _suffices(measurement, [part.steps for part in parts], asked):
+            return None
+        found = [self._values(measurement, part) for part in parts]
+        columns = [values for values in found if values is not None]
+        if len(columns) < len(parts):
+            return None
+        named = [
+            (part.source.hex(), instance, part.place, part.kept)
+            for part, (_, instance) in zip(parts, columns, strict=True)
+        ]
+        table = NoisyTable(measurement.every_cell, tuple(column for column, _ in columns))
+        steps = tuple(part.steps for part in parts)
+        bought = {part.source: part.price for part in parts}
+        purchases = tuple(Purchase(key, price, replay=True) for key, price in bought.items())
+        return Derived(Known(_hash(named).hex(), table, steps), purchases)
+
+    def combined(self, measurement: Measurement, stages: Stages, bought: Known, user: str) -> Known:
+        """The new answer to an old question, and the old one, weighted such that together they are least far off.
+
+        Only where the user has paid for both: a dear answer is not had for the price of a cheap one.
+        """
+        parts = None if measurement.rooted else self._parts(measurement, stages)
+        if parts is None or not all(self._ledger.has_paid(user, part.source) for part in parts):
+            return bought
+        columns: list[Integers] = []
+        steps: list[float] = []
+        for i, (new, part) in enumerate(zip(bought.table.sums, parts, strict=True)):
+            margin = measurement.steps(i)
+            found = self._values(measurement, part) if margin and part.steps else None
+            columns.append(new if found is None else _weighted(new, margin, found[0], part.steps))
+            steps.append(margin if found is None else _together(margin, part.steps))
+        return Known(bought.instance, NoisyTable(bought.table.keys, tuple(columns)), tuple(steps))
+
+    def remember(self, measurement: Measurement, stages: Stages, key: bytes, answer: Known) -> None:
+        """Note which questions a stored answer determines; a closer answer to one of them stays."""
+        if measurement.rooted or not _is_source(measurement):
+            return
+        own = measurement.order_of_keys
+        for kept in _choices(measurement):
+            cells = math.prod(len({cell[i] for cell in measurement.every_cell}) for i in own if i not in kept)
+            place = self._place(measurement, kept, stages)
+            records = self._records(place)
+            for i in range(len(measurement.statistics)):
+                margin = measurement.steps(i) if answer.steps is None else answer.steps[i]
+                part = _Part(key, i, kept, margin * math.sqrt(cells), measurement.price)
+                name = _name(measurement, kept, i)
+                old = records.get(name)
+                if (
+                    old is None
+                    or old.steps >= part.steps
+                    or old.source == key
+                    or self._ledger.lookup(old.source) is None
+                ):
+                    records[name] = part
+            self._ledger.store(place, _written(records))
+
+    # --- records ---
+
+    def _parts(self, measurement: Measurement, stages: Stages) -> list[_Part] | None:
+        if not _is_source(measurement):
+            return None
+        kept = measurement.order_of_keys
+        records = self._records(self._place(measurement, kept, stages))
+        if not records:
+            return None
+        parts = [records.get(_name(measurement, kept, i)) for i in range(len(measurement.statistics))]
+        known = [part for part in parts if part is not None]
+        return known if len(known) == len(parts) else None
+
+    def _place(self, measurement: Measurement, kept: tuple[int, ...], stages: Stages) -> bytes:
+        """Under which key of the ledger the records of a question stand, whichever sums it asks for."""
+        assert measurement.question is not None
+        keys = [measurement.keys[i].keys for i in kept]
+        tagged = [tagged_keys([(value,) for value in found or ()]) for found in keys]
+        return _hash(["derived", self._policy, measurement.question(kept, None), tagged, stages])
+
+    def _records(self, place: bytes) -> dict[str, _Part]:
+        stored = self._ledger.lookup(place)
+        if stored is None:
+            return {}
+        return {
+            name: _Part(bytes.fromhex(source), at, tuple(kept), steps, Price(*price))
+            for name, (source, at, kept, steps, price) in json.loads(stored).items()
+        }
+
+    def _values(self, measurement: Measurement, part: _Part) -> tuple[Integers, str] | None:
+        """A sum for every cell, added up from the stored answer, and the identity of that answer."""
+        stored = self._ledger.lookup(part.source)
+        if stored is None:
+            return None
+        source = decode(stored)
+        own = measurement.order_of_keys
+        places = {tuple(cell[i] for i in own): place for place, cell in enumerate(measurement.every_cell)}
+        at = [places.get(tuple(key[i] for i in part.kept), -1) for key in source.table.keys]
+        where = np.asarray(at, dtype=np.int64)
+        found = np.zeros(len(places), dtype=np.int64)
+        np.add.at(found, where[where >= 0], source.table.sums[part.place][where >= 0])
+        return found, source.instance
+
+
+def _is_source(measurement: Measurement) -> bool:
+    return measurement.question is not None and bool(measurement.statistics)
+
+
+def _choices(measurement: Measurement) -> Iterator[tuple[int, ...]]:
+    """Which keys may be kept: all but some of those whose other values are in the remainder too."""
+    own = measurement.order_of_keys
+    yield own
+    loose = [i for i in own if measurement.keys[i].remainder]
+    if len(own) > MOST_KEYS:
+        loose = loose if len(loose) == len(own) else []
+        yield from [()] if loose else []
+        return
+    for count in range(1, len(loose) + 1):
+        for dropped in combinations(loose, count):
+            yield tuple(i for i in own if i not in dropped)
+
+
+def _suffices(measurement: Measurement, steps: Sequence[float], asked: Settings) -> bool:
+    """Whoever states an error, or a price, gets what was stated; others get what is there."""
+    if asked.margin is None and asked.epsilon is None:
+        return True
+    for i, margin in enumerate(steps):
+        if margin > measurement.steps(i):
+            return False
+        if i in measurement.chained and math.sqrt(len(measurement.running_steps(i))) * margin > max(
+            measurement.running_steps(i)
+        ):
+            return False
+    return True
+
+
+def _weighted(new: Integers, its_margin: float, old: Integers, old_margin: float) -> Integers:
+    """The mean with weights against the squares of the margins; whole numbers, so that nothing overflows."""
+    ours, theirs = (math.ceil(margin**2 * 2**20) for margin in (old_margin, its_margin))
+    both = new.astype(object) * ours + old.astype(object) * theirs
+    return np.asarray((both + (ours + theirs) // 2) // (ours + theirs), dtype=np.int64)
+
+
+def _together(one: float, other: float) -> float:
+    """The margin of the weighted mean, whose rounding to whole steps is one more error, of half a step at most."""
+    return math.hypot(one * other / math.hypot(one, other), 0.5)
+
+
+def _name(measurement: Measurement, kept: tuple[int, ...], statistic: int) -> str:
+    assert measurement.question is not None
+    wanted = measurement.statistics[statistic]
+    return _hash([measurement.question(kept, wanted), str(wanted.unit), wanted.factor, wanted.kind.value]).hex()[:32]
+
+
+def _written(records: dict[str, _Part]) -> bytes:
+    document = {
+        name: [part.source.hex(), part.place, part.kept, part.steps, [part.price.loss, part.price.delta]]
+        for name, part in records.items()
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _hash(parts: object) -> bytes:
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
