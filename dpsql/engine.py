@@ -31,6 +31,7 @@ from dpsql.places import Places
 from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor
 from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.rules.aggregates import CHOSEN
 from dpsql.release import Measurement, Release, Settings, Stage, as_told, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
@@ -445,7 +446,7 @@ def _replay_key(
         "cells": None if measurement.cells is None else tagged_keys(measurement.cells),
         "noise": [
             [noise.law, str(noise.scale), statistic.factor, str(statistic.step), statistic.kind.value]
-            + ([] if statistic.rank is None else [str(statistic.rank), statistic.low, statistic.high])
+            + ([] if statistic.kind not in CHOSEN else [str(statistic.rank), statistic.low, statistic.high])
             + ([] if noise.most is None else [noise.most])
             for noise, statistic in zip(measurement.noises, measurement.statistics, strict=True)
         ],

@@ -9,6 +9,7 @@ from dpsql.plan.scalars import Call, Op, Ref, Scalar
 from dpsql.plan.text import scalar_text
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
+from dpsql.privacy.commonest import numbered_subject
 from dpsql.privacy.mechanisms import standard_deviation
 from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.privacy.running import SCALE
@@ -91,6 +92,11 @@ def _choice(measurement: Measurement, index: int) -> list[str]:
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None
     rows = measurement.rank_margin(index)
+    if statistic.kind is Counted.COMMONEST:
+        return [
+            f"  {statistic_text(statistic)}: exponential mechanism, or one of {_plural(rows, 'row')} less (95 %)",
+            f"    chosen among {statistic.candidates:,} values",
+        ]
     # The extremes are aimed at as far inside as the choice may be off.
     is_extreme = statistic.rank in (0, 1)
     away = f"{_plural(2 * rows, 'row')} of that end" if is_extreme else f"{_plural(rows, 'row')} of its rank"
@@ -110,6 +116,7 @@ def statistic_text(statistic: Statistic) -> str:
         Counted.DISTINCT: f"count of different {what}",
         Counted.DISTINCT_SUM: f"sum of different {what}",
         Counted.RANKED: f"{_rank_text(statistic.rank)}{what}",
+        Counted.COMMONEST: f"most common {what}",
     }[statistic.kind]
     return name if statistic.where is None else f"{name} where {scalar_text(statistic.where)}"
 
@@ -136,6 +143,8 @@ def _shape_text(value: str, statistic: Statistic) -> str:
 
 def _value_text(value: Scalar) -> str:
     """A moment is counted from the start of 1970, whose dates nobody writes as such."""
+    if (subject := numbered_subject(value)) is not None:
+        return scalar_text(subject)
     if isinstance(value, Call) and value.op in _COUNTED and value.args[1] in (EPOCH_DAY, EPOCH):
         return f"{scalar_text(value.args[0])} in {_COUNTED[value.op]} since 1970"
     return scalar_text(value)

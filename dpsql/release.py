@@ -67,6 +67,7 @@ from dpsql.privacy.assemble import Assembly, Linear
 from dpsql.privacy.derive import FAN_OUT, check_scalar, derive, is_private
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
+from dpsql.privacy.intervals import without_known
 from dpsql.privacy.mechanisms import (
     Noise,
     chosen,
@@ -74,6 +75,7 @@ from dpsql.privacy.mechanisms import (
     gaussian,
     laplace,
     margin,
+    most_common,
     rank_margin,
     selecting,
 )
@@ -82,7 +84,7 @@ from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.preserved import without_unowned_rows
 from dpsql.privacy.public import check_total
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import CHOSEN, Cells, Counted, Statistic
 from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, widened, worthwhile
 from dpsql.privacy.stability import Derivation, Stability
 from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
@@ -166,7 +168,7 @@ class Measurement:
 
     def is_sum(self, statistic: int) -> bool:
         """Whether it is an exact sum with noise, whose margin is known, or a value that was chosen."""
-        return self.statistics[statistic].kind is not Counted.RANKED
+        return self.statistics[statistic].kind not in CHOSEN
 
     def steps(self, statistic: int) -> int:
         """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
@@ -525,7 +527,8 @@ class _Compiler:
                 continue
             changed = self._preparation.scalar(call, child.fields)
             assert isinstance(changed, Aggregated)
-            calls.append((field, changed))
+            where = without_known(changed.where, derivation.conclusion.facts)
+            calls.append((field, replace(changed, where=where)))
         parts = [self._grouping_set(chosen, keys, calls, plan, child, derivation) for chosen in plan.sets]
         result = parts[0]
         if len(parts) == 1:
@@ -900,6 +903,8 @@ class _Compiler:
 
     def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
         is_basic = self._accountant.policy.accounting == "basic"
+        if statistic.kind is Counted.COMMONEST:
+            return most_common(statistic.sensitivity.l1, loss if is_basic else epsilon_of_choice(loss))
         if statistic.rank is not None:
             return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_basic else epsilon_of_choice(loss))
         if is_basic:
@@ -914,7 +919,7 @@ class _Compiler:
             (index, i)
             for index, draft in enumerate(self._drafts)
             for i, statistic in enumerate(draft.statistics)
-            if statistic.kind is Counted.RANKED
+            if statistic.kind in CHOSEN
         }
         chains = {
             index: (draft.chains, draft.chained) for index, draft in enumerate(self._drafts) if draft.chains is not None
@@ -997,7 +1002,7 @@ def _rooted(noises: tuple[Noise, ...], draft: _Draft) -> tuple[tuple[Noise, ...]
 def _widest(draft: _Draft, place: int, noise: Noise) -> int:
     """The widest margin of a sum, in steps, and of its running totals where they are asked for."""
     statistic = draft.statistics[place]
-    if statistic.kind is Counted.RANKED:
+    if statistic.kind in CHOSEN:
         return 0
     if draft.chains is None or place not in draft.chained:
         return _in_steps(statistic, noise)

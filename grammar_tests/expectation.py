@@ -10,7 +10,7 @@ from dpsql.errors import Error
 from dpsql.explain import key_text, number_text, price_text, statistic_text
 from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.mechanisms import Noise
-from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
 
@@ -54,7 +54,7 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
     yield _line("keys", _keys(measurement))
     for statistic, noise in zip(measurement.statistics, measurement.noises, strict=True):
         claim = _sensitivity(statistic, noise)
-        word = "value" if statistic.kind is Counted.RANKED else "sum"
+        word = "value" if statistic.kind in CHOSEN else "sum"
         yield _line(word, f"{statistic_text(statistic)}{_clamp(statistic)}: {claim}")
     if measurement.rooted and measurement.chains is not None:
         along = ", ".join(key_text(measurement.keys[step.key].value) for step in measurement.chains.along)
@@ -80,6 +80,8 @@ def _keys(measurement: Measurement) -> str:
 def _clamp(statistic: Statistic) -> str:
     if statistic.value is None or statistic.kind is Counted.DISTINCT:
         return ""
+    if statistic.kind is Counted.COMMONEST:
+        return f" among {statistic.candidates:,}"
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None
     return f" in [{number_text(low)}, {number_text(high)}] step {number_text(statistic.step)}"

@@ -21,7 +21,7 @@ from dpsql.backends import Backend
 from dpsql.backends.postgres import PostgresBackend, numbered
 from dpsql.backends.postgres_connections import SETTINGS
 from dpsql.generate.query import EngineQuery
-from dpsql.privacy.rules.aggregates import Counted, Statistic, weight_in_keys
+from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, weight_in_keys
 from dpsql.privacy.running import coefficients
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
@@ -188,7 +188,7 @@ def sum_faults(measurement: Measurement, before: Sequence[ExactTable], after: Se
             statistic = measurement.statistics[number]
             moved = _moved(whole, rest, _place(statistic, i))
             claim = statistic.sensitivity
-            if statistic.kind is Counted.RANKED and sum(moved) > claim.l1:
+            if statistic.kind in CHOSEN and sum(moved) > claim.l1:
                 yield f"histogram {number} moved by {sum(moved)}, {claim} is stated"
             if sum(change * change for change in moved) > claim.l2_squared:
                 yield f"sum {number} moved by {moved}, {claim} is stated"
@@ -221,7 +221,7 @@ def _sums(pairs: Iterable[tuple[Key, tuple[int, ...]]]) -> Sums:
 
 def _place(statistic: Statistic, place: int) -> int:
     """In which column of its query a statistic stands: all ranks of one histogram in the only one."""
-    return 0 if statistic.kind is Counted.RANKED else place
+    return 0 if statistic.kind in CHOSEN else place
 
 
 def _moved(whole: Sums, without: Sums, place: int) -> list[int]:

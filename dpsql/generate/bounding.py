@@ -27,7 +27,7 @@ from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Correlated, Field, Scalar, refs, walk
-from dpsql.privacy.rules.aggregates import WHOLE_WEIGHT, Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic
 from dpsql.privacy.shapes import Shape
 from dpsql.types import Kind, Type, Value
 
@@ -85,7 +85,7 @@ def bounded_queries(
         branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
     bars: dict[Statistic, list[int]] = {}
     for i, statistic in enumerate(statistics):
-        if statistic.kind is Counted.RANKED:
+        if statistic.kind in CHOSEN:
             bars.setdefault(replace(statistic, rank=None), []).append(i)  # several ranks, one histogram
         elif i not in plain:
             text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import assert_never
 
-from dpsql.errors import InternalError
+from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import FIRST_DAY, LAST_DAY, Dialect, qualified, quoted
 from dpsql.generate.scalars import ScalarWriter, number
 from dpsql.plan.nodes import (
@@ -375,6 +375,12 @@ class RelationWriter:
     def _aggregated(self, call: Aggregated) -> str:
         if call.function is Agg.GROUPING:
             return f"GROUPING({', '.join(map(self.scalar, call.args))})"
+        if call.function is Agg.MODE:
+            raise NotSupported(
+                "mode is supported over private tables only",
+                hint="GROUP BY the value and take the first one of ORDER BY COUNT(*) DESC.",
+                position=call.position,
+            )
         args = [self.scalar(arg) for arg in call.args]
         if call.function in (Agg.PERCENTILE_CONT, Agg.PERCENTILE_DISC):
             value, share = args

@@ -13,7 +13,7 @@ from dpsql.noise.ranks import choose
 from dpsql.noise.running import noisy_chains
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise
-from dpsql.privacy.rules.aggregates import Counted
+from dpsql.privacy.rules.aggregates import CHOSEN
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable, Integers, NoisyTable, columns_of
 from dpsql.types import Value
@@ -39,7 +39,7 @@ def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sa
             for i, values in _chosen(measurement, branch, table, keys, sampler):
                 sums[i] = values
     rounded = [
-        column if statistic.kind is Counted.RANKED or measurement.is_rooted(i) else _unscaled(column, statistic.factor)
+        column if statistic.kind in CHOSEN or measurement.is_rooted(i) else _unscaled(column, statistic.factor)
         for i, (column, statistic) in enumerate(zip(sums, measurement.statistics, strict=True))
     ]
     return NoisyTable(keys, tuple(rounded))
@@ -62,7 +62,7 @@ def _columns(
 
 
 def _is_histogram(measurement: Measurement, branch: Branch) -> bool:
-    return measurement.statistics[branch.statistics[0]].kind is Counted.RANKED
+    return measurement.statistics[branch.statistics[0]].kind in CHOSEN
 
 
 def _chosen(

@@ -1,4 +1,4 @@
-"""The value at a rank, chosen among all values of a grid: how many rows each of them is away from the rank."""
+"""Values chosen from a histogram: at a rank, by how many rows they are away from it, or the most common one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from dpsql.noise.samplers import Losses, Sampler
 from dpsql.privacy.mechanisms import Noise, rank_margin
-from dpsql.privacy.rules.aggregates import Statistic
+from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.tables import Integers
 
 # Losses beyond this are computed with Python's integers.
@@ -22,6 +22,8 @@ def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integer
     so every loss, is a whole number of parts of a row, as many as the denominator of the rank says.
     Needs: values within the grid, without repetition; counts that are not negative.
     """
+    if statistic.kind is Counted.COMMONEST:
+        return _commonest(statistic, noise, values, counts, sampler)
     assert statistic.rank is not None
     order = np.argsort(values)
     values, counts = values[order], counts[order]
@@ -35,6 +37,13 @@ def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integer
     place = statistic.rank.numerator * total + margin * parts
     widths, losses = _runs(values, exact, statistic.low, statistic.high, place, parts)
     return statistic.low + sampler.exponential(widths, losses, noise.scale * parts)
+
+
+def _commonest(statistic: Statistic, noise: Noise, values: Integers, counts: Integers, sampler: Sampler) -> int:
+    """The law of `mechanisms.most_common`: a candidate loses as many rows as it has fewer than the most common one."""
+    bars = np.zeros(statistic.candidates, np.int64)
+    bars[values - statistic.low] = counts
+    return statistic.low + sampler.exponential(np.ones_like(bars), bars.max() - bars, noise.scale)
 
 
 def _runs(values: Integers, counts: Losses, low: int, high: int, place: int, parts: int) -> tuple[Integers, Losses]:

@@ -215,6 +215,7 @@ class Agg(Enum):
     REGR_INTERCEPT = "regr_intercept"
     PERCENTILE_CONT = "percentile_cont"  # of a value and a constant share between 0 and 1
     PERCENTILE_DISC = "percentile_disc"
+    MODE = "mode"
     BOOL_AND = "bool_and"
     BOOL_OR = "bool_or"
     GROUPING = "grouping"
@@ -343,7 +344,14 @@ FALSE = Const(False, BOOLEAN)
 
 
 def both(left: Scalar | None, right: Scalar | None) -> Scalar | None:
-    """The conjunction of two optional predicates."""
+    """The conjunction of two optional predicates; one that stands there already is not said again."""
     if left is None or right is None:
         return right if left is None else left
-    return Call(Op.AND, (left, right), BOOLEAN)
+    return left if right in _conjuncts(left) else Call(Op.AND, (left, right), BOOLEAN)
+
+
+def _conjuncts(node: Scalar) -> Iterator[Scalar]:
+    yield node
+    if isinstance(node, Call) and node.op is Op.AND:
+        for part in node.args:
+            yield from _conjuncts(part)

@@ -16,6 +16,7 @@ from functools import reduce
 from dpsql.errors import NotSupported
 from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Ref, Scalar, both
 from dpsql.privacy.allocate import Degree
+from dpsql.privacy.commonest import back, candidates, numbered
 from dpsql.privacy.derive import check_aggregate
 from dpsql.privacy.designs import Asked, Way, choose, weights
 from dpsql.privacy.facts import Interval
@@ -193,6 +194,8 @@ class Assembly:
             case Agg.MIN | Agg.MAX if call.args[0].type.is_numeric or call.args[0].type.is_temporal:
                 # Of different values, the smallest is the same as of all.
                 return self._at_rank(call, Fraction(call.function is Agg.MAX))
+            case Agg.MODE if not call.distinct:
+                return self._commonest(call)
             case Agg.AVG:
                 self.ratios.add(target.id)
                 return self._distinct_average(target, call) if call.distinct else self._average(target, call)
@@ -361,6 +364,12 @@ class Assembly:
             return found if found.type == type_ else Call(Op.CAST, (found,), type_)
         # The ends of the grid stand for the bounds, which may lie between its values.
         return Call(Op.CAST, (_within(_double(found), statistic.bounds),), type_)
+
+    def _commonest(self, call: Aggregated) -> Scalar:
+        values = candidates(call, self.child.facts)
+        number, low, high = numbered(call.args[0], values)
+        statistic = rules.most_common(self.child, number, call.where, low, high)
+        return back(self.statistic(statistic), call.args[0], values)
 
     # --- moments ---
 

@@ -26,6 +26,7 @@ from dpsql.plan.scalars import (
     StageValue,
     Subquery,
     Windowed,
+    both,
 )
 from dpsql.privacy.facts import NOTHING, UNBOUNDED, Facts, Interval, as_number
 from dpsql.privacy.real_functions import FUNCTIONS
@@ -309,6 +310,17 @@ def never_null(node: Scalar, facts: Facts) -> bool:
     if isinstance(node, Ref):
         return not facts.get(node.field.id, NOTHING).nullable
     return isinstance(node, Const) and node.value is not None
+
+
+def without_known(where: Scalar | None, facts: Facts) -> Scalar | None:
+    """A condition without the tests for NULL of what never is: the same rows, under the name that others have."""
+    match where:
+        case Call(op=Op.AND, args=(left, right)):
+            return both(without_known(left, facts), without_known(right, facts))
+        case Call(op=Op.NOT, args=(Call(op=Op.IS_NULL, args=(arg,)),)) if never_null(arg, facts):
+            return None
+        case _:
+            return where
 
 
 def _cannot_fail(source: Type, target: Type) -> bool:

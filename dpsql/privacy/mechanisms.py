@@ -91,6 +91,22 @@ def chosen(l1: Fraction, rank: Fraction, epsilon: Fraction) -> Noise:
     return Noise("exponential", _rounded_up(2 * _positive(l1) * max(rank, 1 - rank) / _positive(epsilon)))
 
 
+def most_common(l1: Fraction, epsilon: Fraction) -> Noise:
+    """The choice of the most common value: P(v) proportional to exp(count(v) / b), b = c / epsilon.
+
+    Claim: independent choices in all cells are together epsilon-DP, and epsilon^2 / 8 in zCDP.
+    Because: counts only grow with a unit. If D has it and D' has not, and it adds c_v rows to the candidate v of cell
+    j, m_j at most, then the weight of v is exp(c_v / b) times as large in D, and the sum of all weights z times, where
+    1 <= z <= exp(m_j / b). The privacy loss of v is c_v / b - ln z: between -m_j / b and m_j / b, so the choice is
+    (m_j / b)-DP; and over all v it lies in an interval of length m_j / b, since ln z is the same for all, so it has a
+    bounded range of epsilon_j = m_j / b (half of what a loss has that may rise and fall), and costs epsilon_j^2 / 8 in
+    zCDP (Hoeffding's lemma, as for `chosen`). The m_j add up to at most l1, so the epsilon_j to at most l1 / b.
+    Needs: a unit adds at most `l1` to the histogram, over all cells together, and takes nothing away; the candidates
+    are the same whatever the rows.
+    """
+    return Noise("exponential", _rounded_up(_positive(l1) / _positive(epsilon)))
+
+
 def epsilon_of_choice(rho: Fraction) -> Fraction:
     """The largest epsilon, rounded down, with epsilon^2 / 8 <= rho: what a choice may have for this price in zCDP."""
     grain = 2**64

@@ -16,11 +16,11 @@ _MANY = 10_000
 _FUNCTIONS: dict[str, tuple[int, int]] = {
     name: (int(low), int(high))
     for words in """
-        0 0 row_number rank dense_rank percent_rank cume_dist pi
+        0 0 row_number rank dense_rank percent_rank cume_dist pi mode
         1 1 abs sign floor ceil ceiling sqrt ln log10 length char_length character_length lower upper date
         1 1 exp cbrt sin cos tan asin acos atan degrees radians position
         1 1 count sum avg min max stddev stddev_samp stddev_pop variance var_samp var_pop bool_and bool_or every
-        1 1 median percentile_cont percentile_disc
+        1 1 median percentile_cont percentile_disc approx_count_distinct
         1 1 ntile first_value last_value trim extract
         1 1 dp_low dp_high
         1 2 round trunc log btrim ltrim rtrim age
@@ -29,6 +29,7 @@ _FUNCTIONS: dict[str, tuple[int, int]] = {
         2 2 power pow atan2 div strpos starts_with to_char
         2 2 mod nullif left right date_trunc date_part nth_value
         2 2 covar_pop covar_samp corr regr_slope regr_intercept
+        2 2 regr_count regr_avgx regr_avgy regr_sxx regr_syy regr_sxy regr_r2
         3 3 replace split_part date_bin make_date
         4 4 width_bucket
         1 10000 coalesce least greatest grouping concat

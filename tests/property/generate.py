@@ -471,6 +471,7 @@ _AGGREGATES = (
     "", "", "COUNT({})", "COUNT(DISTINCT {})", "SUM({})", "SUM({})", "AVG({})", "SUM(DISTINCT {})", "AVG(DISTINCT {})",
     "MEDIAN({})", "MAX({})", "PERCENTILE_DISC(0.9) WITHIN GROUP (ORDER BY {})",
     "VAR_POP({})", "STDDEV({})", "COVAR_POP({}, {})", "CORR({}, {})", "REGR_SLOPE({}, {})", "REGR_INTERCEPT({}, {})",
+    "REGR_SXX({}, {})", "REGR_R2({}, {})", "MODE() WITHIN GROUP (ORDER BY {})", "APPROX_COUNT_DISTINCT({})",
 )  # fmt: skip
 _PER_UNIT = (
     ("COUNT(*)", _I), ("COUNT({})", _I), ("COUNT(DISTINCT {})", _I), ("SUM({})", _D), ("SUM({})", _X), ("AVG({})", _X),

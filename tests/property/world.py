@@ -38,7 +38,7 @@ from dpsql.policy.model import (
     UnitReference,
 )
 from dpsql.privacy.accounting import Accountant
-from dpsql.privacy.rules.aggregates import Counted, weight_in_keys
+from dpsql.privacy.rules.aggregates import CHOSEN, weight_in_keys
 from dpsql.release import Measurement, Release, Settings, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
@@ -267,7 +267,7 @@ def vectors(measurement: Measurement, parameters: Mapping[str, object]) -> list[
     found: list[Vector] = [{} for _ in measurement.statistics]
     for branch in measurement.branches:
         for key, sums in database().run(branch.query, parameters).items():
-            is_histogram = measurement.statistics[branch.statistics[0]].kind is Counted.RANKED
+            is_histogram = measurement.statistics[branch.statistics[0]].kind in CHOSEN
             for statistic, value in zip(
                 branch.statistics, sums * len(branch.statistics) if is_histogram else sums, strict=True
             ):

@@ -41,6 +41,11 @@ class Counted(Enum):
     DISTINCT = "distinct"  # how many different values
     DISTINCT_SUM = "distinct sum"  # the sum of different values
     RANKED = "ranked"  # the value at a rank: not a sum, but chosen among all values of the grid
+    COMMONEST = "commonest"  # the most common value: chosen among all that are declared
+
+
+# No sums: a value is chosen from a histogram.
+CHOSEN = frozenset({Counted.RANKED, Counted.COMMONEST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +281,21 @@ def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: F
     return replace(
         bars, kind=Counted.RANKED, value=value, bounds=bounds, low=grid[0], high=grid[1], step=step, rank=rank
     )
+
+
+def most_common(child: Stability, value: Scalar, where: Scalar | None, low: int, high: int) -> Statistic:
+    """MODE: the value that most rows have, each value being a whole number from `low` to `high`.
+
+    Claim: in the histogram that counts the rows of each cell by their value, one unit adds at most `rows` in L1 (times
+    the factor), over all cells and values together, and takes nothing from any bar.
+    Because: as for `value_at_rank`; a unit's rows are clipped and limited by themselves, so that without it every other
+    unit adds what it added before.
+    Needs: candidates that are known without looking.
+    """
+    cell = Cells(True, child.rows, child.rows == 1)
+    bars = _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
+    bounds = Interval(Fraction(low), Fraction(high))
+    return replace(bars, kind=Counted.COMMONEST, value=value, bounds=bounds, low=low, high=high)
 
 
 def _row_sum(

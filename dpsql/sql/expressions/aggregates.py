@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from sqlglot import exp
 
 from dpsql.errors import NotSupported, OutOfRange, SqlSyntaxError, UnknownFunction
 from dpsql.plan.evaluate import NotConstant, evaluate
-from dpsql.plan.scalars import Agg, Aggregated, Const, Scalar
+from dpsql.plan.scalars import Agg, Aggregated, Call, Const, Op, Scalar, both, rebuild, walk
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
 from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
 from dpsql.sql.names import Scope, position
@@ -76,8 +77,10 @@ def _median(read: Expressions, node: exp.Median, scope: Scope) -> Scalar:
 
 def _within_group(read: Expressions, node: exp.WithinGroup, scope: Scope) -> Scalar:
     call = node.this
+    if isinstance(call, exp.Mode):
+        return _mode(read, call, node.expression.expressions, scope)
     if not isinstance(call, exp.PercentileCont | exp.PercentileDisc):
-        raise NotSupported("WITHIN GROUP stands only behind percentile_cont and percentile_disc")
+        raise NotSupported("WITHIN GROUP stands only behind percentile_cont, percentile_disc and mode")
     check_arguments(call, {"this"})
     read.check_name(call)
     at = position(call)
@@ -101,6 +104,71 @@ def _within_group(read: Expressions, node: exp.WithinGroup, scope: Scope) -> Sca
     return _at_rank(read, function, call, keys[0].this, share, scope)
 
 
+def _mode(read: Expressions, call: exp.Mode, keys: list[exp.Expression], scope: Scope) -> Scalar:
+    """MODE() WITHIN GROUP (ORDER BY x): the order only decides between values that are equally common."""
+    check_arguments(call, set())
+    read.check_name(call)
+    if len(keys) != 1 or keys[0].args.get("desc"):
+        raise NotSupported("mode takes one expression, in ascending order", position=position(call))
+    value = read.typed(keys[0].this, scope)
+    refuse_aggregates(value, "the argument of mode")
+    return Aggregated(Agg.MODE, (value,), value.type, position=position(call))
+
+
+def _approx_count_distinct(read: Expressions, node: exp.ApproxDistinct, scope: Scope) -> Scalar:
+    """As other databases spell COUNT(DISTINCT x), where they may be off; here noise is off anyway."""
+    value = read.typed(node.this, scope)
+    refuse_aggregates(value, "the argument of approx_count_distinct")
+    return Aggregated(Agg.COUNT, (value,), BIGINT, True, None, position(node))
+
+
+def _regression(build: Callable[[_Pairs], Scalar]) -> Rule:
+    """A REGR_* that is made of other aggregates, over the rows in which both arguments are known."""
+
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        y, x = (read.typed(part, scope) for part in (node.this, node.expression))
+        for arg in (y, x):
+            refuse_aggregates(arg, f"the argument of {read.function_name(node)}")  # type: ignore[arg-type]
+        arguments(read, Agg.CORR, [y, x], node)
+        return build(_Pairs(y, x, position(node)))
+
+    return rule
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    y: Scalar
+    x: Scalar
+    position: int | None
+
+    def count(self) -> Scalar:
+        return self._of(Agg.COUNT, self.x)
+
+    def mean(self, of: Scalar) -> Scalar:
+        return Call(Op.CAST, (self._of(Agg.AVG, of),), DOUBLE)
+
+    def squares(self, of: Scalar) -> Scalar:
+        return self._times_count(Call(Op.CAST, (self._of(Agg.VAR_POP, of),), DOUBLE))
+
+    def products(self) -> Scalar:
+        return self._times_count(Aggregated(Agg.COVAR_POP, (self.y, self.x), DOUBLE, position=self.position))
+
+    def determination(self) -> Scalar:
+        correlation = Aggregated(Agg.CORR, (self.y, self.x), DOUBLE, position=self.position)
+        return Call(Op.MUL, (correlation, correlation), DOUBLE)
+
+    def _of(self, function: Agg, arg: Scalar) -> Scalar:
+        where = both(_known(self.y), _known(self.x))
+        return Aggregated(function, (arg,), result_type(function, (arg,)), False, where, self.position)
+
+    def _times_count(self, value: Scalar) -> Scalar:
+        return Call(Op.MUL, (value, Call(Op.CAST, (self.count(),), DOUBLE)), DOUBLE)
+
+
+def _known(value: Scalar) -> Scalar:
+    return Call(Op.NOT, (Call(Op.IS_NULL, (value,), BOOLEAN),), BOOLEAN)
+
+
 def _at_rank(
     read: Expressions, function: Agg, call: exp.Expression, node: exp.Expression, share: Const, scope: Scope
 ) -> Aggregated:
@@ -114,10 +182,17 @@ def _at_rank(
 
 def _filter(read: Expressions, node: exp.Filter, scope: Scope) -> Scalar:
     call = read.scalar(node.this, scope)
-    if not isinstance(call, Aggregated) or call.function is Agg.GROUPING:
+    parts = [part for part in walk(call) if isinstance(part, Aggregated)]
+    if not parts or any(part.function is Agg.GROUPING for part in parts):
         raise SqlSyntaxError("FILTER stands only behind an aggregate", position=position(node))
-    where = read.condition(node.expression.this, scope, "FILTER")
-    return Aggregated(call.function, call.args, call.type, call.distinct, where, call.position)
+    return _filtered(call, read.condition(node.expression.this, scope, "FILTER"))
+
+
+def _filtered(value: Scalar, where: Scalar) -> Scalar:
+    """The condition at every aggregate that a call is made of."""
+    if isinstance(value, Aggregated):
+        return replace(value, where=both(where, value.where))
+    return rebuild(value, lambda part: _filtered(part, where))
 
 
 def _aggregate(function: Agg) -> Rule:
@@ -159,6 +234,14 @@ HANDLERS: Handlers = {
     exp.Corr: (_aggregate(Agg.CORR), BINARY),
     exp.RegrSlope: (_aggregate(Agg.REGR_SLOPE), BINARY),
     exp.RegrIntercept: (_aggregate(Agg.REGR_INTERCEPT), BINARY),
+    exp.RegrCount: (_regression(_Pairs.count), BINARY),
+    exp.RegrAvgx: (_regression(lambda pairs: pairs.mean(pairs.x)), BINARY),
+    exp.RegrAvgy: (_regression(lambda pairs: pairs.mean(pairs.y)), BINARY),
+    exp.RegrSxx: (_regression(lambda pairs: pairs.squares(pairs.x)), BINARY),
+    exp.RegrSyy: (_regression(lambda pairs: pairs.squares(pairs.y)), BINARY),
+    exp.RegrSxy: (_regression(_Pairs.products), BINARY),
+    exp.RegrR2: (_regression(_Pairs.determination), BINARY),
+    exp.ApproxDistinct: (_approx_count_distinct, UNARY),
     exp.Median: (_median, UNARY),
     exp.WithinGroup: (_within_group, BINARY),
     exp.LogicalAnd: (_aggregate(Agg.BOOL_AND), UNARY),
