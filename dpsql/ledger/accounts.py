@@ -43,28 +43,30 @@ def pay(db: Database, user: str, purchases: Sequence[Purchase], sql: str) -> Rec
         that cover what the purchases reveal; a replay only of what was released before (checked as far as the
         ledger can know it: somebody has paid for the key).
     """
-    accounts = [(DATASET, _limit(db, DATASET)), (subject_of(user), allowance(db, user))]
-    bill = _bill(db, user, purchases)
+    position = _position(db, user, purchases)
+    bill = _bill(position.paid, purchases)
     if bill.user == FREE and not bill.keys:
         return Receipt(FREE, None)
-    for (subject, limit), price in zip(accounts, (bill.dataset, bill.user), strict=True):
-        sum_ = spent(db, subject)
+    for subject, account, price in (
+        (DATASET, position.dataset, bill.dataset),
+        (subject_of(user), position.user, bill.user),
+    ):
         if price != FREE:
-            _admit(user if subject != DATASET else None, price, sum_, limit)
-        _set_spent(db, subject, _sum((sum_, price)))
-    return Receipt(bill.user, _append(db, user, sql, bill))
+            _admit(user if subject != DATASET else None, price, account.spent, account.limit)
+        _set_spent(db, subject, _sum((account.spent, price)))
+    return Receipt(bill.user, _append(db, user, sql, bill, position))
 
 
 def is_free(db: Database, user: str, purchases: Sequence[Purchase]) -> bool:
     """Whether `pay` would record nothing: the user has paid for all of it before, and that cannot be undone."""
-    allowance(db, user)
-    return all(purchase.replay and has_paid(db, user, purchase.key) for purchase in purchases)
+    paid = _position(db, user, purchases).paid
+    return all(purchase.replay and paid.get(purchase.key, False) for purchase in purchases)
 
 
 def remaining(db: Database, user: str) -> Price:
     """The smaller of the dataset's rest and the user's own, per component."""
-    dataset = _left(spent(db, DATASET), _limit(db, DATASET))
-    own = _left(spent(db, subject_of(user)), allowance(db, user))
+    position = _position(db, user)
+    dataset, own = (_left(account.spent, account.limit) for account in (position.dataset, position.user))
     return Price(loss=min(dataset.loss, own.loss), delta=min(dataset.delta, own.delta))
 
 
@@ -77,13 +79,69 @@ def storable(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class _Account:
+    spent: Price
+    limit: Price
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """All that a charge depends on."""
+
+    dataset: _Account
+    user: _Account
+    paid: Mapping[bytes, bool]  # of the purchases, those that somebody has paid for; true: this user has
+    last: tuple[int, bytes] | None  # number and hash of the newest charge
+
+
+# In one statement: on a server, each is a journey.
+_POSITION = """
+SELECT d.new_loss, d.new_delta, u.new_loss, u.new_delta, da.loss, da.delta, ua.loss, ua.delta, c.number, c.hash,
+    p.key, p.own
+FROM (SELECT 1 AS one) AS always
+LEFT JOIN (SELECT new_loss, new_delta FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS d ON one = 1
+LEFT JOIN (SELECT new_loss, new_delta FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS u ON one = 1
+LEFT JOIN accounts AS da ON da.subject = ?
+LEFT JOIN accounts AS ua ON ua.subject = ?
+LEFT JOIN (SELECT number, hash FROM charges ORDER BY number DESC LIMIT 1) AS c ON one = 1
+LEFT JOIN (SELECT key, MAX(CASE WHEN "user" = ? THEN 1 ELSE 0 END) AS own FROM paid WHERE key IN ({keys}) GROUP BY key)
+    AS p ON one = 1
+"""
+
+
+def _position(db: Database, user: str, purchases: Sequence[Purchase] = ()) -> _Position:
+    """Where the accounts stand; raises UnknownUser for one whom the policy does not name."""
+    keys = list(dict.fromkeys(purchase.key for purchase in purchases))
+    subjects = (DATASET, subject_of(user))
+    statement = _POSITION.format(keys=", ".join("?" for _ in keys) or "NULL")
+    rows = db.execute(statement, (*subjects, *subjects, user, *keys)).fetchall()
+    first = rows[0]
+    limit = _price(*first[0:2])
+    if limit is None:
+        raise InternalError(f"the ledger holds no limit for {DATASET}")
+    own = _price(*first[2:4])
+    if own is None:
+        raise _unknown(user)
+    return _Position(
+        _Account(_price(*first[4:6]) or FREE, limit),
+        _Account(_price(*first[6:8]) or FREE, own),
+        {bytes(key): owned == 1 for *_, key, owned in rows if key is not None},
+        None if first[8] is None else (first[8], bytes(first[9])),
+    )
+
+
+def _price(loss: int | None, delta: int | None) -> Price | None:
+    return None if loss is None or delta is None else Price(loss, delta)
+
+
+@dataclass(frozen=True, slots=True)
 class _Bill:
     dataset: Price
     user: Price
     keys: tuple[bytes, ...]  # what the user has not paid for before, in order of bytes
 
 
-def _bill(db: Database, user: str, purchases: Sequence[Purchase]) -> _Bill:
+def _bill(paid: Mapping[bytes, bool], purchases: Sequence[Purchase]) -> _Bill:
     """Who pays what.
 
     Claim: the dataset pays for every answer computed from data.
@@ -92,12 +150,12 @@ def _bill(db: Database, user: str, purchases: Sequence[Purchase]) -> _Bill:
     """
     dataset, own, keys = [FREE], [FREE], set[bytes]()
     for purchase in purchases:
-        owned = purchase.key in keys or has_paid(db, user, purchase.key)
+        owned = purchase.key in keys or paid.get(purchase.key, False)
         if not purchase.replay:
             dataset.append(purchase.price)
             own.append(purchase.price)
         elif not owned:
-            if not _was_bought(db, purchase.key):
+            if purchase.key not in paid:
                 raise InternalError("an answer that nobody paid for cannot be replayed")
             own.append(purchase.price)
         if not owned:
@@ -127,9 +185,9 @@ def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
         )
 
 
-def _append(db: Database, user: str, sql: str, bill: _Bill) -> int:
-    last = db.execute("SELECT number, hash FROM charges ORDER BY number DESC LIMIT 1").fetchone()
-    number, previous = (1, first_hash(db)) if last is None else (last[0] + 1, last[1])
+def _append(db: Database, user: str, sql: str, bill: _Bill, position: _Position) -> int:
+    number, previous = (0, first_hash(db)) if position.last is None else position.last
+    number += 1
     row = (number, clock.timestamp(), user, storable(sql), *_grains(bill.dataset), *_grains(bill.user))
     db.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, hash_of(previous, row, bill.keys)))
     for key in bill.keys:
@@ -139,10 +197,6 @@ def _append(db: Database, user: str, sql: str, bill: _Bill) -> int:
 
 def has_paid(db: Database, user: str, key: bytes) -> bool:
     return db.execute('SELECT 1 FROM paid WHERE key = ? AND "user" = ?', (key, user)).fetchone() is not None
-
-
-def _was_bought(db: Database, key: bytes) -> bool:
-    return db.execute("SELECT 1 FROM paid WHERE key = ? LIMIT 1", (key,)).fetchone() is not None
 
 
 # --- sums and limits ---
@@ -163,8 +217,12 @@ def allowance(db: Database, user: str) -> Price:
     """What the user may spend in all; raises UnknownUser for one whom the policy does not name."""
     limit = _limit_or_none(db, subject_of(user))
     if limit is None:
-        raise UnknownUser(f'user "{user}" is not known', hint="The owner declares users in the policy.")
+        raise _unknown(user)
     return limit
+
+
+def _unknown(user: str) -> UnknownUser:
+    return UnknownUser(f'user "{user}" is not known', hint="The owner declares users in the policy.")
 
 
 def set_limits(db: Database, limits: Mapping[str, Price]) -> None:
@@ -199,13 +257,6 @@ def _limit_or_none(db: Database, subject: str) -> Price | None:
         "SELECT new_loss, new_delta FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1", (subject,)
     ).fetchone()
     return None if row is None or row[0] is None else Price(*row)
-
-
-def _limit(db: Database, subject: str) -> Price:
-    limit = _limit_or_none(db, subject)
-    if limit is None:
-        raise InternalError(f"the ledger holds no limit for {subject}")
-    return limit
 
 
 def _record_limit(db: Database, subject: str, old: Price | None, new: Price | None) -> None:

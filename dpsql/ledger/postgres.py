@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import count
 from typing import Any, TypeVar
 
 import psycopg
@@ -23,7 +24,7 @@ from dpsql.errors import OperationalError
 from dpsql.ledger import connections
 from dpsql.ledger.accounts import Receipt
 from dpsql.ledger.connections import Connection, Connections, connect
-from dpsql.ledger.database import Database, Rows
+from dpsql.ledger.database import Database, Row, Rows
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
 from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME
 from dpsql.ledger.schema import DATASET
@@ -38,7 +39,23 @@ STALLED_SECONDS = 15  # when the server drops a writer that holds the row and do
 HOLDING_SECONDS = 600  # the same for one who moves the ledger, and reads another place meanwhile
 CREATION_LOCK = 0x64707371  # "dpsq"
 
+# With what statements begin that return nothing.
+_SILENT = ("INSERT", "UPDATE", "DELETE", "SAVEPOINT", "RELEASE", "ROLLBACK TO")
+
 T = TypeVar("T")
+
+
+class _Nothing:
+    """What a statement returned that returns nothing."""
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(())
+
+    def fetchone(self) -> Row | None:
+        return None
+
+    def fetchall(self) -> list[Row]:
+        return []
 
 
 class PostgresDatabase:
@@ -60,6 +77,58 @@ class PostgresDatabase:
 
     def damage(self) -> list[str]:
         return []  # a page that PostgreSQL cannot read is an error of the statement that reads it
+
+
+class WritingDatabase(PostgresDatabase):
+    """The same for one who writes.
+
+    Each message is a journey, so what returns nothing waits for what does, or for COMMIT, and goes along with it. If it
+    fails, the message ends there: nothing behind it is done, and the transaction can no longer be committed.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._binder = psycopg.ClientCursor(connection)
+        self._waiting: list[str] = []
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
+        text = self._binder.mogrify(sql.replace("?", "%s"), parameters or None)
+        if sql.startswith(_SILENT):
+            self._waiting.append(text)
+            return _Nothing()
+        return self._send(text)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
+        if self._waiting:
+            self._send("SELECT")
+        super().executemany(sql, parameters)
+
+    def commit(self) -> None:
+        """Durable when this returns: also on the replicas, where the server is told to wait for them."""
+        warnings: list[str | None] = []
+
+        def heed(diagnostic: errors.Diagnostic) -> None:
+            if diagnostic.severity_nonlocalized == "WARNING":
+                warnings.append(diagnostic.sqlstate)
+
+        self._connection.add_notice_handler(heed)
+        try:
+            outcome = self._send("COMMIT").statusmessage
+        finally:
+            self._connection.remove_notice_handler(heed)
+        if outcome != "COMMIT":
+            raise _failure(_FAILED)
+        if warnings:
+            # Committed here, and not yet where it must also be: whoever commits next waits for both.
+            raise _Cut(psycopg.OperationalError("COMMIT with a warning"), in_doubt=True)
+
+    def _send(self, text: str) -> psycopg.Cursor[Any]:
+        """Send what waits and this; the answer to this."""
+        texts, self._waiting = [*self._waiting, text], []
+        cursor = self._connection.execute(";\n".join(texts).encode())
+        while cursor.nextset():
+            pass
+        return cursor
 
 
 class PostgresLedger(SqlLedger):
@@ -128,9 +197,10 @@ class PostgresLedger(SqlLedger):
             committing = False
             try:
                 _begin_writing(connection, STALLED_SECONDS, durable=durable)
-                result = work(PostgresDatabase(connection))
+                db = WritingDatabase(connection)
+                result = work(db)
                 committing = True
-                _commit(connection)
+                db.commit()
             except psycopg.Error as error:
                 if connection.broken:
                     raise _Cut(error, in_doubt=committing) from error
@@ -138,16 +208,11 @@ class PostgresLedger(SqlLedger):
             return result
 
     def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
-        attempt = uuid.uuid4()
+        attempt, tries = uuid.uuid4(), count()
 
         def once(db: Database) -> Receipt:
-            found = db.execute(
-                "SELECT user_loss, user_delta, number FROM attempts JOIN charges ON number = charge WHERE id = ?",
-                (attempt,),
-            ).fetchone()
-            if found is not None:
-                loss, delta, number = found
-                return Receipt(Price(loss, delta), number)
+            if next(tries) > 0 and (found := _receipt_of(db, attempt)) is not None:
+                return found
             receipt = work(db)
             if receipt.number is not None:
                 db.execute("INSERT INTO attempts VALUES (?, ?)", (attempt, receipt.number))
@@ -179,6 +244,17 @@ class PostgresLedger(SqlLedger):
     def _upgrade(self, db: Database) -> None:
         """There is no older format on servers."""
         require_format(db, self._place)
+
+
+def _receipt_of(db: Database, attempt: uuid.UUID) -> Receipt | None:
+    """What an earlier try has recorded."""
+    found = db.execute(
+        "SELECT user_loss, user_delta, number FROM attempts JOIN charges ON number = charge WHERE id = ?", (attempt,)
+    ).fetchone()
+    if found is None:
+        return None
+    loss, delta, number = found
+    return Receipt(Price(loss, delta), number)
 
 
 # --- transactions ---
@@ -223,26 +299,6 @@ def _begin_viewing(connection: Connection) -> None:
     )
 
 
-def _commit(connection: Connection) -> None:
-    """Durable when this returns: also on the replicas, where the server is told to wait for them."""
-    warnings: list[str | None] = []
-
-    def heed(diagnostic: errors.Diagnostic) -> None:
-        if diagnostic.severity_nonlocalized == "WARNING":
-            warnings.append(diagnostic.sqlstate)
-
-    connection.add_notice_handler(heed)
-    try:
-        outcome = connection.execute("COMMIT").statusmessage
-    finally:
-        connection.remove_notice_handler(heed)
-    if outcome != "COMMIT":
-        raise _failure(_FAILED)
-    if warnings:
-        # Committed here, and not yet where it must also be: whoever commits next waits for both.
-        raise _Cut(psycopg.OperationalError("COMMIT with a warning"), in_doubt=True)
-
-
 # --- the schema ---
 
 
@@ -260,7 +316,7 @@ def create_on_server(
     """
     with _connected(address) as connection:
         connection.execute(f"BEGIN; SELECT pg_advisory_xact_lock({CREATION_LOCK})".encode())
-        db = PostgresDatabase(connection)
+        db = WritingDatabase(connection)
         if _has_ledger(connection, address):
             connection.execute(_WORLD.encode())
             if instead is None or not instead(db):
@@ -273,7 +329,7 @@ def create_on_server(
         connection.execute("SET LOCAL synchronous_commit = on")
         connection.execute(CREATE.encode())
         fill(db)
-        _commit(connection)
+        db.commit()
         return True
 
 
@@ -296,10 +352,10 @@ def hold_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
         if not _has_ledger(connection, address):
             raise missing(address)
         _begin_writing(connection, HOLDING_SECONDS)
-        db = PostgresDatabase(connection)
+        db = WritingDatabase(connection)
         require_format(db, address)
         yield db
-        _commit(connection)
+        db.commit()
 
 
 @contextmanager

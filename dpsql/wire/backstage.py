@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dpsql.wire import messages, render
 from dpsql.wire.asking import SETTINGS
@@ -68,9 +69,7 @@ class Backstage:
     async def described(self, name: bytes) -> Described:
         owed = self.hide(messages.describe(b"S", name))
         await self.drained()
-        answers = {message.kind: message.body for message in owed.gathered}
-        columns = messages.read_columns(answers[b"T"]) if b"T" in answers else None
-        return Described(messages.read_types(answers[b"t"]), columns)
+        return _described(owed)
 
     async def described_text(self, sql: bytes, types: Sequence[int] = ()) -> Described:
         self.prepare(sql, types)
@@ -78,17 +77,30 @@ class Backstage:
         self.forget()
         return found
 
+    async def described_with_circumstances(self, sql: bytes) -> tuple[Described, Circumstances]:
+        """Both in one journey, of a text without parameters."""
+        self.prepare(sql)
+        described = self.hide(messages.describe(b"S", NAME))
+        self.forget()
+        settings = self._ask_row(_circumstances_query(0))
+        await self.drained()
+        return _described(described), _circumstances(_row(settings), 0)
+
     async def row(
         self, sql: bytes, types: Sequence[int] = (), parameters: bytes = messages.NO_PARAMETERS
     ) -> tuple[bytes | None, ...]:
         """The one row of a query, as text."""
+        owed = self._ask_row(sql, types, parameters)
+        await self.drained()
+        return _row(owed)
+
+    def _ask_row(self, sql: bytes, types: Sequence[int] = (), parameters: bytes = messages.NO_PARAMETERS) -> Owed:
         self.prepare(sql, types)
         self.bind(parameters)
         owed = self.hide(Execute(NAME, 0).message(), without_place)
         self.hide(messages.close(b"P", NAME))
         self.forget()
-        await self.drained()
-        return next(messages.read_row(message.body) for message in owed.gathered if message.kind == b"D")
+        return owed
 
     async def attempt(self, statements: Sequence[bytes]) -> None:
         """Run statements for their errors alone."""
@@ -102,20 +114,8 @@ class Backstage:
 
     async def circumstances(self, types: Sequence[int], parameters: bytes) -> Circumstances:
         """The twin knows all of them: it has decoded the parameters, and it keeps the settings."""
-        # In hexadecimal digits, so that client_encoding does not matter.
-        items = [
-            f"pg_catalog.encode(pg_catalog.convert_to(pg_catalog.to_jsonb(${number})::pg_catalog.text, 'UTF8'), 'hex')"
-            for number in range(1, len(types) + 1)
-        ]
-        items += [f"pg_catalog.current_setting('dpsql.{name}', true)" for name in SETTINGS]
-        items.append("pg_catalog.current_setting('client_min_messages')")
-        row = await self.row(f"SELECT {', '.join(items)}".encode(), types, parameters)
-        digits, texts, level = row[: len(types)], row[len(types) : -1], row[-1]
-        values = tuple(None if each is None else bytes.fromhex(each.decode("ascii")) for each in digits)
-        settings = {
-            name: text.decode(errors="replace") for name, text in zip(SETTINGS, texts, strict=True) if text is not None
-        }
-        return Circumstances(values, settings, level not in (b"warning", b"error"))
+        row = await self.row(_circumstances_query(len(types)), types, parameters)
+        return _circumstances(row, len(types))
 
     async def type_names(self, types: Sequence[tuple[int, int]]) -> list[str]:
         """The names of types, given by number and modifier, for casts. The twin is asked once for each."""
@@ -135,3 +135,34 @@ class Backstage:
     def start_clock(self) -> None:
         """Let statement_timeout run: the twin's clock stands still after an Execute, and starts with a Parse."""
         self.prepare(b"")
+
+
+def _described(owed: Owed) -> Described:
+    answers = {message.kind: message.body for message in owed.gathered}
+    columns = messages.read_columns(answers[b"T"]) if b"T" in answers else None
+    return Described(messages.read_types(answers[b"t"]), columns)
+
+
+def _row(owed: Owed) -> tuple[bytes | None, ...]:
+    return next(messages.read_row(message.body) for message in owed.gathered if message.kind == b"D")
+
+
+@lru_cache(maxsize=100)
+def _circumstances_query(parameters: int) -> bytes:
+    # In hexadecimal digits, so that client_encoding does not matter.
+    items = [
+        f"pg_catalog.encode(pg_catalog.convert_to(pg_catalog.to_jsonb(${number})::pg_catalog.text, 'UTF8'), 'hex')"
+        for number in range(1, parameters + 1)
+    ]
+    items += [f"pg_catalog.current_setting('dpsql.{name}', true)" for name in SETTINGS]
+    items.append("pg_catalog.current_setting('client_min_messages')")
+    return f"SELECT {', '.join(items)}".encode()
+
+
+def _circumstances(row: tuple[bytes | None, ...], parameters: int) -> Circumstances:
+    digits, texts, level = row[:parameters], row[parameters:-1], row[-1]
+    values = tuple(None if each is None else bytes.fromhex(each.decode("ascii")) for each in digits)
+    settings = {
+        name: text.decode(errors="replace") for name, text in zip(SETTINGS, texts, strict=True) if text is not None
+    }
+    return Circumstances(values, settings, level not in (b"warning", b"error"))

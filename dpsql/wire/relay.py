@@ -18,7 +18,7 @@ from dpsql.errors import Error, NotSupported, SqlSyntaxError, UnknownParameter
 from dpsql.generate.query import Cancellation
 from dpsql.wire import asking, backstage, messages, prepared, render
 from dpsql.wire.asking import Question, Reply
-from dpsql.wire.backstage import Backstage, Described, Skip
+from dpsql.wire.backstage import Backstage, Circumstances, Described, Skip
 from dpsql.wire.classify import Kind, Statement, classify
 from dpsql.wire.letters import Letters
 from dpsql.wire.lexer import Sort
@@ -399,13 +399,22 @@ class Relay:
     async def _simple_reply(self, part: Statement) -> tuple[Described, Reply]:
         if (parameter := next((word for word in part.words if word.sort is Sort.PARAMETER), None)) is not None:
             raise UnknownParameter(f"there is no parameter ${parameter.text}", position=parameter.start + 1)
-        described = await self._backstage.described_text(self._letters.encoded(part.text))
+        text = self._letters.encoded(part.text)
+        if part.kind in (Kind.QUERY, Kind.EXPLAIN) and part.refusal is None:
+            described, around = await self._backstage.described_with_circumstances(text)
+            return described, await self._reply(part, described, messages.NO_PARAMETERS, around)
+        described = await self._backstage.described_text(text)
         return described, await self._reply(part, described, messages.NO_PARAMETERS)
 
     # --- the engine ---
 
-    async def _reply(self, statement: Statement, described: Described, parameters: bytes) -> Reply:
-        """Ask the engine. Nothing was paid if this raises before the engine is reached."""
+    async def _reply(
+        self, statement: Statement, described: Described, parameters: bytes, around: Circumstances | None = None
+    ) -> Reply:
+        """Ask the engine. Nothing was paid if this raises before the engine is reached.
+
+        `around` are the circumstances, where the twin was asked for them before.
+        """
         asked = statement
         if statement.kind is Kind.EXECUTE:
             asked, types, parameters = await self._prepared_in_sql(statement, described.types, parameters)
@@ -422,7 +431,8 @@ class Relay:
             await self._try_wrapper(asked, stub)
             if asked.wants_no_rows:
                 return Reply(self._wrapped(asked, stub))
-        around = await self._backstage.circumstances(described.types, parameters)
+        if around is None:
+            around = await self._backstage.circumstances(described.types, parameters)
         values = asking.decoded(around.values, described.types)
         question = Question(asked.question, values, around.settings, described.columns, names)
         cancellation = Cancellation()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -52,6 +53,39 @@ def own_server() -> Iterator[Server]:
     """One that may be stopped and configured, by tests that leave it running as they found it."""
     with closing(Server()) as server:
         yield server
+
+
+# --- messages ---
+
+
+def test_a_charge_takes_four_messages(ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    execute: Any = psycopg.Connection.execute
+
+    def watched(self: Any, query: bytes, *more: Any) -> Any:
+        sent.append(query)
+        return execute(self, query, *more)
+
+    ledger.charge("bob", [buy(3, 1)], sql="the first one looks where the chain begins")
+    monkeypatch.setattr(psycopg.Connection, "execute", watched)
+    ledger.charge("bob", [buy(1, 7, 1), buy(2, 1)], sql="50 % of 'it' \\ \n é; COMMIT")
+    assert len(sent) == 4 and sent[0].startswith(b"BEGIN") and sent[-1].endswith(b";\nCOMMIT")
+    assert [entry.sql for entry in ledger.history(limit=1)] == ["50 % of 'it' \\ \n é; COMMIT"]
+    assert ledger.verify() == []
+
+
+def test_a_write_that_the_server_refuses_is_not_committed(address: PostgresAddress, ledger: PostgresLedger) -> None:
+    """It is noticed late, with the next message; what stands behind it is not done."""
+
+    def write(db: Database) -> None:
+        db.execute("UPDATE accounts SET loss = ? WHERE subject = ?", (5, "user:bob"))
+        db.execute("UPDATE charges SET sql = ?", ("another",))
+
+    ledger.charge("bob", [buy(1, 7)], sql="q")
+    with pytest.raises(OperationalError, match="the ledger failed"):
+        ledger._write(write)
+    assert ledger.spent("bob") == Price(7)
+    assert ledger.verify() == []
 
 
 # --- a COMMIT without an acknowledgement ---
