@@ -226,6 +226,7 @@ class Output:
     at_thousand: float | None  # of an average of a thousand rows, the widest margin that the bounds allow
     shown: tuple[tuple[int, Linear], ...] = ()  # the measurements and sums whose margin it has
     margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
+    count: bool = False  # a noisy count, shown as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +285,7 @@ class _Compiler:
         self._with_tables: dict[str, str] = {}
         self._shown: dict[int, tuple[tuple[int, Linear], ...]] = {}  # field -> measurements and noisy sums it shows
         self._ratios: set[int] = set()
+        self._counted: set[int] = set()  # fields that show counts
         self._averages: dict[int, tuple[tuple[int, Linear], ...]] = {}  # the same, of averages
         self._notes: dict[str, None] = {}
         self._running: Mapping[int, Running] = {}
@@ -543,6 +545,8 @@ class _Compiler:
                     self._averages[old.id] = self._averages[mine.id] + self._averages[other.id]
                 if mine.id in self._ratios:
                     self._ratios.add(old.id)
+                if mine.id in self._counted:
+                    self._counted.add(old.id)
             result = SetOperation(SetKind.UNION_ALL, result, part, fields)
         return result
 
@@ -597,8 +601,10 @@ class _Compiler:
         for i, (field, _) in enumerate(plan.keys):
             key = Ref(by_index[i]) if i in by_index else Const(None, field.type)
             items.append((replace(field, id=next(self._ids), unit=False), key))
-        for (field, _), value in zip(calls, values, strict=True):
+        for (field, call), value in zip(calls, values, strict=True):
             target = replace(field, id=next(self._ids))
+            if call.function is Agg.COUNT:
+                self._counted.add(target.id)
             if field.id in assembly.directly:
                 self._shown[target.id] = ((index, assembly.directly[field.id]),)
             if field.id in assembly.averages:
@@ -932,7 +938,9 @@ class _Compiler:
         shown = self._shown.get(source, ())
         found = _widest_of(shown, field.type, measurements)
         averages = [measurements[index].average_margin(number) for index, number in self._averages.get(source, ())]
-        return Output(field.name, field.type, found, source in self._ratios, max(averages, default=None), shown)
+        at_thousand = max(averages, default=None)
+        is_count = source in self._counted
+        return Output(field.name, field.type, found, source in self._ratios, at_thousand, shown, count=is_count)
 
 
 def _widest_of(

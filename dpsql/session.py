@@ -17,6 +17,7 @@ from dpsql.privacy.accounting import Price
 from dpsql.release import Output, Release, Settings
 from dpsql.sql.parse import is_explain
 from dpsql.tables import ResultTable
+from dpsql.tidy import tidied
 from dpsql.types import TEXT, Value
 
 _SET = re.compile(
@@ -36,6 +37,7 @@ class SessionSettings:
     delta: Fraction | None = None
     margin: Fraction | None = None
     fresh: bool = False
+    tidy: bool = False  # counts not below zero, fractions rounded to their margins
 
     def set(self, name: str, text: str) -> None:
         match name:
@@ -45,32 +47,32 @@ class SessionSettings:
                 self.delta = _positive(name, text)
             case "margin":
                 self.margin = _positive(name, text)
-            case "fresh":
+            case "fresh" | "tidy":
                 if text.lower() not in _ON:
-                    raise BadSetting('parameter "dpsql.fresh" requires a Boolean value')
-                self.fresh = _ON[text.lower()]
+                    raise BadSetting(f'parameter "dpsql.{name}" requires a Boolean value')
+                setattr(self, name, _ON[text.lower()])
             case _:
                 raise _unknown(name)
 
     def reset(self, name: str) -> None:
-        if name not in ("epsilon", "delta", "margin", "fresh"):
+        if name not in ("epsilon", "delta", "margin", "fresh", "tidy"):
             raise _unknown(name)
-        setattr(self, name, False if name == "fresh" else None)
+        setattr(self, name, False if name in ("fresh", "tidy") else None)
 
     def show(self, name: str) -> str:
         match name:
             case "epsilon" | "delta" | "margin":
                 value: Fraction | None = getattr(self, name)
                 return "default" if value is None else f"{float(value):g}"
-            case "fresh":
-                return "on" if self.fresh else "off"
+            case "fresh" | "tidy":
+                return "on" if getattr(self, name) else "off"
             case _:
                 raise _unknown(name)
 
 
 def _unknown(name: str) -> BadSetting:
     return BadSetting(
-        f'unrecognized configuration parameter "dpsql.{name}"', hint="There are epsilon, delta, margin and fresh."
+        f'unrecognized configuration parameter "dpsql.{name}"', hint="There are epsilon, delta, margin, fresh and tidy."
     )
 
 
@@ -133,9 +135,10 @@ class Session:
         with self._recorded_if(Error, sql):
             release = self.release(sql, parameters)
         with self._recorded_if(BudgetExhausted, sql):
-            return self.engine.answer(
+            answer = self.engine.answer(
                 release, user=self.user, sql=sql, fresh=self.settings.fresh, cancellation=cancellation
             )
+        return tidied(answer) if self.settings.tidy else answer
 
     @contextmanager
     def _recorded_if(self, refusal: type[Error], sql: str) -> Iterator[None]:

@@ -19,7 +19,9 @@ from dpsql.twin.schema import schema_statements, search_path
 from dpsql.twin.system_catalogue import system_catalogue_statements
 
 # What an analyst may set, also for good with ALTER ROLE, and what SHOW says before.
-SETTINGS = {"dpsql.epsilon": "default", "dpsql.delta": "default", "dpsql.margin": "default", "dpsql.fresh": "off"}
+SETTINGS = dict.fromkeys(("dpsql.epsilon", "dpsql.delta", "dpsql.margin"), "default") | dict.fromkeys(
+    ("dpsql.fresh", "dpsql.tidy"), "off"
+)
 
 _MARK = "dpsql twin "
 

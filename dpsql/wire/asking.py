@@ -23,7 +23,7 @@ from dpsql.types import Value
 from dpsql.wire import render
 from dpsql.wire.messages import Column
 
-SETTINGS = ("epsilon", "delta", "margin", "fresh")
+SETTINGS = ("epsilon", "delta", "margin", "fresh", "tidy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""Tidy answers: counts not below zero, fractions without digits that noise made up; nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpsql.dataset import open_dataset
+from dpsql.engine import Answer
+from dpsql.errors import BadSetting
+from dpsql.session import Session
+from dpsql.tidy import _rounded
+from tests import toy
+
+# In 33 of the cells is nobody: that none of their noisy counts is below zero happens once in 10**9 runs.
+MANY = """SELECT age, state, COUNT(*) AS n, AVG(income) AS income, SUM(age) AS s FROM people WHERE age > 80
+GROUP BY age, state"""
+
+
+@pytest.fixture
+def session(clinic: Path) -> Iterator[Session]:
+    engine = open_dataset(toy.write_policy(clinic.parent, users=("alice",)))
+    yield Session(engine, "alice")
+    engine.close()
+
+
+def column(answer: Answer, name: str) -> list[Any]:
+    place = answer.table.names.index(name)
+    return [row[place] for row in answer.table.rows]
+
+
+def ask(session: Session, sql: str) -> Answer:
+    found = session.execute(sql)
+    assert isinstance(found, Answer)
+    return found
+
+
+def test_counts_are_not_below_zero_and_fractions_are_rounded(session: Session) -> None:
+    plain = ask(session, MANY)
+    session.execute("SET dpsql.tidy = on")
+    tidy = ask(session, MANY)
+    counts = column(plain, "n")
+    assert min(counts) < 0
+    assert column(tidy, "n") == [max(count, 0) for count in counts]
+    assert column(tidy, "s") == column(plain, "s")  # a sum may be negative, and is whole
+    assert tidy.margins == plain.margins
+    margins = plain.column_margins(plain.table.names.index("income"))
+    known = [place for place, margin in enumerate(margins) if margin]
+    before, after = ([column(answer, "income")[place] for place in known] for answer in (plain, tidy))
+    assert all(abs(a - b) <= (margins[at] or 0) / 10 for a, b, at in zip(before, after, known, strict=True))
+
+
+def test_it_is_off_unless_asked_for_and_costs_nothing(session: Session) -> None:
+    plain = ask(session, MANY)
+    session.execute("SET dpsql.tidy = on")
+    assert ask(session, MANY).charged.loss == 0
+    session.execute("RESET dpsql.tidy")
+    assert ask(session, MANY).table == plain.table
+    with pytest.raises(BadSetting):
+        session.execute("SET dpsql.tidy = perhaps")
+
+
+def test_inside_a_query_counts_are_plain(session: Session) -> None:
+    """The sum of noisy counts is the same as before; only counts that are shown are cut."""
+    whole = f"SELECT SUM(n) AS whole FROM ({MANY}) AS q"
+    plain = ask(session, whole)
+    session.execute("SET dpsql.tidy = on")
+    assert ask(session, whole).table.rows == plain.table.rows
+
+
+@pytest.mark.parametrize(
+    ("value", "margin", "expected"),
+    [
+        (38_812.37, 2_214.0, 38_800.0),
+        (0.123456, 0.0312, 0.123),
+        (-0.0004, 0.5, 0.0),
+        (Decimal("12.3456"), 1.5, Decimal("12.3000")),
+        (Decimal("7.0000"), 1e-9, Decimal("7.0000")),
+    ],
+)
+def test_a_fraction_keeps_the_second_digit_of_its_margin(
+    value: float | Decimal, margin: float, expected: float | Decimal
+) -> None:
+    assert _rounded(value, margin, 4) == expected
