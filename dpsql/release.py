@@ -686,9 +686,7 @@ class _Compiler:
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(assembly.statistics)
-        together = [tuple(map(assembly.place, group)) for group in assembly.groups]
-        grouped_places = set(itertools.chain(*together))
-        groups = (*together, *((i,) for i in range(len(statistics)) if i not in grouped_places))
+        groups = tuple(tuple(map(assembly.place, group)) for group in assembly.grouped())
         weights = tuple(sum(assembly.weights[statistics[i]] for i in group) or Fraction(1) for group in groups)
         stability = derivation.conclusion
         question: Question | None = None

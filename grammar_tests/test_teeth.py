@@ -12,6 +12,7 @@ import duckdb
 import pytest
 
 from dpsql.generate import bounding, relations
+from dpsql.privacy import assemble
 from dpsql.privacy.rules.aggregates import Cells
 from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults, oracle_faults
@@ -86,6 +87,17 @@ def test_sums_that_are_not_clipped_together_are_noticed(
     found = _faults(dataset, dirty, sql)
     assert found
     assert all("together" in fault for fault in found)
+
+
+def test_conditions_that_do_not_exclude_each_other_are_noticed(
+    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the engine holds units unique nothing is clipped: the proof alone stands for the claim."""
+    monkeypatch.setattr(assemble, "disjoint", lambda *_: True)
+    found = _faults(
+        dataset, dirty, "SELECT COUNT(*) FILTER (WHERE age < 90), COUNT(*) FILTER (WHERE age < 100) FROM people"
+    )
+    assert any("together" in fault for fault in found)
 
 
 def test_a_missing_cut_of_one_cell_is_noticed(

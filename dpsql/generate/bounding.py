@@ -80,7 +80,7 @@ def bounded_queries(
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in _PLAIN]
     if plain:
         together = [[plain.index(i) for i in group] for group in groups if group[0] in plain]
-        clip = _Clip([statistics[i] for i in plain], together, norm)
+        clip = _Clip([statistics[i] for i in plain], together, norm, exclusive=rows == 1)
         text = _Bounding(plan, keys, dialect).sums(clip, cells, single=single)
         branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
     bars: dict[Statistic, list[int]] = {}
@@ -123,6 +123,7 @@ class _Clip:
     statistics: Sequence[Statistic]
     groups: Sequence[Sequence[int]]
     norm: Literal["l1", "l2"]
+    exclusive: bool = False  # an owner has one row, so what it adds to is one condition of a group
 
     @property
     def is_joint(self) -> bool:
@@ -355,6 +356,8 @@ class _Bounding:
 
     def _clipped_in_one_cell(self, inner: str, clip: _Clip) -> str:
         """The same where an owner has one cell: its vector are the statistics of a group, side by side."""
+        if clip.exclusive:
+            inner = self._exclusive(inner, clip)
         norms, columns = [], [f"s{i}" for i in range(len(clip.statistics))]
         for g, group in enumerate(clip.groups):
             if len(group) == 1:
@@ -365,6 +368,17 @@ class _Bounding:
                 columns[i] = f"{self._scaled(i, scale, f'n{g}', clip)} AS s{i}"
         with_norms = f"SELECT *, {', '.join(norms)} FROM ({inner}) AS p"
         return f"SELECT {', '.join([*self._names, *columns])} FROM ({with_norms}) AS n"
+
+    def _exclusive(self, inner: str, clip: _Clip) -> str:
+        """Of a group's conditions the first that an owner adds to: one with more rows than declared counts once."""
+        columns = []
+        for i, statistic in enumerate(clip.statistics):
+            group = next(group for group in clip.groups if i in group)
+            before = [f"s{j} <> 0" for j in group[: group.index(i)] if clip.statistics[j].where != statistic.where]
+            columns.append(f"CASE WHEN {' OR '.join(before)} THEN 0 ELSE s{i} END AS s{i}" if before else f"s{i}")
+        if all(column == f"s{i}" for i, column in enumerate(columns)):
+            return inner
+        return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({inner}) AS x"
 
     def _norm(self, scale: _Scale, group: Sequence[int], clip: _Clip) -> str:
         """What one cell adds to the norm: magnitudes, or squares."""

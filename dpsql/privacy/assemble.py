@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -19,6 +19,7 @@ from dpsql.privacy.allocate import Degree
 from dpsql.privacy.commonest import back, candidates, numbered
 from dpsql.privacy.derive import check_aggregate
 from dpsql.privacy.designs import Asked, Way, choose, weights
+from dpsql.privacy.disjoint import disjoint
 from dpsql.privacy.facts import Interval
 from dpsql.privacy.intervals import never_null
 from dpsql.privacy.owners import is_unit
@@ -99,11 +100,36 @@ class Assembly:
     def place(self, known: Statistic) -> int:
         return list(self.statistics).index(known)
 
+    def grouped(self) -> list[tuple[Statistic, ...]]:
+        """All statistics, in groups that one unit moves together by no more than it may move one of them.
+
+        Claim: of one unit, the changes of all sums of a group, each divided by its own claim, add up to at most 1 in
+        the norm of the noise.
+        Because: a row adds to the sums of one condition only, where conditions exclude each other (`disjoint`), and to
+        these no more than to one sum (`rules.sum_shapes`). A unit has at most `rows` rows that count, and norms of
+        sums are no more than sums of norms. The clip of the group enforces it, whatever the number of rows.
+        Needs: sums whose own claim is rows times what one row adds: not those of units that may be in several cells.
+        """
+        alone = [(s,) for s in self.statistics if all(s not in group for group in self.groups)]
+        found: list[list[Statistic]] = []
+        for group in (*self.groups, *alone):
+            first = group[0]
+            adds_up = first.kind is Counted.ROWS or (first.kind is Counted.UNITS and self.child.rows == 1)
+            where = first.where if adds_up else None
+            others = (each for each in found if where is not None and all(_apart(where, s.where) for s in each))
+            place = next(others, None)
+            if place is None:
+                found.append(list(group))
+            else:
+                place.extend(group)
+        return [tuple(group) for group in found]
+
     # --- what is asked ---
 
     def ask(self, call: Aggregated) -> None:
         """Learn what an aggregate needs of its rows, before anything is decided."""
         check_aggregate(call)
+        call = narrowed(call)
         if call.distinct:
             return
         if call.function is Agg.COUNT:
@@ -111,6 +137,8 @@ class Assembly:
             self._of(args, call.where).counted = True
         elif call.function in _JOINT:
             self._of(list(call.args), call.where).counted = True
+        elif _is_count(call):
+            self._of([], call.where).counted = True
         elif call.function in (Agg.SUM, Agg.AVG, *_SPREADS):
             (arg,) = call.args
             rules.bounds_and_step(self.child, arg, self.cells)  # or a refusal that names what is missing
@@ -176,6 +204,7 @@ class Assembly:
 
     def output(self, target: Field, call: Aggregated) -> Scalar:
         """The expression over noisy sums that stands for an aggregate."""
+        call = narrowed(call)
         match call.function:
             case Agg.COUNT if call.distinct:
                 return self._direct(target, self._count_distinct(call), BIGINT)
@@ -187,6 +216,10 @@ class Assembly:
                 return self._direct(
                     target, rules.sum_distinct(self.child, call.args[0], call.where, self.cells), call.type
                 )
+            case Agg.SUM if _is_count(call):
+                rows = self._of([], call.where)
+                self.directly[target.id] = self._in_count(rows)
+                return in_units(self._count(rows), Fraction(1), call.type)
             case Agg.SUM:
                 return self._sum(target, call)
             case Agg.PERCENTILE_CONT | Agg.PERCENTILE_DISC:
@@ -442,6 +475,37 @@ class Assembly:
                 slope = _divide(covariance, self._variance(x, where, number))
                 level = _subtract(_add(mean_y, y.centre), _multiply(slope, _add(mean_x, x.centre)))
                 return self._if_any(rows, level)
+
+
+def narrowed(call: Aggregated) -> Aggregated:
+    """SUM(CASE WHEN c THEN x ELSE 0 END) as SUM(x) FILTER (WHERE c), and the like: the same number of fewer rows."""
+    if call.distinct or len(call.args) != 1 or call.function not in (Agg.COUNT, Agg.SUM, Agg.AVG):
+        return call
+    match call.args[0]:
+        case Case(branches=((when, then),), default=Const(value=other), type=type_):
+            is_nothing = other is None or (call.function is Agg.SUM and not isinstance(other, str) and other == 0)
+            if not is_nothing or (call.function is not Agg.COUNT and not type_.is_numeric):
+                return call
+            value = then if then.type == type_ else Call(Op.CAST, (then,), type_)
+            known = call.function is Agg.COUNT and isinstance(then, Const) and then.value is not None
+            return replace(call, args=() if known else (value,), where=both(call.where, when))
+        case _:
+            return call
+
+
+def _is_count(call: Aggregated) -> bool:
+    """SUM(1): how many rows there are."""
+    return (
+        call.function is Agg.SUM
+        and not call.distinct
+        and isinstance(call.args[0], Const)
+        and not isinstance(call.args[0].value, str | bool)
+        and call.args[0].value == 1
+    )
+
+
+def _apart(where: Scalar, other: Scalar | None) -> bool:
+    return other is not None and disjoint(where, other)
 
 
 def _share(call: Aggregated) -> Fraction:

@@ -305,6 +305,8 @@ def never_null(node: Scalar, facts: Facts) -> bool:
     """Whether an expression has a value in every row."""
     if isinstance(node, Call) and node.op is Op.CAST and _cannot_fail(node.args[0].type, node.type):
         return never_null(node.args[0], facts)
+    if isinstance(node, Call) and node.op in (Op.ADD, Op.SUB, Op.MUL) and node.type.is_numeric:
+        return _fits(node, facts) and all(never_null(part, facts) for part in node.args)
     if isinstance(node, Case):
         return all(never_null(part, facts) for part in (*(then for _, then in node.branches), node.default))
     if isinstance(node, Ref):
@@ -321,6 +323,12 @@ def without_known(where: Scalar | None, facts: Facts) -> Scalar | None:
             return None
         case _:
             return where
+
+
+def _fits(node: Call, facts: Facts) -> bool:
+    """Whether the bounds of a result are within its type: beyond them it is NULL."""
+    found = interval(node, facts)
+    return found.bounded and (node.type.kind is Kind.DOUBLE or found == _interval(node, facts))
 
 
 def _cannot_fail(source: Type, target: Type) -> bool:

@@ -1,0 +1,112 @@
+"""Conditions that exclude each other, told from their text alone."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpsql.plan.evaluate import evaluate
+from dpsql.plan.scalars import Call, Const, Field, Op, Ref, Scalar
+from dpsql.privacy.disjoint import disjoint
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Type, Value
+from dpsql.types import decimal as decimal_type
+
+N, M = Ref(Field(1, "n", BIGINT)), Ref(Field(2, "m", BIGINT))
+X, T, B = Ref(Field(3, "x", DOUBLE)), Ref(Field(4, "t", TEXT)), Ref(Field(5, "b", BOOLEAN))
+DAY, AT = Ref(Field(6, "day", DATE)), Ref(Field(7, "at", TIMESTAMP))
+
+
+def test(op: Op, *args: Scalar | Value) -> Scalar:
+    """A condition; constants take the type of what they stand beside."""
+    type_ = next(arg.type for arg in args if isinstance(arg, Ref | Call))
+    values = bool | int | float | str | Decimal | date | None
+    parts = tuple(Const(arg, type_) if isinstance(arg, values) else arg for arg in args)
+    return Call(op, parts, BOOLEAN)
+
+
+test.__test__ = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (test(Op.EQ, T, "a"), test(Op.EQ, T, "b")),
+        (test(Op.EQ, T, "a"), test(Op.NE, T, "a")),
+        (test(Op.IN, T, "a", "b"), test(Op.EQ, "c", T)),
+        (test(Op.LT, N, 5), test(Op.GE, N, 5)),
+        (test(Op.LE, N, 4), test(Op.LT, 4, N)),
+        (test(Op.EQ, N, 4), test(Op.GT, N, 4)),
+        (test(Op.LT, X, 0.5), test(Op.GT, X, 0.75)),
+        (test(Op.LT, DAY, date(2020, 1, 1)), test(Op.GE, DAY, date(2020, 1, 1))),
+        (test(Op.NOT, test(Op.IN, T, "a", "b")), test(Op.EQ, T, "a")),
+        (test(Op.NOT, test(Op.LT, N, 5)), test(Op.EQ, N, 4)),
+        (B, test(Op.NOT, B)),
+        (test(Op.IS_TRUE, B), test(Op.NOT, B)),
+        (test(Op.IS_FALSE, B), B),
+        (test(Op.IS_NULL, T), test(Op.NOT, test(Op.IS_NULL, T))),
+        (test(Op.AND, test(Op.GT, M, 1), test(Op.LT, N, 5)), test(Op.AND, B, test(Op.GE, N, 5))),
+        (
+            test(Op.OR, test(Op.EQ, T, "a"), test(Op.EQ, T, "b")),
+            test(Op.AND, test(Op.NE, T, "b"), test(Op.NE, T, "a")),
+        ),
+    ],
+)
+def test_conditions_that_exclude_each_other(left: Scalar, right: Scalar) -> None:
+    assert disjoint(left, right)
+    assert disjoint(right, left)
+
+
+HALF = Const(Decimal("0.5"), decimal_type(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (test(Op.EQ, T, "a"), test(Op.EQ, T, "a")),
+        (test(Op.EQ, T, "a"), test(Op.EQ, T, "a  ")),  # the same for a column of fixed width
+        (test(Op.EQ, N, 1), test(Op.EQ, M, 2)),
+        (test(Op.LE, N, 5), test(Op.GE, N, 5)),
+        (test(Op.NE, N, 5), test(Op.NE, N, 6)),
+        (test(Op.EQ, X, Const(Decimal("0.3"), decimal_type(1, 1))), test(Op.EQ, X, 0.3)),  # the same double
+        (test(Op.EQ, N, Const(5.0, DOUBLE)), test(Op.EQ, N, 6)),  # rounded before it is compared
+        (test(Op.LT, AT, Const(date(2020, 1, 1), DATE)), test(Op.GT, AT, datetime(2020, 1, 1))),
+        (test(Op.EQ, T, None), test(Op.EQ, T, "b")),
+        (test(Op.OR, test(Op.EQ, T, "a"), B), test(Op.EQ, T, "b")),
+        (test(Op.LT, T, "a"), test(Op.GT, T, "b")),  # an order of texts is the engine's
+        (B, B),
+    ],
+)
+def test_conditions_that_may_both_be_true(left: Scalar, right: Scalar) -> None:
+    assert not disjoint(left, right)
+    assert not disjoint(right, left)
+
+
+comparisons = st.builds(
+    test, st.sampled_from((Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE)), st.just(N), st.integers(0, 4)
+) | st.builds(lambda a, b: test(Op.IN, N, a, b), st.integers(0, 4), st.integers(0, 4))
+conditions = st.recursive(
+    comparisons,
+    lambda inner: (
+        st.builds(lambda op, a, b: test(op, a, b), st.sampled_from((Op.AND, Op.OR)), inner, inner)
+        | st.builds(lambda a: test(Op.NOT, a), inner)
+    ),
+    max_leaves=4,
+)
+
+
+@given(left=conditions, right=conditions)
+def test_no_value_passes_both(left: Scalar, right: Scalar) -> None:
+    if disjoint(left, right):
+        for n in (None, *range(-1, 6)):
+            row: dict[int, Value] = {N.field.id: n}
+            assert not (evaluate(left, row) is True and evaluate(right, row) is True)
+
+
+def test_halves_are_told_apart_by_their_constants() -> None:
+    x: Type = decimal_type(5, 2)
+    price = Ref(Field(8, "price", x))
+    assert disjoint(test(Op.LT, price, HALF), test(Op.GE, price, HALF))
