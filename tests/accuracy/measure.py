@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tests.accuracy.asked import Answers, Case, Table
 from tests.accuracy.data import Columns
 from tests.accuracy.tables import TABLES
@@ -16,6 +18,7 @@ from tests.accuracy.truth import Key, exact, read
 System = str
 DPSQL, SMARTNOISE, OPENDP, NAIVE, ORACLE = SYSTEMS = ("dpsql", "smartnoise-sql", "opendp", "naive", "oracle")
 PEERS = (SMARTNOISE, OPENDP)
+EXACT = 1e-7  # as good as exact; smaller errors count as this one
 
 
 @dataclass
@@ -45,21 +48,31 @@ class Truth:
         for number, (query, truth, found) in enumerate(zip(self._case.queries, self._exact, answers.runs, strict=True)):
             for place, aggregate in enumerate(query.aggregates):
                 name = str(aggregate) if len(self._case.queries) == 1 else f"query {number + 1}: {aggregate}"
-                parts[name] = statistics.median(_errors(truth, found, place))
-        # Of several numbers the geometric mean: each weighs the same, whatever its size.
-        return Figure(statistics.geometric_mean([max(part, 1e-12) for part in parts.values()]), runs, "", parts)
+                whole = aggregate.kind in ("count", "count distinct")
+                parts[name] = statistics.median(_errors(truth, found, place, whole=whole))
+        return Figure(combined(parts), runs, "", parts)
 
 
-def _errors(truth: dict[Key, list[float]], runs: Sequence[Any], place: int) -> list[float]:
-    """Of every cell that has rows, in every run. No answer is as far off as a zero."""
+def combined(parts: dict[str, float]) -> float:
+    """Of several numbers the geometric mean: each weighs the same, whatever its size."""
+    return statistics.geometric_mean([max(part, EXACT) for part in parts.values()])
+
+
+def _errors(truth: dict[Key, list[float]], runs: Sequence[Any], place: int, *, whole: bool) -> list[float]:
+    """Of every cell that has rows, in every run. No answer is as far off as a zero.
+
+    The errors of whole numbers are spread by a half to both sides: else their median would jump from 0 to 1 by chance.
+    """
     errors = []
+    spread = np.random.default_rng(0)
     for run in runs:
         found = {tuple(str(part) for part in key): values for key, values in run}
         for key, true in truth.items():
             values = found.get(tuple(str(part) for part in key))
             noisy = None if values is None else values[place]
             if true[place]:
-                errors.append(1.0 if noisy is None else abs(noisy - true[place]) / abs(true[place]))
+                off = spread.uniform(-0.5, 0.5) if whole else 0.0
+                errors.append(1.0 if noisy is None else abs(noisy + off - true[place]) / abs(true[place]))
     return errors
 
 
@@ -86,7 +99,7 @@ class Line:
             return None
         if self.case.unknown:
             return ours / max(self.best_peer, 1)
-        return self.best_peer / max(ours, 1e-12)
+        return self.best_peer / ours
 
     @property
     def doubt(self) -> float:

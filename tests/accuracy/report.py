@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.accuracy.asked import Case
-from tests.accuracy.measure import DPSQL, SYSTEMS, Figure, Line
+from tests.accuracy.measure import DPSQL, EXACT, SYSTEMS, Figure, Line, combined
 
 HEADER = "| data | query | " + " | ".join(SYSTEMS) + " | ratio | wanted |"
 RULE = "| --- | --- |" + " ---: |" * (len(SYSTEMS) + 2)
@@ -37,6 +37,8 @@ def _figure(case: Case, figure: Figure | None) -> str:
 
 def percent(value: float) -> str:
     """Two digits that count."""
+    if value <= EXACT:
+        return "exact"
     shown = value * 100
     digits = 0 if shown >= 10 else 1 if shown >= 1 else 2 if shown >= 0.1 else 3 if shown >= 0.01 else 4
     return f"{shown:,.{digits}f} %"
@@ -91,4 +93,6 @@ def read_json(path: Path) -> tuple[dict[str, dict[str, Figure]], dict[str, Any]]
         f"{line['data']}: {line['query']}": {system: Figure(**figure) for system, figure in line["figures"].items()}
         for line in stored["lines"]
     }
+    for figure in (figure for found in figures.values() for figure in found.values()):
+        figure.value = combined(figure.parts) if figure.parts else figure.value
     return figures, stored["about"]

@@ -61,6 +61,7 @@ CASES = (
     Case("count, 100,000 groups, one row each", "SELECT many, COUNT(*) FROM people GROUP BY many"),
     Case("sum, 5 groups, one row each", "SELECT five, SUM(income) FROM people GROUP BY five"),
     Case("eight aggregates, 5 groups, one row each", f"SELECT five, {_EIGHT} FROM people GROUP BY five"),
+    Case("eight aggregates, 1,000 groups, one row each", f"SELECT thousand, {_EIGHT} FROM people GROUP BY thousand"),
     Case("count under a filter, one row each", "SELECT COUNT(*) FROM people WHERE age >= 65 AND income < 50000"),
     # Nobody vouches for uniqueness, or there are many rows: compared with counting the people too.
     Case(
