@@ -2,8 +2,8 @@
 
 Each statistic is asked for once and shared: an average is a noisy sum by a noisy length, a variance three of them. A
 person's rows are limited by opendp's own truncation: the first ones, as good as any here, and quicker than a sample.
-Sums and lengths are asked for 25 times at once, at 25 times the price, which gives each the same noise as alone, so
-that the table is read once for all of them; quantiles and unknown keys are asked for one by one.
+Sums and lengths by key are asked for 25 times at once, at 25 times the price, which gives each the same noise as alone,
+so that the table is read once for all of them; all else is asked for one by one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def answer(task: dict[str, Any], query: dict[str, Any], data: pl.LazyFrame) -> l
     wanted = _statistics(query, task["table"])
     runs = task["runs"]
     singly = query["unknown"] or any(kind == "quantile" for kind, _, _ in wanted)
-    at_once = 1 if singly else min(runs, AT_ONCE)
+    # Without keys, Polars would compute the same expression once, and give all of them the same noise.
+    at_once = 1 if singly or not query["by"] else min(runs, AT_ONCE)
     if singly:
         runs = max(1, runs // SLOW)
     measurement = _plan(task, query, data, _loss(task, query, at_once), wanted * at_once).resolve()

@@ -51,7 +51,7 @@ def main() -> None:
 
     def peers() -> None:
         with tempfile.TemporaryDirectory() as scratch:
-            against_peers.fixed((options.folder or Path(scratch)) / "environments", 5 * seconds, show)
+            against_peers.fixed((options.folder or Path(scratch)) / "environments", show)
 
     def wire() -> None:
         arguments = () if options.workers == 1 else ("--workers", str(options.workers))
