@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -117,6 +118,16 @@ class MaskedServer:
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(run()))
         self._thread.start()
         self._ready.wait(60)
+
+    @contextmanager
+    def ticking(self, seconds: float) -> Iterator[None]:
+        """Answers leave at whole ticks meanwhile."""
+        before = self._server.policy
+        self._server.policy = replace(before, limits=replace(before.limits, answer_tick=seconds))
+        try:
+            yield
+        finally:
+            self._server.policy = before
 
     def address(self, user: str = "alice") -> Address:
         return Address("127.0.0.1", self._server.port, user, self._twin.database, PASSWORD)

@@ -7,6 +7,7 @@ statements and for every case of the grammar tests, over the real wire, on DuckD
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from grammar_tests.case import all_cases
 from grammar_tests.servers import VERSIONS, Server
 from tests.adversary.masked import MaskedServer, masked, masked_noise
 from tests.adversary.target import on_duckdb, on_postgres
-from tests.adversary.transcript import Statement, corpus, sqlstates, transcript
+from tests.adversary.transcript import Statement, corpus, sqlstates, ticks, transcript
 
 FRESH = {"options": "-c dpsql.fresh=on"}
 AT_LEAST = 300  # hostile statements
@@ -108,6 +109,30 @@ def test_a_user_who_runs_out(duckdb_pair: Pair) -> None:
 def test_hostile_statements_on_postgresql(postgres_pair: Pair) -> None:
     check(postgres_pair, corpus()[::3], FRESH)
     check(postgres_pair, extended(grammar()[::10]), FRESH)
+
+
+TICK = 2.0
+TRIES = 4  # a busy machine may miss a tick; what depends on the data misses it every time
+
+
+def timed(pair: Pair, statements: Sequence[Statement]) -> tuple[list[int], list[int]]:
+    """After how many ticks each server answered, both at the same time."""
+    with ThreadPoolExecutor(2) as both, pair[0].ticking(TICK), pair[1].ticking(TICK):
+        found = list(both.map(lambda server: ticks(server.address(), statements, FRESH, TICK), pair))
+    return found[0], found[1]
+
+
+def test_answers_refusals_and_failures_come_after_as_many_ticks(duckdb_pair: Pair) -> None:
+    hostile = [each for each in corpus() if each.name.startswith(("oracles", "shapes"))]
+    left = [*hostile[::25], Statement("refused", "SELECT income FROM people"), Statement("twin", "SELECT 1")]
+    for number in range(TRIES):
+        one, other = timed(duckdb_pair, left)
+        # What the twin refuses by itself does not wait; most are the engine's.
+        assert number or sum(count >= 1 for count in one) > len(left) // 2
+        left = [each for each, mine, its in zip(left, one, other, strict=True) if mine != its]
+        if not left:
+            return
+    raise AssertionError(f"answered after other numbers of ticks: {[each.sql for each in left]}")
 
 
 def _one_row_less(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sampler) -> NoisyTable:

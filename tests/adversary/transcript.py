@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,20 @@ def transcript(address: Address, statements: Sequence[Statement], settings: dict
             connection.send(b"".join(each.encode() + end.encode() for each in batch))
             for each in batch:
                 found[each.name] = list(_until_ready(connection)) + list(_until_ready(connection))
+    return found
+
+
+def ticks(address: Address, statements: Sequence[Statement], settings: dict[str, str], tick: float) -> list[int]:
+    """After how many whole ticks each statement was answered, one after the other."""
+    found = []
+    with Connection(address, settings) as connection:
+        for each in statements:
+            began = time.monotonic()
+            connection.send(each.encode())
+            list(_until_ready(connection))
+            found.append(int((time.monotonic() - began) / tick))
+            connection.send(Statement("", "ROLLBACK").encode())
+            list(_until_ready(connection))
     return found
 
 

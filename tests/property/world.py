@@ -17,11 +17,12 @@ from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 
 from dpsql.backends.duckdb import DuckDBBackend
+from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.duckdb_lockdown import lock_down
 from dpsql.generate.query import EngineQuery
@@ -73,7 +74,7 @@ DETAIL_COLUMNS: Mapping[str, tuple[str, Kind]] = MappingProxyType(
 PUBLIC_COLUMNS: Mapping[str, tuple[str, Kind]] = MappingProxyType(
     {"a": ("INTEGER", Kind.INTEGER), "b": ("DOUBLE", Kind.DOUBLE), "label": ("VARCHAR", Kind.TEXT)}
 )
-_PUBLIC_ROWS = (
+PUBLIC_ROWS = (
     "(1, 0.5, 'one'), (1, 'nan', 'uno'), (2, 'inf', NULL), (3, 1e308, 'three'), (NULL, 7, 'none'), (0, -1, '')"
 )
 OWNER_TYPES = ("INTEGER", "VARCHAR", "DATE")
@@ -212,23 +213,38 @@ def catalog_of(declared: Declared) -> tuple[Catalog, Accountant]:
     return bind(policy, schema, lambda *_: True), Accountant(privacy)
 
 
-def release_of(case: Case) -> Release:
+def release_of(case: Case, dialect: Dialect = DUCKDB) -> Release:
     catalog, accountant = catalog_of(case.declared)
     plan = resolve(parse(case.sql), catalog)
-    return compile_release(plan, catalog, accountant, Settings(), DUCKDB)
+    return compile_release(plan, catalog, accountant, Settings(), dialect)
 
 
 # --- running ---
 
 
+class World(Protocol):
+    """An engine with the tables, filled again and again."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def fill(self, declared: Declared, rows: Sequence[Row], details: Sequence[Row] = ()) -> None: ...
+
+    def run(self, query: EngineQuery, parameters: Mapping[str, object]) -> dict[tuple[Any, ...], tuple[int, ...]]:
+        """The sums of each key, as the engine computes them."""
+        ...
+
+
 class Database:
     """One connection, one table, filled again and again."""
+
+    dialect = DUCKDB
 
     def __init__(self) -> None:
         self.connection = duckdb.connect(":memory:", config={"threads": 1})
         lock_down(self.connection)
         self.connection.execute(f"CREATE TABLE {PUBLIC} ({_public_definition()})")
-        self.connection.execute(f"INSERT INTO {PUBLIC} VALUES {_PUBLIC_ROWS}")
+        self.connection.execute(f"INSERT INTO {PUBLIC} VALUES {PUBLIC_ROWS}")
 
     def fill(self, declared: Declared, rows: Sequence[Row], details: Sequence[Row] = ()) -> None:
         self._fill(TABLE, _definition(declared.owner_type, False), [OWNER, KEY, *COLUMNS], rows)
@@ -262,11 +278,12 @@ def database() -> Database:
 Vector = dict[tuple[Any, ...], int]  # one statistic over its keys
 
 
-def vectors(measurement: Measurement, parameters: Mapping[str, object]) -> list[Vector]:
+def vectors(measurement: Measurement, parameters: Mapping[str, object], here: World | None = None) -> list[Vector]:
     """The exact integers of each statistic, before noise."""
+    here = here or database()
     found: list[Vector] = [{} for _ in measurement.statistics]
     for branch in measurement.branches:
-        for key, sums in database().run(branch.query, parameters).items():
+        for key, sums in here.run(branch.query, parameters).items():
             is_histogram = measurement.statistics[branch.statistics[0]].kind in CHOSEN
             for statistic, value in zip(
                 branch.statistics, sums * len(branch.statistics) if is_histogram else sums, strict=True
@@ -333,16 +350,17 @@ def _remaining(details: Sequence[Row], rows: Sequence[Row], before: Sequence[Row
     return tuple(row for row in reversed(details) if row["ref"] == "NULL" or row["ref"] not in gone)
 
 
-def check_neighbours(case: Case) -> Release:
+def check_neighbours(case: Case, here: World | None = None) -> Release:
     """No unit moves a statistic further than its sensitivity says, and the engine raises no error on either side."""
-    release = release_of(case)
+    here = here or database()
+    release = release_of(case, here.dialect)
     parameters = parameters_of(release, case.stage_values)
-    database().fill(case.declared, case.rows, case.details)
-    before = [vectors(measurement, parameters) for measurement in release.measurements]
+    here.fill(case.declared, case.rows, case.details)
+    before = [vectors(measurement, parameters, here) for measurement in release.measurements]
     for gone, rows in neighbours(case.rows):
-        database().fill(case.declared, rows, _remaining(case.details, rows, case.rows))
+        here.fill(case.declared, rows, _remaining(case.details, rows, case.rows))
         for measurement, mine in zip(release.measurements, before, strict=True):
-            others = vectors(measurement, parameters)
+            others = vectors(measurement, parameters, here)
             for number, other in enumerate(others):
                 _check_distance(measurement, number, gone, mine[number], other)
             for group in measurement.groups:
