@@ -170,8 +170,10 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
             )
         is_parameter = token.text == "@" and text[token.start] == "$"
         if _is_operator(token) and token.text not in _OPERATORS and not is_parameter:
-            what = "an array" if token.text in "[]" else f"the operator {token.text}"
-            raise NotSupported(f"{what} is not supported", position=token.start + 1)
+            is_array = token.text in "[]"
+            what = "an array" if is_array else f"the operator {token.text}"
+            hint = "Write IN (…) for a list, and a call for each share of a percentile." if is_array else None
+            raise NotSupported(f"{what} is not supported", hint=hint, position=token.start + 1)
         if kind in _FOREIGN:
             raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
         if following is None:
