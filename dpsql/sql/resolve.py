@@ -59,6 +59,7 @@ from dpsql.plan.scalars import (
     Windowed,
     both,
     rebuild,
+    refs,
     walk,
 )
 from dpsql.plan.text import scalar_text
@@ -585,6 +586,7 @@ class Resolver:
             for part in _aggregates(value):
                 if part not in calls:
                     self._check_grouping(part, keys)
+                    self._check_own(part, plan)
                     calls[part] = Field(next(self._ids), part.function.value, part.type)
         aggregate = Aggregate(plan, tuple(key_fields), tuple((field, call) for call, field in calls.items()), sets)
         by_key = {key: field for field, key in key_fields}
@@ -621,6 +623,17 @@ class Resolver:
     def _check_grouping(self, call: Aggregated, keys: list[Scalar]) -> None:
         if call.function is Agg.GROUPING and any(arg not in keys for arg in call.args):
             raise GroupingError("arguments to GROUPING must be grouping expressions", position=call.position)
+
+    def _check_own(self, call: Aggregated, plan: Plan) -> None:
+        """SQL counts an aggregate of columns of the query around alone to that query, where it has no place."""
+        own = {field.id for field in plan.fields}
+        read = [ref.field.id for part in call.args for ref in refs(part)]
+        if read and not own & set(read):
+            raise GroupingError(
+                "an aggregate of columns of the query around it is not supported",
+                hint="Use a column of the subquery in it.",
+                position=call.position,
+            )
 
     def _windows(self, plan: Plan, values: list[Scalar]) -> tuple[Plan, list[Scalar]]:
         found: dict[Windowed, Field] = {}
