@@ -9,7 +9,8 @@
 
 The value at a rank is chosen from a histogram: the same steps, with the value on its grid as one more key.
 
-Where the engine guarantees one row per owner, per, limit and clip would do nothing and are left out.
+Where the engine guarantees one row per owner, per, limit and clip would do nothing and are left out. They do nothing
+either for an owner with no more rows than declared: only the others, who are few, go through all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fractions import Fraction
 from typing import Literal
 
 from dpsql.generate.dialect import Dialect, Grid, in_calendar
+from dpsql.generate.large_owners import Steps, is_one_table, is_repeatable
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
@@ -81,7 +83,7 @@ def bounded_queries(
     if plain:
         together = [[plain.index(i) for i in group] for group in groups if group[0] in plain]
         clip = _Clip([statistics[i] for i in plain], together, norm, exclusive=rows == 1)
-        text = _Bounding(plan, keys, dialect).sums(clip, cells, single=single)
+        text = _Bounding(plan, keys, dialect).sums(clip, cells, rows=rows, single=single)
         branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
     bars: dict[Statistic, list[int]] = {}
     for i, statistic in enumerate(statistics):
@@ -148,27 +150,120 @@ class _Bounding:
         self._writer = RelationWriter(dialect, private=True)
         self._names = [f"k{i}" for i in range(len(keys))]
         self._key_list = "".join(f"{name}, " for name in self._names)
+        self._pair = ", ".join([OWNER, *self._names])
         self._group = f" GROUP BY {', '.join(self._names)}" if keys else ""
 
     # --- sums ---
 
-    def sums(self, clip: _Clip, cells: Cells, *, single: bool) -> str:
+    def sums(self, clip: _Clip, cells: Cells, *, rows: int, single: bool) -> str:
         statistics = clip.statistics
-        count = len(statistics)
-        values = self._values(statistics)
         if single:
-            return self._outer([self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)], values)
-        owners = ", ".join([OWNER, *self._names])
+            totals = [self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)]
+            return self._outer(totals, self._values(statistics))
+        if not cells.keyed:
+            text = self._stepped(self._pairs(statistics), clip, cells)
+        elif self._is_spared(clip, cells, rows) and is_one_table(self._plan):
+            text = self._in_two_passes(clip, cells, rows)
+        elif self._is_spared(clip, cells, rows) and all(key.keys is not None for key in self._keys):
+            text = self._in_one_pass(clip, cells, rows)
+        else:
+            text = self._by_pairs(clip, cells)
+        return self._outer([self._total(f"s{i}", 1) for i in range(len(statistics))], text)
+
+    def _is_spared(self, clip: _Clip, cells: Cells, rows: int) -> bool:
+        """Whether the rows of owners with so many may be added up as they are."""
+        parts = [part for s in clip.statistics for part in (s.value, s.where) if part is not None]
+        values = [*(key.value for key in self._keys), *parts]
+        return _steps(clip, cells).spare(rows) and is_repeatable(self._plan, values)
+
+    def _by_pairs(self, clip: _Clip, cells: Cells) -> str:
+        """One row for each owner and key, which the steps change for large owners only.
+
+        Claim: what per, limit, weigh and clip leave of all owners.
+        Because: but for weights, they change nothing of an owner that has not too many rows or keys (`Steps`).
+        Needs: nothing more.
+        """
+        statistics, steps = clip.statistics, _steps(clip, cells)
+        sums = [f"s{i}" for i in range(len(statistics))]
+        added = ", ".join([*self._names, *sums])
+        others = self._all_but_large("p", [OWNER, *self._names, *sums])
+        beyond = [] if steps.most_rows is None else [f"SUM(n) > {steps.most_rows}"]
+        beyond += [] if steps.most_cells is None else [f"COUNT(*) > {steps.most_cells}"]
+        found = f"SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)}"
+        large = f"SELECT * FROM p WHERE {OWNER} IN (SELECT {OWNER} FROM h)"
+        return (
+            f"WITH p AS MATERIALIZED ({self._pairs(statistics, ['COUNT(*) AS n'])}), h AS MATERIALIZED ({found})"
+            f" SELECT {added} FROM ({self._weighted(others, statistics, clip.norm)}) AS w"
+            f" UNION ALL ({self._stepped(large, clip, cells)})"
+        )
+
+    def _in_two_passes(self, clip: _Clip, cells: Cells, rows: int) -> str:
+        """Owners are counted first; then the rows of those who have no more than declared are added up as they are.
+
+        Claim: what per, limit and clip leave of all owners.
+        Because: they change nothing of an owner with at most `rows` rows (`Steps.spare`), whatever keys these have.
+        Needs: rows that come out the same twice (`is_repeatable`).
+        """
+        statistics = clip.statistics
+        everyone = f"SELECT {OWNER} FROM ({self._writer.relation(self._plan, ())}) AS t"
+        sums = [f"{self._sum(i, statistic)} AS s{i}" for i, statistic in enumerate(statistics)]
+        return (
+            f"WITH h AS MATERIALIZED ({everyone} GROUP BY {OWNER} HAVING COUNT(*) > {rows})"
+            f" {self._all_but_large(f'({self._values(statistics)})', [*self._names, *sums])}{self._group}"
+            f" UNION ALL ({self._stepped(self._pairs(statistics, among='h'), clip, cells)})"
+        )
+
+    def _in_one_pass(self, clip: _Clip, cells: Cells, rows: int) -> str:
+        """All rows are added up as they are; the sums of large owners are taken off, and what the steps leave is added.
+
+        Claim: what per, limit and clip leave of all owners; a declared key may come with zeros instead of not at all.
+        Because: as for two passes. What is taken off is what was added: exact integers of the same rows.
+        Needs: rows that come out the same twice (`is_repeatable`); declared keys, for a key that appears must not tell.
+        """
+        statistics = clip.statistics
+        sums = [f"{self._sum(i, statistic)} AS s{i}" for i, statistic in enumerate(statistics)]
+        raw = [f"{self._sum(i, statistic)} AS r{i}" for i, statistic in enumerate(statistics)]
+        added = ", ".join([*self._names, *(f"s{i}" for i in range(len(sums)))])
+        taken = ", ".join([*self._names, *(f"-r{i}" for i in range(len(sums)))])
+        columns = ", ".join([self._pair, f"GROUPING({OWNER}) AS whole", "COUNT(*) AS n", *sums])
+        sets = f"GROUPING SETS (({OWNER}), ({', '.join(self._names)}))"
+        return (
+            f"WITH g AS MATERIALIZED (SELECT {columns} FROM ({self._values(statistics)}) AS v GROUP BY {sets}),"
+            f" h AS MATERIALIZED (SELECT {OWNER} FROM g WHERE whole = 0 AND n > {rows}),"
+            f" p AS MATERIALIZED ({self._pairs(statistics, raw, among='h')})"
+            f" SELECT {added} FROM g WHERE whole = 1 UNION ALL SELECT {taken} FROM p"
+            f" UNION ALL ({self._stepped('SELECT * FROM p', clip, cells)})"
+        )
+
+    def _pairs(self, statistics: Sequence[Statistic], more: Sequence[str] = (), *, among: str = "") -> str:
+        """One row for each owner, of all or of those in `among`, and key."""
         per = [self._per(i, statistic) for i, statistic in enumerate(statistics)]
-        text = f"SELECT {', '.join([owners, *per])} FROM ({values}) AS v GROUP BY {owners}"
+        self._writer.among = among
+        values = self._values(statistics)
+        self._writer.among = ""
+        return f"SELECT {', '.join([self._pair, *more, *per])} FROM ({values}) AS v GROUP BY {self._pair}"
+
+    def _all_but_large(self, source: str, columns: Sequence[str]) -> str:
+        others = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM h")
+        return f"SELECT {', '.join(columns)} FROM {source} AS t WHERE {others}"
+
+    def _stepped(self, pairs: str, clip: _Clip, cells: Cells) -> str:
+        """Keys and sums that limit, weigh and clip leave of one row for each owner and key."""
+        columns = [f"s{i}" for i in range(len(clip.statistics))]
+        text = pairs
         if cells.keyed and cells.limited:
-            text = self._limited(text, [f"s{i}" for i in range(count)], cells.groups)
-            text = self._weighted(text, statistics, clip.norm)
+            text = self._limited(text, columns, cells.groups)
+            text = self._weighted(text, clip.statistics, clip.norm)
         if cells.keyed and not (cells.limited and cells.groups == 1):
             text = self._clipped(text, clip, cells)
         elif clip.is_joint:
             text = self._clipped_in_one_cell(text, clip)
-        return self._outer([self._total(f"s{i}", 1) for i in range(count)], text)
+        return f"SELECT {', '.join([*self._names, *columns])} FROM ({text}) AS b"
+
+    def _sum(self, i: int, statistic: Statistic) -> str:
+        """Of the rows as they are."""
+        total = "COUNT(*)" if statistic.value is None and statistic.where is None else f"SUM(v{i})"
+        return f"{total} * {statistic.factor}" if statistic.factor > 1 else total
 
     def _values(self, statistics: Sequence[Statistic]) -> str:
         """Keys and grid values of each row; rows whose key is not among the declared ones are dropped."""
@@ -492,6 +587,10 @@ class _Bounding:
 
     def _where_as(self, statistic: Statistic) -> list[str]:
         return [] if statistic.where is None else [f"{self._writer.scalar(statistic.where)} AS w0"]
+
+
+def _steps(clip: _Clip, cells: Cells) -> Steps:
+    return Steps(clip.statistics, clip.groups, cells, clip.norm)
 
 
 def _shaped(text: str, statistic: Statistic) -> str:

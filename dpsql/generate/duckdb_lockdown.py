@@ -29,7 +29,8 @@ SETTINGS = MappingProxyType(
         "error_on_division_by_zero": "false",
         # An optimizer that looks at the columns' own statistics evaluates expressions on them, and may fail for some:
         # whether a query runs would then depend on the rows.
-        "disabled_optimizers": "statistics_propagation",
+        # Two others would hold the rows of a join in memory, where reading its tables twice is cheaper.
+        "disabled_optimizers": "statistics_propagation,common_subplan,grouping_sets",
         # The lock has no exceptions.
         "allowed_configs": "[]",
         "enable_external_access": "false",

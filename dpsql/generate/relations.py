@@ -52,6 +52,7 @@ class RelationWriter:
         self._referring = False  # whether a private table may be read without it
         self._names: dict[int, str] = {}
         self.fence = ""  # ends the subqueries that compute columns
+        self.among = ""  # where only some owners' rows are wanted: a relation of these owners
         self.scalars = ScalarWriter(dialect, self.name, self._subquery)
 
     def name(self, field: Field) -> str:
@@ -255,8 +256,7 @@ class RelationWriter:
         assert table.owner is not None and table.owner_type is not None
         if not table.path:
             columns.insert(0, f"{self._plain(table.owner, table.owner_type)} AS {OWNER}")
-            known = f"{quoted(table.owner)} IS NOT NULL"
-            return self._select(columns, qualified(table.source), known) + self.fence
+            return self._select(columns, qualified(table.source), self._is_wanted(table)) + self.fence
         columns += self._parts(table.path[0].via, table.path[0].types, "v")
         shown = [f"n.{OWNER}", *(self.name(field) for field in fields)]
         here = self._select(columns, qualified(table.source)) + self.fence
@@ -280,9 +280,21 @@ class RelationWriter:
         else:
             assert table.owner is not None and table.owner_type is not None
             columns.insert(0, f"{self._plain(table.owner, table.owner_type)} AS {OWNER}")
-            there = self._select(columns, source, f"{quoted(table.owner)} IS NOT NULL")
+            there = self._select(columns, source, self._is_wanted(table))
         same = " AND ".join(f"h.v{i} = n.k{i}" for i in range(len(reference.key)))
         return f"({here}) AS h JOIN ({there}) AS n ON {same}"
+
+    def _is_wanted(self, table: Table) -> str:
+        """Rows without an owner do not exist; where `among` names owners, those of others are not read either.
+
+        Claim: with `among`, a relation has the rows that these owners have in it without, and no others.
+        Because: a row of a private relation depends on its owner's rows and on public tables alone.
+        Needs: the rules of `privacy.rules`, which prove that.
+        """
+        assert table.owner is not None and table.owner_type is not None
+        known = f"{quoted(table.owner)} IS NOT NULL"
+        owner = self._plain(table.owner, table.owner_type)
+        return f"{known} AND {owner} IN (SELECT {OWNER} FROM {self.among})" if self.among else known
 
     def _parts(self, names: tuple[str, ...], types: tuple[Type, ...], letter: str) -> list[str]:
         return [f"{self._plain(n, t)} AS {letter}{i}" for i, (n, t) in enumerate(zip(names, types, strict=True))]

@@ -59,7 +59,7 @@ LOCK_DOWN = {
     "temp_directory": "",
     "TimeZone": "UTC",
     "error_on_division_by_zero": "false",
-    "disabled_optimizers": "statistics_propagation",
+    "disabled_optimizers": "statistics_propagation,common_subplan,grouping_sets",
     "allowed_configs": "[]",
     "enable_external_access": "false",
     "lock_configuration": "true",

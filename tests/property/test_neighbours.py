@@ -14,6 +14,7 @@ from hypothesis import given
 
 from dpsql.errors import Error, InternalError
 from dpsql.generate.bounding import _Bounding
+from dpsql.generate.large_owners import Steps
 from dpsql.generate.relations import RelationWriter
 from dpsql.plan.nodes import Plan, SetOperation
 from dpsql.plan.scalars import Aggregated, Windowed
@@ -153,6 +154,33 @@ def _rows_counted_as_units(patch: pytest.MonkeyPatch) -> None:
         return original(self, i, replace(statistic, kind=Counted.ROWS, clip=10**6))
 
     patch.setattr(_Bounding, "_per", counted)
+
+
+def _large_owners_overlooked(patch: pytest.MonkeyPatch) -> None:
+    original = _Bounding._in_two_passes
+
+    def overlooked(self: _Bounding, clip: Any, cells: Any, rows: int) -> str:
+        return original(self, clip, cells, rows + 9)
+
+    patch.setattr(_Bounding, "_in_two_passes", overlooked)
+
+
+def _units_added_up_as_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Steps, "spare", lambda *_: True)
+
+
+def _large_owners_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    original = _Bounding._in_one_pass
+
+    def twice(self: _Bounding, *args: Any) -> str:
+        return original(self, *args).replace("-r0", "0")
+
+    patch.setattr(_Bounding, "_in_one_pass", twice)
+
+
+def _others_among_large_owners(patch: pytest.MonkeyPatch) -> None:
+    # Steps for everybody, beside the sums of those who need none.
+    patch.setattr(RelationWriter, "_is_wanted", lambda _, table: f'"{table.owner}" IS NOT NULL')
 
 
 def _union_keeps_one_row_per_unit(patch: pytest.MonkeyPatch) -> None:
@@ -299,7 +327,7 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
         Case(
             "SELECT n, COUNT(DISTINCT who) FROM t GROUP BY n",
             _people(2, FREE),
-            (*_rows("1", "2"), *_rows("3", "4", who="2")),
+            (*_rows("1", "2", "3"), *_rows("4", "5", "6", who="2")),
         ),
     ),
     _null_owner_kept: (
@@ -313,6 +341,27 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
     _rows_counted_as_units: (
         "without 1, .* moved by",
         Case("SELECT n, COUNT(DISTINCT who) FROM t GROUP BY n", _people(2, FREE), (*_rows("1", "1"), *OTHERS)),
+    ),
+    _large_owners_overlooked: (
+        "without 1, .* moved by",
+        Case("SELECT n, COUNT(*) FROM t GROUP BY n", _people(2, SMALL), (*_rows(*"12345"), *OTHERS)),
+    ),
+    _units_added_up_as_rows: (
+        "without 1, .* moved by",
+        Case("SELECT n, COUNT(DISTINCT who) FROM t GROUP BY n", _people(2, SMALL), (*_rows("1", "1"), *OTHERS)),
+    ),
+    _large_owners_counted_twice: (
+        "without 1, .* moved by",
+        Case(
+            "SELECT t.n, COUNT(*) FROM t JOIN d ON d.ref = t.k GROUP BY t.n",
+            _people(2, SMALL, unique=True),
+            ({"who": "1", "k": "0", "n": "1"},),
+            details=({"ref": "0", "m": "1"},) * 9,
+        ),
+    ),
+    _others_among_large_owners: (
+        "without 2, .* moved by",
+        Case("SELECT n, COUNT(*) FROM t GROUP BY n", _people(2, SMALL), (*_rows("1", "1"), *OTHERS)),
     ),
     _union_keeps_one_row_per_unit: (
         "without 2, .* moved by",

@@ -10,25 +10,20 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-import duckdb
-
-from dpsql.dataset import build_engine, open_backend
 from dpsql.engine import Engine
 from dpsql.errors import Error
 from dpsql.explain import price_text
-from dpsql.noise.samplers import SystemSampler
-from dpsql.policy.loader import load
 from dpsql.release import Release, Settings
 from grammar_tests.case import read
 from grammar_tests.tpch_data import TPCH, make
+from tests.tpch.engines import Asked, Rows, on_duckdb, on_postgres
 
-T = TypeVar("T")
-Rows = Sequence[Sequence[object]]
 ROUNDS = 3
+ENGINES = {"duckdb": on_duckdb, "postgres": on_postgres}
 KEYS = ("l_year", "o_year", "c_count", "s_suppkey")  # numbers that are no noisy ones
 
 # What a person-level system must at least know is added to the raw query: how many persons there are.
@@ -58,42 +53,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tpch", description=__doc__)
     parser.add_argument("--scale", type=float, default=0.1)
     parser.add_argument("--data", type=Path, help="a directory with data made before, or to be kept")
+    parser.add_argument("--engine", choices=ENGINES, action="append", help="one of them alone")
+    parser.add_argument("--bounded", action="store_true", help="only the bounded GROUP BYs")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         directory: Path = options.data or Path(scratch)
         policy = directory / "tpch.toml" if (directory / "tpch.duckdb").exists() else make(directory, options.scale)
-        _report(policy)
+        asked = [stack.enter_context(ENGINES[name](policy)) for name in options.engine or ENGINES]
+        if not options.bounded:
+            _report(asked)
+        _report_bounded(asked)
 
 
-def _report(path: Path) -> None:
-    policy = load(path)
-    engine = build_engine(policy, open_backend(policy), SystemSampler(), new_ledger=True)
-    # The same limits on both sides; raw SQL runs in the optimizer's full strength.
-    raw = duckdb.connect(config={"threads": policy.limits.threads, "memory_limit": policy.limits.memory})
-    raw.execute(f"ATTACH '{path.parent / 'tpch.duckdb'}' AS tpch (READ_ONLY)")
-    raw.execute("USE tpch")
-    print(f"{'query':<8}{'verdict':<10}{'price':<12}{'error':>10}{'time':>8}  (error: median of |noisy / true - 1|)")
+def _report(asked: Sequence[Asked]) -> None:
+    heads = "".join(f"{each.name + ' error':>18}{'time':>8}" for each in asked)
+    print(f"{'query':<8}{'verdict':<10}{'price':<12}{heads}")
     for case in [case for file in sorted(TPCH.glob("q*.txt")) for case in read(file)]:
-        print(_line(case.path.stem, case.sql, engine, raw))
-    print("\nbounded GROUP BY beside the raw query")
+        print(_line(case.path.stem, case.sql, asked), flush=True)
+    print("price, and error as the median of |noisy / true - 1|, at epsilon 1 per query; time beside the raw query\n")
+
+
+def _report_bounded(asked: Sequence[Asked]) -> None:
+    print(f"{'bounded GROUP BY beside the raw query':<40}{''.join(f'{each.name:>12}' for each in asked)}")
     for name, (sql, plain) in BOUNDED.items():
-        ratio = _ratio(partial(_answer, engine, sql), partial(_raw, raw, plain))
-        print(f"{name:<24}{ratio:>6.2f}x")
-    raw.close()
-    engine.close()
+        ratios = [_ratio(partial(_answer, each.engine, sql), partial(each.raw, plain)) for each in asked]
+        print(f"{name:<40}{''.join(f'{ratio:>11.2f}x' for ratio in ratios)}", flush=True)
 
 
-def _line(name: str, sql: str, engine: Engine, raw: duckdb.DuckDBPyConnection) -> str:
+def _line(name: str, sql: str, asked: Sequence[Asked]) -> str:
     try:
-        release = engine.compile(sql, (), Settings())
+        releases = [each.engine.compile(sql, (), Settings()) for each in asked]
     except Error as refusal:
         return f"{name:<8}{'refused':<10}{refusal.sqlstate}: {refusal}"
-    rows = _answer(engine, sql)
-    error = _error(release, rows, _raw(raw, sql))
-    ratio = _ratio(partial(_answer, engine, sql), partial(_raw, raw, sql))
-    price = price_text(release.price, engine.accountant).split(" (")[0]
-    shown = "exact" if error == 0 else "-" if error is None else f"{error:.1%}"
-    return f"{name:<8}{'answered':<10}{price:<12}{shown:>10}{ratio:>7.2f}x"
+    line = f"{name:<8}{'answered':<10}{price_text(releases[0].price, asked[0].engine.accountant).split(' (')[0]:<12}"
+    for each, release in zip(asked, releases, strict=True):
+        error = _error(release, _answer(each.engine, sql), each.raw(sql))
+        ratio = _ratio(partial(_answer, each.engine, sql), partial(each.raw, sql))
+        shown = "exact" if error == 0 else "-" if error is None else f"{error:.1%}"
+        line += f"{shown:>18}{ratio:>7.2f}x"
+    return line
 
 
 def _answer(engine: Engine, sql: str) -> list[tuple[object, ...]]:
@@ -101,11 +99,7 @@ def _answer(engine: Engine, sql: str) -> list[tuple[object, ...]]:
     return list(engine.answer(release, user="analyst", sql=sql, fresh=True).table.rows)
 
 
-def _raw(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[object, ...]]:
-    return connection.execute(sql).fetchall()
-
-
-def _ratio(ours: Callable[[], T], theirs: Callable[[], T]) -> float:
+def _ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
     """How much longer ours takes, measured in turn; both are warm."""
     ours(), theirs()
     times: list[tuple[float, float]] = []
@@ -114,7 +108,7 @@ def _ratio(ours: Callable[[], T], theirs: Callable[[], T]) -> float:
     return min(mine for mine, _ in times) / min(other for _, other in times)
 
 
-def _seconds(call: Callable[[], T]) -> float:
+def _seconds(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
