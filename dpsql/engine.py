@@ -456,4 +456,6 @@ def _replay_key(
     }
     if measurement.rooted:
         parts["running"] = [repr(measurement.chains), measurement.chained]
+    if measurement.lattice is not None:
+        parts["sets"] = repr(measurement.lattice)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()

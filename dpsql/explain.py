@@ -63,6 +63,8 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
         )
         if measurement.is_rooted(index):
             lines.append(_running_text(measurement, index))
+        if measurement.lattice is not None:
+            lines.append(_sets_text(measurement, index))
         if statistic.value is not None and statistic.kind is not Counted.DISTINCT:
             low, high = statistic.bounds.low, statistic.bounds.high
             assert low is not None and high is not None
@@ -85,6 +87,18 @@ def _running_text(measurement: Measurement, index: int) -> str:
         f"    on the root of its running totals by {names}, whose margins are ±{number_text(margins[0] * step)} to"
         f" ±{number_text(margins[-1] * step)}"
     )
+
+
+def _sets_text(measurement: Measurement, index: int) -> str:
+    """The noise that was said before is that of the whole price; the sets share it, and then agree."""
+    assert measurement.lattice is not None
+    unit = measurement.statistics[index].unit
+    shown = [
+        f"±{number_text(measurement.steps_in_set(index, kept) * unit)} by {names}"
+        for kept in measurement.lattice.sets
+        if (names := ", ".join(key_text(measurement.keys[i].value) for i in kept) or "no key")
+    ]
+    return f"    shared by {len(shown)} grouping sets that agree with each other: {'; '.join(shown)}"
 
 
 def _choice(measurement: Measurement, index: int) -> list[str]:

@@ -21,6 +21,7 @@ from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.noisy_tables import from_lists, from_table
 from dpsql.generate.relations import RelationWriter
 from dpsql.margins.trace import with_margins
+from dpsql.plan.adding import added_up, over
 from dpsql.plan.inspect import free_fields, reads_private, source_of, stages_of
 from dpsql.plan.nodes import (
     Aggregate,
@@ -68,6 +69,7 @@ from dpsql.privacy.derive import FAN_OUT, check_scalar, derive, is_private
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.intervals import without_known
+from dpsql.privacy.lattice import Lattice, lattice
 from dpsql.privacy.mechanisms import (
     Noise,
     chosen,
@@ -127,6 +129,7 @@ class Measurement:
     remainder: tuple[tuple[Value, ...], ...] = ()
     # Where it may be made of other answers.
     question: Question | None = dataclasses.field(default=None, compare=False, repr=False)
+    lattice: Lattice | None = None  # the grouping sets that are measured, and made of the same cells afterwards
     told: tuple[int, ...] | None = None  # margins in steps, where the answer was not bought with this noise
     derived: bool = False  # the answer is made of earlier ones
 
@@ -177,7 +180,18 @@ class Measurement:
         if self.is_rooted(statistic):
             assert self.chains is not None
             return cell_margin(self.noises[statistic], self.chains.length, self.statistics[statistic].factor)
+        if self.lattice is not None:
+            return self.steps_in_set(statistic, self.lattice.sets[0])
         return _in_steps(self.statistics[statistic], self.noises[statistic])
+
+    def steps_in_set(self, statistic: int, kept: tuple[int, ...]) -> int:
+        """The same of a cell of a grouping set, whose keys are those at these places."""
+        assert self.lattice is not None
+        return self.lattice.margin(self.noises[statistic], kept, self.statistics[statistic].factor)
+
+    def in_whole_steps(self, statistic: int) -> bool:
+        """Whether the noise step itself rounds: what is made of several noisy numbers cannot be rounded later."""
+        return self.is_rooted(statistic) or self.lattice is not None or not self.is_sum(statistic)
 
     def is_rooted(self, statistic: int) -> bool:
         """Whether its noise is on the root of its running totals, not on the sums themselves."""
@@ -225,6 +239,7 @@ class Output:
     ratio: bool  # made of several noisy sums
     at_thousand: float | None  # of an average of a thousand rows, the widest margin that the bounds allow
     shown: tuple[tuple[int, Linear], ...] = ()  # the measurements and sums whose margin it has
+    averaged: tuple[tuple[int, Linear], ...] = ()  # those of which it is an average, times the rows
     margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
     count: bool = False  # a noisy count, shown as it is
 
@@ -269,6 +284,7 @@ class _Draft:
     chained: tuple[int, ...]
     remainder: tuple[tuple[Value, ...], ...]
     question: Question | None
+    lattice: Lattice | None
 
 
 class _Compiler:
@@ -289,6 +305,7 @@ class _Compiler:
         self._averages: dict[int, tuple[tuple[int, Linear], ...]] = {}  # the same, of averages
         self._notes: dict[str, None] = {}
         self._running: Mapping[int, Running] = {}
+        self._priced_already: tuple[Measurement, ...] = ()
         self._norm: Literal["l1", "l2"] = "l1" if accountant.policy.accounting == "basic" else "l2"
         self._preparation = Preparation(catalog.max_cells, self._ids, self._stage, self._public_side)
 
@@ -296,7 +313,7 @@ class _Compiler:
         self._refuse_rows(plan)
         self._running = running_totals(plan)
         rest = self._cut(plan)
-        measurements = self._priced()
+        measurements = self._priced_already = self._priced()
         outputs = tuple(self._output(field, rest, measurements) for field in rest.fields)
         pairs = zip(rest.fields, outputs, strict=True)
         wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
@@ -531,7 +548,9 @@ class _Compiler:
             assert isinstance(changed, Aggregated)
             where = without_known(changed.where, derivation.conclusion.facts)
             calls.append((field, replace(changed, where=where)))
-        parts = [self._grouping_set(chosen, keys, calls, plan, child, derivation) for chosen in plan.sets]
+        parts = self._agreeing_sets(keys, calls, plan, child, derivation) or [
+            self._grouping_set(chosen, keys, calls, plan, child, derivation) for chosen in plan.sets
+        ]
         result = parts[0]
         if len(parts) == 1:
             return Project(result, tuple((old, Ref(new)) for old, new in zip(plan.fields, result.fields, strict=True)))
@@ -549,6 +568,67 @@ class _Compiler:
                     self._counted.add(old.id)
             result = SetOperation(SetKind.UNION_ALL, result, part, fields)
         return result
+
+    def _agreeing_sets(
+        self,
+        keys: list[tuple[Field, Scalar]],
+        calls: list[tuple[Field, Aggregated]],
+        plan: Aggregate,
+        child: Plan,
+        derivation: Derivation,
+    ) -> list[Plan] | None:
+        """Grouping sets that are measured together and made of the same cells, so that parts add up to totals.
+
+        None where each is measured by itself: keys are unknown, a unit is in several cells, or no set has all keys.
+        """
+        stability = derivation.conclusion
+        finest = tuple(sorted(set(itertools.chain(*plan.sets))))
+        sets = [tuple(sorted(chosen)) for chosen in plan.sets]
+        if len(sets) == 1 or len(set(sets)) < len(sets) or finest not in sets:
+            return None
+        grouped = [keys[i] for i in finest]
+        domains = [domain(value, stability.facts, self._catalog.max_cells) for _, value in grouped]
+        cells = self._all_cells(grouped, domains)
+        if not cells:
+            return None
+        bound = rules.cells(stability, True, len(cells))
+
+        def new_field(name: str, type_: Type) -> Field:
+            return Field(next(self._ids), name, type_)
+
+        assembly = Assembly(stability, bound, new_field, self._degree)
+        _ask(assembly, calls)
+        assembly.settle(None)
+        values = {field.id: assembly.output(field, call) for field, call in calls if call.function is not Agg.GROUPING}
+        if not _is_additive(stability, tuple(assembly.statistics)):
+            return None
+        sizes = tuple(len(found or ()) for found in domains)
+        ordered = sorted(sets, key=lambda chosen: -len(chosen))  # the finest first
+        found = lattice(sizes, tuple(tuple(map(finest.index, chosen)) for chosen in ordered), self._law)
+        index = self._draft(grouped, domains, cells, bound, assembly, None, child, derivation, None, (), found)
+        parts: list[Plan] = []
+        for kept in plan.sets:
+            key_fields = {i: new_field(field.name, field.type) for i, (field, _) in zip(finest, grouped, strict=True)}
+            sums = {old.id: new_field(old.name, old.type) for old in assembly.statistics.values()}
+            part: Plan = Released(index, (*key_fields.values(), *sums.values()))
+            if len(kept) < len(finest):
+                part, key_fields, sums = added_up(part, kept, key_fields, sums, new_field)
+            items: list[tuple[Field, Scalar]] = []
+            for i, (field, _) in enumerate(plan.keys):
+                key = Ref(key_fields[i]) if i in kept else Const(None, field.type)
+                items.append((replace(field, id=next(self._ids), unit=False), key))
+            for field, call in calls:
+                target = replace(field, id=next(self._ids))
+                if call.function is Agg.COUNT:
+                    self._counted.add(target.id)
+                if field.id in assembly.ratios:
+                    self._ratios.add(target.id)
+                if call.function is Agg.GROUPING:
+                    items.append((target, _grouping_value(call, [plan.keys[i][1] for i in kept])))
+                else:
+                    items.append((target, over(values[field.id], sums)))
+            parts.append(Project(part, tuple(items)))
+        return parts
 
     def _grouping_set(
         self,
@@ -571,9 +651,7 @@ class _Compiler:
             return Field(next(self._ids), name, type_)
 
         assembly = Assembly(stability, bound, new_field, self._degree)
-        for _, call in calls:
-            if call.function is not Agg.GROUPING:
-                assembly.ask(call)
+        _ask(assembly, calls)
         counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
         assembly.settle(counter)
         values: list[Scalar] = []
@@ -590,7 +668,7 @@ class _Compiler:
             selection = assembly.place(selector)
         chains: Chains | None = None
         chained: tuple[int, ...] = ()
-        if cells is not None and bound.limited and bound.groups == 1:
+        if cells is not None and not assembly.groups:
             chains, chained = self._chained(chosen, calls, values, assembly, domains)
         index = self._draft(grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained)
 
@@ -623,7 +701,8 @@ class _Compiler:
         domains: list[tuple[Value, ...] | None],
     ) -> tuple[Chains | None, tuple[int, ...]]:
         """The statistics whose running totals are asked for, in one order, where noise on their root is better."""
-        if self._accountant.policy.accounting == "basic":
+        plain = all(statistic.kind in _COUNTS for statistic in assembly.statistics)
+        if self._accountant.policy.accounting == "basic" or not plain:
             return None, ()
         places = {field.id: i for i, field in enumerate(assembly.statistics.values())}
         used = [{places[ref.field.id] for ref in refs(value) if ref.field.id in places} for value in values]
@@ -683,6 +762,7 @@ class _Compiler:
         derivation: Derivation,
         chains: Chains | None,
         chained: tuple[int, ...],
+        sets: Lattice | None = None,
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(assembly.statistics)
@@ -691,7 +771,7 @@ class _Compiler:
         stability = derivation.conclusion
         question: Question | None = None
         remainder: tuple[tuple[Value, ...], ...] = ()
-        if cells is not None and stability.rows == 1 and all(s.kind in _COUNTS for s in statistics):
+        if cells is not None and sets is None and _is_additive(stability, statistics):
             wider, every = self._with_remainder(keys, cells)
             question = self._question(child, wider, bound, stability)
             if chains is None:
@@ -704,7 +784,7 @@ class _Compiler:
             bound,
             rows=stability.rows,
             single=stability.single,
-            norm=self._norm,
+            norm=self._norm if chains is None else "l1",  # for the root (`running.widened`)
             dialect=self._dialect,
         )
         values = [key.value for key in keys]
@@ -728,6 +808,7 @@ class _Compiler:
             chained,
             remainder,
             question,
+            sets,
         )
         for i, other in enumerate(self._drafts):
             if _same(draft, other):
@@ -868,6 +949,9 @@ class _Compiler:
         price = Price(sum(parts), delta if draft.selection is not None else 0)
         noises = self._noises(draft, parts)
         noises, rooted = _rooted(noises, draft)
+        if (sets := draft.lattice) is not None:
+            for number, noise in itertools.product(range(len(sets.sets)), noises):
+                sets.noise(noise, number)  # or a refusal: more than 64 bits hold
         lowest = None
         if (at := draft.selection) is not None:
             weight = rules.weight_in_keys(draft.statistics[at], self._norm)
@@ -891,6 +975,7 @@ class _Compiler:
             rooted,
             draft.remainder,
             draft.question,
+            draft.lattice,
         )
 
     def _noises(self, draft: _Draft, parts: list[int]) -> tuple[Noise, ...]:
@@ -928,17 +1013,38 @@ class _Compiler:
         chains = {
             index: (draft.chains, draft.chained) for index, draft in enumerate(self._drafts) if draft.chains is not None
         }
-        return with_margins(rest, wanted, widths, choices, chains, self._ids)
+        sets = {
+            index: [self._in_sets(index, i) for i in range(len(draft.statistics))]
+            for index, draft in enumerate(self._drafts)
+            if draft.lattice is not None
+        }
+        return with_margins(rest, wanted, widths, choices, chains, sets, self._ids)
+
+    def _in_sets(self, index: int, statistic: int) -> dict[tuple[int, ...], float]:
+        """How many times as far off as the finest cells those of each set are; before the price is known, about."""
+        draft = self._drafts[index]
+        assert draft.lattice is not None
+        if index < len(self._priced_already):
+            measurement = self._priced_already[index]
+            finest = measurement.steps(statistic)
+            return {kept: measurement.steps_in_set(statistic, kept) / finest for kept in draft.lattice.sets}
+        coarse = Noise(self._law, Fraction(2**40))
+        finest = draft.lattice.margin(coarse, draft.lattice.sets[0], 1)
+        return {kept: draft.lattice.margin(coarse, kept, 1) / finest for kept in draft.lattice.sets}
+
+    @property
+    def _law(self) -> Literal["laplace", "gaussian"]:
+        return "laplace" if self._accountant.policy.accounting == "basic" else "gaussian"
 
     def _output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
-        source = source_of(field, plan, self._shown.keys() | self._ratios)
+        source = source_of(field, plan, self._shown.keys() | self._ratios | self._counted)
         # Of several grouping sets, the largest margin is true of all.
         shown = self._shown.get(source, ())
         found = _widest_of(shown, field.type, measurements)
-        averages = [measurements[index].average_margin(number) for index, number in self._averages.get(source, ())]
-        at_thousand = max(averages, default=None)
+        averaged = self._averages.get(source, ())
+        mean = _widest_mean(averaged, measurements)
         is_count = source in self._counted
-        return Output(field.name, field.type, found, source in self._ratios, at_thousand, shown, count=is_count)
+        return Output(field.name, field.type, found, source in self._ratios, mean, shown, averaged, count=is_count)
 
 
 def _widest_of(
@@ -946,6 +1052,10 @@ def _widest_of(
 ) -> Fraction | None:
     found = max((measurements[index].margin_of(number) for index, number in shown), default=None)
     return Fraction(math.ceil(found)) if found is not None and type_.kind is Kind.INTEGER else found
+
+
+def _widest_mean(averaged: Sequence[tuple[int, Linear]], measurements: Sequence[Measurement]) -> float | None:
+    return max((measurements[index].average_margin(number) for index, number in averaged), default=None)
 
 
 def as_told(release: Release, told: Mapping[int, tuple[int, ...]], derived: Set[int]) -> Release:
@@ -959,13 +1069,13 @@ def as_told(release: Release, told: Mapping[int, tuple[int, ...]], derived: Set[
         for i, m in enumerate(release.measurements)
     )
     outputs = tuple(
-        output
-        if not any(index in told for index, _ in output.shown)
-        else replace(output, margin=_widest_of(output.shown, output.type, measurements))
+        replace(
+            output,
+            margin=_widest_of(output.shown, output.type, measurements),
+            at_thousand=_widest_mean(output.averaged, measurements),
+        )
         for output in release.outputs
     )
-    # The widest margin that an average may have was that of the noise it would have been bought with.
-    outputs = tuple(replace(output, at_thousand=None) for output in outputs)
     price = sum((m.price for m in measurements), Price())
     return replace(release, measurements=measurements, outputs=outputs, price=price)
 
@@ -1000,7 +1110,10 @@ def _rooted(noises: tuple[Noise, ...], draft: _Draft) -> tuple[tuple[Noise, ...]
         return noises, False
     length = draft.chains.length
     try:
-        return tuple(widened(n, length) if i in draft.chained else n for i, n in enumerate(noises)), True
+        return tuple(
+            widened(noise, length, draft.statistics[i].sensitivity) if i in draft.chained else noise
+            for i, noise in enumerate(noises)
+        ), True
     except NotSupported:
         return noises, False
 
@@ -1010,11 +1123,24 @@ def _widest(draft: _Draft, place: int, noise: Noise) -> int:
     statistic = draft.statistics[place]
     if statistic.kind in CHOSEN:
         return 0
+    if draft.lattice is not None:
+        return max(draft.lattice.margin(noise, kept, statistic.factor) for kept in draft.lattice.sets)
     if draft.chains is None or place not in draft.chained:
         return _in_steps(statistic, noise)
     length = draft.chains.length
-    root = widened(noise, length)
+    root = widened(noise, length, statistic.sensitivity)
     return max(cell_margin(root, length, statistic.factor), running_margins(root, length, statistic.factor)[-1])
+
+
+def _is_additive(stability: Stability, statistics: tuple[Statistic, ...]) -> bool:
+    """Whether cells may be added up: sums, of units with one row, which are in one cell."""
+    return stability.rows == 1 and bool(statistics) and all(s.kind in _COUNTS for s in statistics)
+
+
+def _ask(assembly: Assembly, calls: list[tuple[Field, Aggregated]]) -> None:
+    for _, call in calls:
+        if call.function is not Agg.GROUPING:
+            assembly.ask(call)
 
 
 def _same(left: _Draft, right: _Draft) -> bool:
@@ -1024,6 +1150,7 @@ def _same(left: _Draft, right: _Draft) -> bool:
         == [(branch.query.sql, branch.statistics) for branch in right.branches]
         and left.cells == right.cells
         and left.selection == right.selection
+        and left.lattice == right.lattice
         and left.groups == right.groups
         and len(left.keys) == len(right.keys)
         and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]

@@ -62,6 +62,10 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
     for group in measurement.groups:
         if len(group) > 1:
             yield _line("joint", f"sums {', '.join(str(i + 1) for i in group)}: as one")
+    if measurement.lattice is not None:
+        sets = [", ".join(key_text(measurement.keys[i].value) for i in kept) for kept in measurement.lattice.sets]
+        shares = [f"({names}) {share}" for names, share in zip(sets, measurement.lattice.shares, strict=True)]
+        yield _line("sets", ", ".join(shares))
     rows = measurement.derivation.conclusion.rows
     yield _line("rules", f"{_rules(measurement.derivation)}: {rows:,} {'row' if rows == 1 else 'rows'} per unit")
 

@@ -262,7 +262,7 @@ def _rooted_faults(measurement: Measurement, number: int, whole: Sums, without: 
         moved = [changes[at] for at in order[start : start + chains.length]]
         for i in range(chains.length):
             length += sum(root[i - j] * moved[j] for j in range(i + 1) if moved[j]) ** 2
-    claim = measurement.statistics[number].sensitivity.l2_squared * sum(part * part for part in root)
+    claim = measurement.statistics[number].sensitivity.l1 ** 2 * sum(part * part for part in root)
     if length > claim:
         yield f"the root of sum {number} moved by {length}, l2² is {claim}"
 

@@ -42,12 +42,18 @@ class Totals:
     """How many times as far off as a cell the sums along its chain are: up to the cell, and over the whole chain.
 
     The chain runs `along` some keys, by their columns in the noisy table, and is there for each value of those `apart`.
+    Or how many times as far off sums by some of the keys are, by their columns.
     """
 
-    along: tuple[tuple[int, bool, bool], ...]  # the column, descending, NULLs first
-    apart: frozenset[int]
-    running: Ref
-    whole: Ref
+    along: tuple[tuple[int, bool, bool], ...] = ()  # the column, descending, NULLs first
+    apart: frozenset[int] = frozenset()
+    running: Ref | None = None
+    whole: Ref | None = None
+    sets: tuple[tuple[frozenset[int], float], ...] = ()
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        return tuple(ref for ref in (self.running, self.whole) if ref is not None)
 
 
 @dataclass(frozen=True, slots=True)

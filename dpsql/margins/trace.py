@@ -7,7 +7,7 @@ squares. Where that would not be exact (products of joins, rows chosen by noise,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from dpsql.errors import NotSupported
@@ -55,6 +55,8 @@ from dpsql.privacy.running import Chains
 from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Type
 
 Items = list[tuple[Field, Scalar]]
+# Of a measurement, for each sum: how many times as far off as the finest cells those by some of the keys are.
+InSets = Mapping[int, Sequence[Mapping[tuple[int, ...], float]]]
 Chained = Mapping[int, tuple[Chains, tuple[int, ...]]]  # of a measurement: the order of its cells, and of which sums
 
 _NOTHING = Const(0.0, DOUBLE)
@@ -76,16 +78,18 @@ def with_margins(
     keys: Mapping[int, int],
     choices: Set[tuple[int, int]],
     chains: Chained,
+    sets: InSets,
     ids: itertools.count[int],
 ) -> tuple[Plan, dict[int, int]]:
     """The plan with a column behind its own for the margin of each wanted field that has one, and their places.
 
     `keys` is how many key columns the table of each measurement has. Its noisy sums come next, and behind them, for
-    this plan, the margin of each sum, and for each sum in `chains` what `Totals` holds of it. `choices` are
+    this plan, the margin of each sum, and for each sum in `chains` what `Totals` holds of it. `sets` are those whose
+    cells were made to agree with their sums by some of the keys. `choices` are
     measurements and sums that are values chosen by a mechanism: their distance from the truth depends on the data, and
     is not known.
     """
-    traced = _Tracer(keys, choices, chains, ids).trace(plan)
+    traced = _Tracer(keys, choices, chains, sets, ids).trace(plan)
     shown = {field.id: errors for field in wanted if (errors := traced.known.get(field.id))}
     if not shown and not any(_ends(plan)):
         return plan, {}
@@ -141,7 +145,7 @@ def _hidden(known: Known, fields: tuple[Field, ...]) -> tuple[Field, ...]:
     errors = [known.get(field.id) or {} for field in fields]
     terms = [term for each in errors for term in each.values()]
     columns = [term.value.field for term in terms if isinstance(term.value, Ref)]
-    columns += [ref.field for term in terms if term.totals for ref in (term.totals.running, term.totals.whole)]
+    columns += [ref.field for term in terms if term.totals for ref in term.totals.columns]
     return tuple(dict.fromkeys(columns))
 
 
@@ -155,11 +159,17 @@ def _without_totals(known: Known) -> Known:
 
 class _Tracer:
     def __init__(
-        self, keys: Mapping[int, int], choices: Set[tuple[int, int]], chains: Chained, ids: itertools.count[int]
+        self,
+        keys: Mapping[int, int],
+        choices: Set[tuple[int, int]],
+        chains: Chained,
+        sets: InSets,
+        ids: itertools.count[int],
     ) -> None:
         self._keys = keys
         self._choices = choices
         self._chains = chains
+        self._sets = sets
         self._ids = ids
         self._windows: list[object] = []
         self._shown: dict[int, int] = {}  # columns that show another as it is
@@ -232,6 +242,10 @@ class _Tracer:
                 term = Term(Ref(margins[i]), True, Totals(along, apart, Ref(running), Ref(whole)))
                 known[sums[i].id] = {Atom((plan.measurement, i), cells, ("chain", "cell")): term}
                 wide = (*wide, running, whole)
+        for i, ratios in enumerate(self._sets.get(plan.measurement, ())):
+            sets = tuple((frozenset(plan.fields[key].id for key in kept), ratio) for kept, ratio in ratios.items())
+            term = Term(Ref(margins[i]), True, Totals(sets=sets))
+            known[sums[i].id] = {Atom((plan.measurement, i), cells, ("chain", "cell")): term}
         return Traced(Released(plan.measurement, wide), known, True)
 
     def _columns(self, plan: Plan, items: tuple[tuple[Field, Scalar], ...], known: Known, separate: bool) -> Traced:
@@ -244,7 +258,7 @@ class _Tracer:
                 named[field.id] = None
             elif errors:
                 for totals in (term.totals for term in errors.values() if term.totals):
-                    added |= {ref.field: ref for ref in (totals.running, totals.whole)}
+                    added |= {ref.field: ref for ref in totals.columns}
                 named[field.id] = {
                     atom: replace(term, value=self._column(term.value, added)) for atom, term in errors.items()
                 }
@@ -315,6 +329,9 @@ class _Tracer:
                 continue
             known[field.id] = None
             errors = errors_of(call.args[0], inner.known)
+            if errors and all(term.totals for term in errors.values()):
+                known[field.id] = self._in_set(plan, call, errors, cells, column)
+                continue
             if not errors or call.function not in (Agg.SUM, Agg.AVG) or call.distinct or len(plan.sets) > 1:
                 continue
             if not all(atom.is_own for atom in errors):
@@ -335,6 +352,22 @@ class _Tracer:
             known[field.id] = terms
         wide = Aggregate(inner.plan, plan.keys, (*plan.aggregates, *added), plan.sets)
         return self._columns(wide, tuple((field, Ref(field)) for field in plan.fields), known, exact)
+
+    def _in_set(
+        self, plan: Aggregate, call: Aggregated, errors: Errors, cells: int, column: Callable[..., Ref]
+    ) -> Errors | None:
+        """The errors of sums by some of the keys, over all cells that were made to agree with them."""
+        if call.function is not Agg.SUM or call.distinct or call.where is not None or len(plan.sets) > 1:
+            return None
+        kept = frozenset(self._source(value) for _, value in plan.keys)
+        terms: dict[Atom, Term] = {}
+        for atom, term in errors.items():
+            ratio = next((times for keys, times in term.totals.sets if keys == kept), None) if term.totals else None
+            if ratio is None:
+                return None
+            value = _times(column(Agg.MAX, term.value), Const(ratio, DOUBLE))
+            terms[Atom(atom.origin, cells, ("chain", "sum"))] = Term(value, False)
+        return terms
 
     def _window(self, plan: Window) -> Traced:
         inner = self.trace(plan.child)
@@ -409,7 +442,7 @@ class _Tracer:
         terms: dict[Atom, Term] = {}
         for atom, term in errors.items():
             assert term.totals is not None
-            if apart != term.totals.apart:
+            if term.totals.running is None or term.totals.whole is None or apart != term.totals.apart:
                 return None
             if along == term.totals.along and call.frame in RUNNING:
                 part, times = "running", term.totals.running

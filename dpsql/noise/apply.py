@@ -9,6 +9,7 @@ from itertools import compress, repeat
 import numpy as np
 
 from dpsql.generate.bounding import Branch
+from dpsql.noise.lattice import noisy_sets
 from dpsql.noise.ranks import choose
 from dpsql.noise.running import noisy_chains
 from dpsql.noise.samplers import Sampler
@@ -39,7 +40,7 @@ def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sa
             for i, values in _chosen(measurement, branch, table, keys, sampler):
                 sums[i] = values
     rounded = [
-        column if statistic.kind in CHOSEN or measurement.is_rooted(i) else _unscaled(column, statistic.factor)
+        column if measurement.in_whole_steps(i) else _unscaled(column, statistic.factor)
         for i, (column, statistic) in enumerate(zip(sums, measurement.statistics, strict=True))
     ]
     return NoisyTable(keys, tuple(rounded))
@@ -104,12 +105,14 @@ def _selected(
 
 
 def _declared(measurement: Measurement, statistic: int, exact: Integers, sampler: Sampler) -> Integers:
-    """A noisy sum for every declared key; one whose running totals are asked for is in whole steps already."""
+    """A noisy sum for every declared key; in whole steps, where it is made of several noisy numbers."""
     noise = measurement.noises[statistic]
+    factor = measurement.statistics[statistic].factor
+    if measurement.lattice is not None:
+        return noisy_sets(exact, measurement.lattice, noise, factor, sampler)
     if not measurement.is_rooted(statistic):
         return _noisy(exact, noise, sampler)
     assert measurement.chains is not None and measurement.cells is not None
-    factor = measurement.statistics[statistic].factor
     return noisy_chains(exact, measurement.cells, measurement.chains, noise, factor, sampler)
 
 

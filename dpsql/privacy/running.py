@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from dpsql.privacy.mechanisms import Noise
+from dpsql.privacy.stability import Sensitivity
 from dpsql.types import Value
 
 SCALE = 2**16  # C in fixed point: whole numbers, so that C x is exact
@@ -64,18 +65,20 @@ def coefficients(length: int) -> tuple[int, ...]:
     return tuple((value + fine // 2) // fine for value in exact)
 
 
-def widened(noise: Noise, length: int) -> Noise:
-    """The noise of C x, where `noise` is that of x.
+def widened(noise: Noise, length: int, claim: Sensitivity) -> Noise:
+    """The noise of C x, where `noise` is that of x, of which one unit moves at most what is claimed.
 
-    Claim: C x plus this noise costs what x plus `noise` costs, where a unit touches one cell.
-    Because: a unit moves one entry of x, by d. It moves C x by d times a column of C, whose norm is at most that of the
-    first, which holds all coefficients. So a change is longer by this factor at most, and the deviation by this factor
-    exactly, all in whole numbers. Whichever coefficients were taken, they decide about accuracy alone.
-    Needs: a unit touches one cell of all chains together; Gaussian noise.
+    Claim: C x plus this noise costs what x plus `noise` costs.
+    Because: a unit moves entries of x by d_1, d_2 …, and C x by the sum of d_j times a column of C each. The norm of
+    that is at most the sum of the |d_j|, which is at most l1, times the norm of the first column, which holds all
+    coefficients. `noise` is made for l2, so it is widened by l1 / l2 and by that norm, all in whole numbers. Whichever
+    coefficients were taken, they decide about accuracy alone.
+    Needs: one cell per unit, or a clip in L1; Gaussian noise.
     """
     if noise.law != "gaussian":
         raise ValueError("running totals are made with Gaussian noise")
-    return Noise("gaussian", noise.scale * sum(part * part for part in coefficients(length)))
+    longer = claim.l1**2 / claim.l2_squared
+    return Noise("gaussian", noise.scale * longer * sum(part * part for part in coefficients(length)))
 
 
 def worthwhile(length: int, *, singly: bool) -> bool:

@@ -11,6 +11,7 @@ from dpsql.noise.running import noisy_chains
 from dpsql.noise.samplers import SystemSampler
 from dpsql.privacy.mechanisms import gaussian, standard_deviation
 from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, widened
+from dpsql.privacy.stability import Sensitivity
 
 LENGTH, CHAINS = 100, 2_000
 
@@ -18,7 +19,7 @@ LENGTH, CHAINS = 100, 2_000
 def errors() -> tuple[np.ndarray, np.ndarray, np.ndarray, int, float]:
     """Of running totals and of cells, with the margins stated, and the deviation of plain noise at the same price."""
     plain = gaussian(Fraction(1), Fraction(1, 2000))
-    noise = widened(plain, LENGTH)
+    noise = widened(plain, LENGTH, Sensitivity(1, Fraction(1), Fraction(1), Fraction(1)))
     cells = [(chain, i) for chain in range(CHAINS) for i in range(LENGTH)]
     exact = np.tile(np.arange(LENGTH) * 37 % 101, CHAINS)
     found = noisy_chains(exact, cells, Chains((Along(1),), LENGTH), noise, 1, SystemSampler())

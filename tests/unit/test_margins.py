@@ -230,7 +230,9 @@ def test_totals_along_a_chain_have_margins_and_other_sums_of_its_cells_have_none
     cursor.execute(f"SELECT {shown}")
     margins = [row[-1] for row in cursor.row_margins]
     if told:
-        assert sum(margin is None for margin in margins) <= 5  # quotients where the count is near zero
+        assert all(
+            margin is not None for margin in margins[30:]
+        )  # before, a count may be near zero, and a quotient has none
     else:
         assert margins == [None] * len(margins)
 

@@ -21,9 +21,11 @@ from dpsql.privacy.running import (
     widened,
     worthwhile,
 )
+from dpsql.privacy.stability import Sensitivity
 from grammar_tests.lab import ZeroNoise
 
 LARGEST = 2**50
+ONE = Sensitivity(1, Fraction(1), Fraction(1), Fraction(1))
 
 
 def root(values: list[int]) -> list[int]:
@@ -64,10 +66,19 @@ def test_every_cell_gets_its_own_noise() -> None:
 def test_a_change_of_one_cell_moves_the_root_no_further_than_widened(length: int, data: st.DataObject) -> None:
     place, change = data.draw(st.integers(0, length - 1)), data.draw(st.integers(-1000, 1000))
     moved = root([change if i == place else 0 for i in range(length)])
-    longer = widened(Noise("gaussian", Fraction(1)), length).scale
+    longer = widened(Noise("gaussian", Fraction(1)), length, ONE).scale
     assert sum(part * part for part in moved) <= change * change * longer
     if place == 0:  # and the first moves it just so far
         assert sum(part * part for part in moved) == change * change * longer
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=30))
+def test_changes_of_several_cells_move_it_no_further_than_their_sum(changes: list[int]) -> None:
+    total = sum(map(abs, changes))
+    claim = Sensitivity(None, Fraction(9), Fraction(total or 1), Fraction(sum(part * part for part in changes) or 1))
+    longer = widened(Noise("gaussian", claim.l2_squared), len(changes), claim).scale  # as of one unit of price
+    assert sum(part * part for part in root(changes)) <= longer
 
 
 def test_the_root_times_itself_makes_running_totals() -> None:
@@ -77,7 +88,7 @@ def test_the_root_times_itself_makes_running_totals() -> None:
 
 def test_only_gaussian_noise_is_widened() -> None:
     with pytest.raises(ValueError, match="Gaussian"):
-        widened(Noise("laplace", Fraction(1)), 5)
+        widened(Noise("laplace", Fraction(1)), 5, ONE)
 
 
 def test_cells_are_taken_in_the_order_that_was_asked_for() -> None:
@@ -96,7 +107,7 @@ def test_few_cells_and_short_gains_are_left_alone() -> None:
 
 
 def test_margins_grow_along_the_chain_and_are_those_of_one_cell_at_its_start() -> None:
-    noise = widened(Noise("gaussian", Fraction(10**4)), 100)
+    noise = widened(Noise("gaussian", Fraction(10**4)), 100, ONE)
     margins = running_margins(noise, 100, 1)
     assert margins == sorted(margins)
     plain = [196 * (i + 1) ** 0.5 for i in range(100)]
