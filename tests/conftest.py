@@ -8,10 +8,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from dpsql.policy.model import Place
 from tests import toy
 from tests.ledger_places import Server
+
+# How long an example takes says how busy the machine is, and nothing else.
+settings.register_profile("dpsql", deadline=None)
+settings.load_profile("dpsql")
 
 
 @pytest.fixture(scope="session")
