@@ -389,8 +389,8 @@ def _check_distance(measurement: Measurement, number: int, gone: str, before: Ve
     keys = before.keys() | after.keys()
     if measurement.cells is not None:
         width = len(measurement.keys)  # behind them stands the value, in a histogram
-        assert {key[:width] for key in keys} <= set(measurement.cells), (
-            f"keys that were not declared: {keys - set(measurement.cells)}"
+        assert {key[:width] for key in keys} <= set(measurement.every_cell), (
+            f"keys that were not declared: {keys - set(measurement.every_cell)}"
         )
     moved = [distance for key in keys if (distance := abs(before.get(key, 0) - after.get(key, 0)))]
     found = f"without {gone}, sum {number} ({statistic.kind.value}) moved by {moved}; stated: {claim}"

@@ -22,12 +22,14 @@ import pytest
 from dpsql.audit.bounds import Seen
 from dpsql.audit.losses import Trials, audited, epsilon, rho
 from dpsql.dataset import build_engine, open_backend
+from dpsql.derived import Derivations
 from dpsql.engine import Engine
 from dpsql.noise.samplers import Losses, Sampler, SystemSampler
 from dpsql.policy.loader import load
 from dpsql.policy.model import Accounting
 from dpsql.privacy.mechanisms import Noise, selecting
 from dpsql.release import Settings
+from dpsql.stored import Known
 from dpsql.tables import Integers
 
 GROUPS = 5_000
@@ -155,6 +157,16 @@ def opened(directory: Path, database: Path, accounting: Accounting, sampler: Sam
 @pytest.fixture(params=["basic", "zcdp"])
 def accounting(request: pytest.FixtureRequest) -> Accounting:
     return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def each_answer_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined with earlier answers to the same question, one would show what was paid for all of them."""
+
+    def as_bought(self: Derivations, measurement: object, stages: object, bought: Known, user: str) -> Known:
+        return bought
+
+    monkeypatch.setattr(Derivations, "combined", as_bought)
 
 
 @pytest.fixture

@@ -238,7 +238,7 @@ def test_the_same_question_at_the_same_moment_is_paid_once(serving: Serving) -> 
 
 def test_a_budget_is_spent_exactly() -> None:
     with home() as folder:
-        policy = write_clinic(folder, server="max_connections = 70\n[limits]\nmax_queries_per_user = 64\n")
+        policy = write_clinic(folder, server="max_connections = 150\n[limits]\nmax_queries_per_user = 64\n")
         text = policy.read_text().replace("epsilon = 1_000", "epsilon = 20").replace('"zcdp"', '"basic"')
         policy.write_text(text)
         with Serving(policy, "--workers", "2") as serving, ExitStack() as stack:
