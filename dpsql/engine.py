@@ -19,7 +19,7 @@ from typing import TypeVar, cast
 
 from dpsql.backends import Backend
 from dpsql.derived import Derivations, Derived
-from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, TooManyRows
+from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, OperationalError, TooManyRows
 from dpsql.explain import price_text
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.noisy_tables import MANY, Array, array_of
@@ -32,7 +32,7 @@ from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.rules.aggregates import CHOSEN
-from dpsql.release import Measurement, Release, Settings, Stage, as_told, compile_release
+from dpsql.release import Clips, Measurement, Release, Settings, Stage, as_told, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.stored import Known, decode, encode, tagged_keys
@@ -104,11 +104,33 @@ class Engine:
         self._lock = threading.Lock()
         self._turns = Turns(places)
 
-    def compile(self, sql: str, parameters: Sequence[Value], settings: Settings) -> Release:
-        """The release of a query: pure, and remembered, so that a repeated text costs no parsing."""
+    def compile(self, sql: str, parameters: Sequence[Value], settings: Settings, *, fresh: bool = False) -> Release:
+        """The release of a query. Where it has loose clips, those that were found before decide with the ledger.
+
+        What is stored already is preferred, so that the same question has the same answer; then clips that are found
+        already, for they leave the whole price to the sums. A cheap query does not search: all later ones would have
+        to live with what it finds.
+        """
+        searched = self._compiled(sql, parameters, settings, "searched")
+        if not searched.searches:
+            return searched
+        forms = [searched, self._compiled(sql, parameters, settings, "declared")]
+        if all(self._found(searched.measurements[index]) is not None for index in searched.searches):
+            forms.insert(0, self._compiled(sql, parameters, settings, "found"))
+        elif self._is_cheap(settings):
+            forms.reverse()
+        stored = [] if fresh else [form for form in forms if not self._bill(form, None, fresh=False).missing]
+        return self._settled(stored[0] if stored else forms[0])
+
+    def _is_cheap(self, settings: Settings) -> bool:
+        usual = self.accountant.policy.query_epsilon
+        return settings.epsilon is not None and settings.epsilon * 2 < usual
+
+    def _compiled(self, sql: str, parameters: Sequence[Value], settings: Settings, clips: Clips) -> Release:
+        """Pure, and remembered, so that a repeated text costs no parsing."""
         _check_parameters(parameters)
         # By their text: equal decimals of different scale, and zeros of different sign, are different constants.
-        key = (sql, tuple((type(value), repr(value)) for value in parameters), settings)
+        key = (sql, tuple((type(value), repr(value)) for value in parameters), settings, clips)
         with self._lock:
             found = self._releases.get(key)
             if found is not None:
@@ -116,7 +138,7 @@ class Engine:
                 return found
         try:
             plan = resolve(parse(sql, self.catalog.limits), self.catalog, parameters)
-            release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect)
+            release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect, clips)
         except RecursionError:
             raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
         except Error:
@@ -135,20 +157,24 @@ class Engine:
         self, release: Release, *, user: str, sql: str, fresh: bool = False, cancellation: Cancellation | None = None
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned."""
-        bill = self._bill(release, user, fresh)
+        paid = release.unsettled or release
+        bill = self._bill(paid, user, fresh)
         missing = [] if fresh else bill.missing
         with self._turns.of(missing, cancellation):
             if missing:  # somebody may have bought it in the meantime
-                bill = self._bill(release, user, fresh)
+                bill = self._bill(paid, user, fresh)
             if bill.missing:
                 self._backend.ready()
             owed = self._owed(user, bill.sources)
             charged = self._charge(user, bill, sql)
             known = dict(bill.known)
-            for index, measurement in enumerate(release.measurements):
+            for index in range(len(paid.measurements)):
                 if index not in known:
+                    # A clip that an earlier measurement chose is known by now.
+                    release = self._settled(paid, known)
+                    measurement = release.measurements[index]
                     known[index] = self._measure(release, measurement, bill, index, known, user, cancellation)
-        release = _as_known(release, known, bill, owed)
+        release = _as_known(self._settled(paid, known), known, bill, owed)
         wide = self._finished(release, bill, known, cancellation)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
@@ -161,7 +187,7 @@ class Engine:
 
         Free: it reads the ledger alone.
         """
-        bill = self._bill(release, user, fresh=False)
+        bill = self._bill(release.unsettled or release, user, fresh=False)
         return _as_known(release, bill.known, bill, self._owed(user, bill.sources))
 
     def close(self) -> None:
@@ -169,9 +195,27 @@ class Engine:
         self._post.close()
         self.ledger.close()
 
+    # --- clips ---
+
+    def _found(self, search: Measurement) -> Known | None:
+        """The clip that was chosen before, for whoever asked."""
+        stored = self.ledger.lookup(self._replay_key(search, (), (), ()))
+        return None if stored is None else decode(stored)
+
+    def _settled(self, release: Release, known: Mapping[int, Known] | None = None) -> Release:
+        """The release with the clips that were chosen by now; they are released values, so anybody may see them."""
+        if release.settle is None:
+            return release
+        chosen = {}
+        for index in release.searches:
+            found = self._found(release.measurements[index]) if known is None else known.get(index)
+            if found is not None:
+                chosen[index] = int(found.table.sums[0][0])
+        return release.settle(chosen) if chosen else release
+
     # --- what must be bought ---
 
-    def _bill(self, release: Release, user: str, fresh: bool) -> _Bill:
+    def _bill(self, release: Release, user: str | None, fresh: bool) -> _Bill:
         """Which measurements are stored already, and under which key each will be paid and kept."""
         bill = _Bill()
         for index, measurement in enumerate(release.measurements):
@@ -184,13 +228,15 @@ class Engine:
                 continue
             used = [release.stages[stage] for stage in measurement.stages]
             instances = [[bill.instances[i] for i in stage.measurements] for stage in used]
-            key = self._replay_key(measurement, used, instances)
-            stored = None if fresh else self.ledger.lookup(key)
+            clips = [(place, bill.instances[search]) for place, search in measurement.clips]
+            key = self._replay_key(measurement, used, instances, clips)
+            # A clip is bought once; another answer to the same question uses it too.
+            stored = None if fresh and not measurement.is_search else self.ledger.lookup(key)
             bill.keys[index] = key
             bill.stages[index] = _stage_names(used, instances)
             if stored is not None:
                 bill.known[index] = decode(stored)
-            elif not fresh and (made := self._made(measurement, bill.stages[index], release.asked, user)):
+            elif not fresh and user and (made := self._made(measurement, bill.stages[index], release.asked, user)):
                 bill.known[index] = made.known
                 bill.derived[index] = made.purchases
                 bill.purchases += made.purchases
@@ -198,20 +244,28 @@ class Engine:
                 bill.instances[index] = bill.known[index].instance
             else:
                 bill.instances[index] = self._sampler.salt()
+            if measurement.is_search and not measurement.price.loss:
+                if stored is None:
+                    raise OperationalError("a clip that was found before has expired", hint="Ask again.")
+                continue
             if index not in bill.derived:
                 bill.purchases.append(Purchase(key, measurement.price, stored is not None))
         return bill
 
     def _replay_key(
-        self, measurement: Measurement, stages: Sequence[Stage], instances: Sequence[Sequence[str]]
+        self,
+        measurement: Measurement,
+        stages: Sequence[Stage],
+        instances: Sequence[Sequence[str]],
+        clips: Sequence[tuple[int, str]],
     ) -> bytes:
-        """The key of an answer; computed once where no stage is part of it, as long as it is remembered."""
-        if stages:
-            return _replay_key(self.catalog, measurement, stages, instances)
+        """The key of an answer; computed once where no earlier answer is part of it, as long as it is remembered."""
+        if stages or clips:
+            return _replay_key(self.catalog, measurement, stages, instances, clips)
         with self._lock:
             found = self._replay_keys.get(id(measurement))
         if found is None or found[0] is not measurement:
-            found = measurement, _replay_key(self.catalog, measurement, (), ())
+            found = measurement, _replay_key(self.catalog, measurement, (), (), ())
             with self._lock:
                 _remember(self._replay_keys, id(measurement), found)
         return found[1]
@@ -434,12 +488,21 @@ def _stage_names(stages: Sequence[Stage], instances: Sequence[Sequence[str]]) ->
 
 
 def _replay_key(
-    catalog: Catalog, measurement: Measurement, stages: Sequence[Stage], instances: Sequence[Sequence[str]]
+    catalog: Catalog,
+    measurement: Measurement,
+    stages: Sequence[Stage],
+    instances: Sequence[Sequence[str]],
+    clips: Sequence[tuple[int, str]],
 ) -> bytes:
     """The identity of a released answer: everything that determines its distribution.
 
-    A stage names the very answers it was computed from, so another answer to the inner question is another release.
+    A stage names the very answers it was computed from, so another answer to the inner question is another release;
+    and so does a clip, in whose place the declared one stands in the text. A search is known by what it asks alone,
+    whatever was paid for it: it is one for all.
     """
+    if measurement.is_search:
+        asked = {"policy": catalog.fingerprint, "clip of": [branch.query.sql for branch in measurement.branches]}
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
     parts = {
         "policy": catalog.fingerprint,
         "sql": [branch.query.sql for branch in measurement.branches],
@@ -458,4 +521,6 @@ def _replay_key(
         parts["running"] = [repr(measurement.chains), measurement.chained]
     if measurement.lattice is not None:
         parts["sets"] = repr(measurement.lattice)
+    if clips:
+        parts["clips"] = [list(clip) for clip in clips]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()

@@ -10,8 +10,8 @@ from dpsql.plan.text import scalar_text
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
 from dpsql.privacy.commonest import numbered_subject
-from dpsql.privacy.mechanisms import standard_deviation
-from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.mechanisms import clip_penalty, standard_deviation
+from dpsql.privacy.rules.aggregates import Counted, Statistic, clips
 from dpsql.privacy.running import SCALE
 from dpsql.privacy.shapes import Shape
 from dpsql.privacy.stability import Derivation
@@ -24,11 +24,13 @@ def explain(release: Release, accountant: Accountant, remaining: Price) -> list[
     """The lines of EXPLAIN."""
     lines = [f"Price: {price_text(release.price, accountant) if release.price.loss else 'free'}"]
     lines.append(f"Left: {price_text(remaining, accountant)}")
-    for number, measurement in enumerate(release.measurements, 1):
-        lines += _measurement(number, measurement, accountant)
+    for number, (index, measurement) in enumerate(paid_for(release), 1):
+        lines += _measurement(number, measurement, accountant, _clip_texts(release, index))
+    # Until its clip is chosen, a sum has the noise of the declared one at most.
+    less = " or less" if set(release.searches) - release.chosen else ""
     shown = [f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None]
     if shown:
-        lines.append(f"Margins (95 %): {', '.join(shown)}")
+        lines.append(f"Margins (95 %): {', '.join(shown)}{less}")
     means = [f'"{o.name}" ±{_whole_or_short(o.at_thousand)}' for o in release.outputs if o.at_thousand is not None]
     if means:
         lines.append(
@@ -43,7 +45,32 @@ def explain(release: Release, accountant: Accountant, remaining: Price) -> list[
     return lines
 
 
-def _measurement(number: int, measurement: Measurement, accountant: Accountant) -> list[str]:
+def paid_for(release: Release) -> list[tuple[int, Measurement]]:
+    """The measurements with their places, but for those that only look up a clip that was found before."""
+    return [
+        (index, measurement)
+        for index, measurement in enumerate(release.measurements)
+        if measurement.price.loss or not measurement.is_search
+    ]
+
+
+def _clip_texts(release: Release, index: int) -> dict[int, str]:
+    """For each sum with a loose clip, what will be or was chosen."""
+    found = {}
+    before = (release.unsettled or release).measurements[index]
+    for place, search in before.clips:
+        declared, statistic = before.statistics[place], release.measurements[index].statistics[place]
+        most = number_text(Fraction(declared.clip, declared.factor) * declared.step)
+        if search not in release.chosen:
+            found[place] = f"    of one unit, {most} counts at most; a lower clip is chosen before, and kept"
+            continue
+        chosen = number_text(Fraction(statistic.clip, statistic.factor) * statistic.step)
+        was = "is chosen with it" if release.measurements[search].price.loss else "was chosen before"
+        found[place] = f"    of one unit, {chosen} counts at most, where {most} is declared: the clip {was}"
+    return found
+
+
+def _measurement(number: int, measurement: Measurement, accountant: Accountant, chosen: dict[int, str]) -> list[str]:
     paid = "made of earlier answers" if measurement.derived else price_text(measurement.price, accountant)
     lines = [f"Release {number}: {paid}"]
     for index, (statistic, noise) in enumerate(zip(measurement.statistics, measurement.noises, strict=True)):
@@ -65,6 +92,8 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant) 
             lines.append(_running_text(measurement, index))
         if measurement.lattice is not None:
             lines.append(_sets_text(measurement, index))
+        if index in chosen:
+            lines.append(chosen[index])
         if statistic.value is not None and statistic.kind is not Counted.DISTINCT:
             low, high = statistic.bounds.low, statistic.bounds.high
             assert low is not None and high is not None
@@ -103,6 +132,13 @@ def _sets_text(measurement: Measurement, index: int) -> str:
 
 def _choice(measurement: Measurement, index: int) -> list[str]:
     statistic = measurement.statistics[index]
+    if statistic.kind is Counted.CLIP:
+        least, *_, most = (number_text(clip * statistic.step) for clip in clips(statistic))
+        penalty = clip_penalty(measurement.noises[index])
+        return [
+            f"  {statistic_text(statistic)}: exponential mechanism, one of {len(clips(statistic))} from {least} to"
+            f" {most}; half the clip is worth {_plural(penalty, 'unit')} beyond it",
+        ]
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None
     rows = measurement.rank_margin(index)
@@ -129,6 +165,7 @@ def statistic_text(statistic: Statistic) -> str:
         Counted.WEIGHTS: "weight of units",
         Counted.DISTINCT: f"count of different {what}",
         Counted.DISTINCT_SUM: f"sum of different {what}",
+        Counted.CLIP: f"clip of the {'count of rows' if statistic.value is None else f'sum of {what}'}",
         Counted.RANKED: f"{_rank_text(statistic.rank)}{what}",
         Counted.COMMONEST: f"most common {what}",
     }[statistic.kind]

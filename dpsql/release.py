@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal, assert_never
 
-from dpsql.errors import BadSetting, MissingDeclaration, NotSupported, PrivateRows
+from dpsql.errors import BadSetting, Error, MissingDeclaration, NotSupported, PrivateRows
 from dpsql.generate.bounding import Branch, Key, bounded_queries
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
@@ -73,6 +75,7 @@ from dpsql.privacy.lattice import Lattice, lattice
 from dpsql.privacy.mechanisms import (
     Noise,
     chosen,
+    clip_chosen,
     epsilon_of_choice,
     gaussian,
     laplace,
@@ -89,9 +92,12 @@ from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, Cells, Counted, Statistic
 from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, widened, worthwhile
 from dpsql.privacy.stability import Derivation, Stability
+from dpsql.privacy.unfiltered import unfiltered
 from dpsql.types import BIGINT, BOOLEAN, Kind, Type, Value
 
 _COUNTS = (Counted.ROWS, Counted.UNITS)
+# One part of so many of a sum's price goes to the search of its clip.
+_SEARCH = 5
 
 # The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
 Question = Callable[[tuple[int, ...], Statistic | None], str]
@@ -132,6 +138,12 @@ class Measurement:
     lattice: Lattice | None = None  # the grouping sets that are measured, and made of the same cells afterwards
     told: tuple[int, ...] | None = None  # margins in steps, where the answer was not bought with this noise
     derived: bool = False  # the answer is made of earlier ones
+    clips: tuple[tuple[int, int], ...] = ()  # statistics whose clip an earlier measurement chooses, and which one
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it chooses the clip of later sums."""
+        return any(statistic.kind is Counted.CLIP for statistic in self.statistics)
 
     @property
     def order_of_keys(self) -> tuple[int, ...]:
@@ -171,7 +183,7 @@ class Measurement:
 
     def is_sum(self, statistic: int) -> bool:
         """Whether it is an exact sum with noise, whose margin is known, or a value that was chosen."""
-        return self.statistics[statistic].kind not in CHOSEN
+        return self.statistics[statistic].kind not in (*CHOSEN, Counted.CLIP)
 
     def steps(self, statistic: int) -> int:
         """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
@@ -257,12 +269,31 @@ class Release:
     notes: tuple[str, ...]
     with_tables: Mapping[str, str]  # each text over noisy tables that come as lists: the same over tables of arrays
     asked: Settings = Settings()
+    # Where clips are searched for: the same release with those that were chosen, by measurement and place.
+    settle: Callable[[Mapping[int, int]], Release] | None = dataclasses.field(default=None, repr=False, compare=False)
+    # Of a settled one: what is paid, and the measurements whose clip is known.
+    unsettled: Release | None = dataclasses.field(default=None, repr=False, compare=False)
+    chosen: frozenset[int] = frozenset()
+
+    @property
+    def searches(self) -> tuple[int, ...]:
+        """The measurements that choose clips."""
+        return tuple(index for index, measurement in enumerate(self.measurements) if measurement.is_search)
+
+
+# How a query treats loose clips: as declared; searched for and paid with a part of its price; or found before.
+Clips = Literal["declared", "searched", "found"]
 
 
 def compile_release(
-    plan: Plan, catalog: Catalog, accountant: Accountant, settings: Settings, dialect: Dialect
+    plan: Plan,
+    catalog: Catalog,
+    accountant: Accountant,
+    settings: Settings,
+    dialect: Dialect,
+    clips: Clips = "declared",
 ) -> Release:
-    return _Compiler(catalog, accountant, settings, dialect).compile(plan)
+    return _Compiler(catalog, accountant, settings, dialect, clips).compile(plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +316,18 @@ class _Draft:
     remainder: tuple[tuple[Value, ...], ...]
     question: Question | None
     lattice: Lattice | None
+    write: Callable[[Sequence[Statistic]], tuple[Branch, ...]]
+    clips: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_search(self) -> bool:
+        return any(statistic.kind is Counted.CLIP for statistic in self.statistics)
 
 
 class _Compiler:
-    def __init__(self, catalog: Catalog, accountant: Accountant, settings: Settings, dialect: Dialect) -> None:
+    def __init__(
+        self, catalog: Catalog, accountant: Accountant, settings: Settings, dialect: Dialect, clips: Clips
+    ) -> None:
         self._catalog = catalog
         self._accountant = accountant
         self._settings = settings
@@ -306,6 +345,8 @@ class _Compiler:
         self._notes: dict[str, None] = {}
         self._running: Mapping[int, Running] = {}
         self._priced_already: tuple[Measurement, ...] = ()
+        # A margin is kept by a price that is known before anything is chosen.
+        self._clips: Clips = "declared" if settings.margin is not None else clips
         self._norm: Literal["l1", "l2"] = "l1" if accountant.policy.accounting == "basic" else "l2"
         self._preparation = Preparation(catalog.max_cells, self._ids, self._stage, self._public_side)
 
@@ -313,7 +354,8 @@ class _Compiler:
         self._refuse_rows(plan)
         self._running = running_totals(plan)
         rest = self._cut(plan)
-        measurements = self._priced_already = self._priced()
+        measure = self._priced()
+        measurements = self._priced_already = tuple(map(measure, self._drafts, itertools.count()))
         outputs = tuple(self._output(field, rest, measurements) for field in rest.fields)
         pairs = zip(rest.fields, outputs, strict=True)
         wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
@@ -324,7 +366,7 @@ class _Compiler:
         sql = self._write(wide)
         price = sum((m.price for m in measurements), Price())
         notes = tuple(self._notes)
-        return Release(
+        release = Release(
             measurements,
             tuple(self._stages),
             sql,
@@ -335,6 +377,22 @@ class _Compiler:
             self._with_tables,
             self._settings,
         )
+        if not release.searches:
+            return release
+
+        @lru_cache(maxsize=4)
+        def settled_at(places: tuple[tuple[int, int], ...]) -> Release:
+            drafts = [self._settled(draft, dict(places)) for draft in self._drafts]
+            settled = tuple(map(measure, drafts, itertools.count()))
+            shown = tuple(
+                replace(self._output(field, rest, settled), margin_at=output.margin_at)
+                for field, output in zip(rest.fields, outputs, strict=True)
+            )
+            chosen = frozenset(search for search, _ in places)
+            return replace(release, measurements=settled, outputs=shown, unsettled=loose, chosen=chosen)
+
+        loose = replace(release, settle=lambda chosen: settled_at(tuple(sorted(chosen.items()))))
+        return loose
 
     # --- rows never leave ---
 
@@ -769,24 +827,19 @@ class _Compiler:
         groups = tuple(tuple(map(assembly.place, group)) for group in assembly.grouped())
         weights = tuple(sum(assembly.weights[statistics[i]] for i in group) or Fraction(1) for group in groups)
         stability = derivation.conclusion
+        clips: tuple[tuple[int, int], ...] = ()
+        if self._clips != "declared" and chains is None and sets is None:
+            clips = self._searched(child, statistics, groups)
         question: Question | None = None
         remainder: tuple[tuple[Value, ...], ...] = ()
-        if cells is not None and sets is None and _is_additive(stability, statistics):
+        # What was cut at different clips does not add up.
+        if cells is not None and sets is None and _is_additive(stability, statistics) and not clips:
             wider, every = self._with_remainder(keys, cells)
             question = self._question(child, wider, bound, stability)
             if chains is None:
                 keys, remainder = wider, every
-        branches = bounded_queries(
-            child,
-            keys,
-            statistics,
-            groups,
-            bound,
-            rows=stability.rows,
-            single=stability.single,
-            norm=self._norm if chains is None else "l1",  # for the root (`running.widened`)
-            dialect=self._dialect,
-        )
+        norm = self._norm if chains is None else "l1"  # for the root (`running.widened`)
+        write = self._writer_of(child, keys, groups, bound, stability, norm)
         values = [key.value for key in keys]
         for statistic in statistics:
             values += [part for part in (statistic.value, statistic.where) if part is not None]
@@ -801,7 +854,7 @@ class _Compiler:
             weights,
             counts,
             selection,
-            branches,
+            write(statistics),
             stages,
             derivation,
             chains,
@@ -809,6 +862,8 @@ class _Compiler:
             remainder,
             question,
             sets,
+            write,
+            clips,
         )
         for i, other in enumerate(self._drafts):
             if _same(draft, other):
@@ -819,6 +874,97 @@ class _Compiler:
             rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
             self._notes[f"where a row meets several public ones, at most {rows} of a unit count in full"] = None
         return len(self._drafts) - 1
+
+    def _writer_of(
+        self,
+        child: Plan,
+        keys: tuple[Key, ...],
+        groups: tuple[tuple[int, ...], ...],
+        bound: Cells,
+        stability: Stability,
+        norm: Literal["l1", "l2"],
+    ) -> Callable[[Sequence[Statistic]], tuple[Branch, ...]]:
+        """What writes the engine's queries, for these sums or for the same with other clips."""
+
+        def write(statistics: Sequence[Statistic]) -> tuple[Branch, ...]:
+            return bounded_queries(
+                child,
+                keys,
+                statistics,
+                groups,
+                bound,
+                rows=stability.rows,
+                single=stability.single,
+                norm=norm,
+                dialect=self._dialect,
+            )
+
+        return write
+
+    # --- clips ---
+
+    def _searched(
+        self, child: Plan, statistics: tuple[Statistic, ...], groups: tuple[tuple[int, ...], ...]
+    ) -> tuple[tuple[int, int], ...]:
+        """For each sum with a loose clip, the measurement that chooses one: on the column and path, without WHERE."""
+        found = []
+        for place, statistic in enumerate(statistics):
+            if not statistic.loose or (place,) not in groups:
+                continue
+            if (search := self._search(unfiltered(child), statistic.value)) is not None:
+                found.append((place, search))
+        return tuple(found)
+
+    def _search(self, child: Plan, value: Scalar | None) -> int | None:
+        if list(stages_of(child, [] if value is None else [value])):
+            return None  # another question at each value of the stage
+        if any(isinstance(node, Join) and node.condition is None for node in nodes(child)):
+            return None  # without its conditions, every row would meet every other
+        try:
+            derivation = derive(child, self._catalog.max_cells)
+            statistics = (rules.clip_search(derivation.conclusion, value),)
+        except Error:
+            return None  # some conditions carry what makes a relation one of units, or its bounds
+        bound, groups = Cells(False, 1, False), ((0,),)
+        write = self._writer_of(child, (), groups, bound, derivation.conclusion, self._norm)
+        branches = write(statistics)
+        draft = _Draft(
+            (),
+            ((),),
+            bound,
+            statistics,
+            groups,
+            (),
+            (),
+            None,
+            branches,
+            (),
+            derivation,
+            None,
+            (),
+            (),
+            None,
+            None,
+            write,
+        )
+        for i, other in enumerate(self._drafts):
+            if _same(draft, other):
+                return i
+        self._drafts.append(draft)
+        self._notes["what a unit adds beyond a chosen clip is cut off; margins are of the noise alone"] = None
+        return len(self._drafts) - 1
+
+    def _settled(self, draft: _Draft, chosen: Mapping[int, int]) -> _Draft:
+        """The draft with the clips that were chosen by now."""
+        known = [(place, search) for place, search in draft.clips if search in chosen]
+        if not known:
+            return draft
+        statistics = list(draft.statistics)
+        for place, search in known:
+            (asked,) = self._drafts[search].statistics
+            most = rules.clips(asked)[chosen[search]] * asked.step
+            statistics[place] = rules.clipped_at(statistics[place], most)
+        return replace(draft, statistics=tuple(statistics), branches=draft.write(statistics))
 
     def _question(self, child: Plan, keys: tuple[Key, ...], bound: Cells, stability: Stability) -> Question:
         def question(kept: tuple[int, ...], statistic: Statistic | None) -> str:
@@ -868,11 +1014,14 @@ class _Compiler:
 
     # --- price ---
 
-    def _priced(self) -> tuple[Measurement, ...]:
-        """The price is shared for the least error of what was asked; delta equally among all thresholds."""
+    def _priced(self) -> Callable[[_Draft, int], Measurement]:
+        """The price is shared for the least error of what was asked; delta equally among all thresholds.
+
+        A sum whose clip is searched for leaves a fifth of its share to the search.
+        """
         chosen = sum(draft.selection is not None for draft in self._drafts)
         if not any(draft.statistics for draft in self._drafts):
-            return tuple(self._measure(draft, [], 0) for draft in self._drafts)
+            return lambda draft, _: self._measure(draft, [], 0)
         policy = self._accountant.policy
         epsilon = self._settings.epsilon if self._settings.epsilon is not None else policy.query_epsilon
         if epsilon > policy.max_query_epsilon:
@@ -901,9 +1050,16 @@ class _Compiler:
                     hint="Set dpsql.delta, or declare the keys in the policy.",
                 )
         shared = self._shares(loss)
+        given: Counter[int] = Counter()  # to each search
+        for draft, parts in zip(self._drafts, shared, strict=True):
+            for place, search in draft.clips:
+                group = draft.groups.index((place,))
+                given[search] += (part := parts[group] // _SEARCH)
+                parts[group] -= part if self._clips == "searched" else 0
+        shared = [[given[i]] if draft.is_search else shared[i] for i, draft in enumerate(self._drafts)]
         if not all(map(all, shared)):
             raise BadSetting("epsilon is too small for so many aggregates", hint="Ask for fewer, or pay more.")
-        return tuple(self._measure(draft, each, delta) for draft, each in zip(self._drafts, shared, strict=True))
+        return lambda draft, index: self._measure(draft, shared[index], delta)
 
     @property
     def _degree(self) -> Degree:
@@ -912,7 +1068,7 @@ class _Compiler:
     def _shares(self, loss: int) -> list[list[int]]:
         """What each group of statistics may cost, by measurement."""
         parts = iter(shares(loss, [weight for draft in self._drafts for weight in draft.weights], self._degree))
-        return [[next(parts) for _ in draft.groups] for draft in self._drafts]
+        return [[next(parts) for _ in draft.weights] for draft in self._drafts]
 
     def _least_loss(self, wanted: Fraction) -> int:
         """The least price of the whole query at which every count is within the margin, in 95 of 100 cases.
@@ -947,6 +1103,8 @@ class _Compiler:
 
     def _measure(self, draft: _Draft, parts: list[int], delta: int) -> Measurement:
         price = Price(sum(parts), delta if draft.selection is not None else 0)
+        if draft.is_search and self._clips == "found":
+            price = Price()
         noises = self._noises(draft, parts)
         noises, rooted = _rooted(noises, draft)
         if (sets := draft.lattice) is not None:
@@ -976,6 +1134,7 @@ class _Compiler:
             draft.remainder,
             draft.question,
             draft.lattice,
+            clips=draft.clips,
         )
 
     def _noises(self, draft: _Draft, parts: list[int]) -> tuple[Noise, ...]:
@@ -994,6 +1153,8 @@ class _Compiler:
         is_basic = self._accountant.policy.accounting == "basic"
         if statistic.kind is Counted.COMMONEST:
             return most_common(statistic.sensitivity.l1, loss if is_basic else epsilon_of_choice(loss))
+        if statistic.kind is Counted.CLIP:
+            return clip_chosen(loss if is_basic else epsilon_of_choice(loss))
         if statistic.rank is not None:
             return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_basic else epsilon_of_choice(loss))
         if is_basic:
@@ -1153,6 +1314,7 @@ def _same(left: _Draft, right: _Draft) -> bool:
         and left.lattice == right.lattice
         and left.groups == right.groups
         and len(left.keys) == len(right.keys)
+        and left.clips == right.clips
         and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]
         and [(s.kind, s.step, s.factor, s.rank, s.shape) for s in left.statistics]
         == [(s.kind, s.step, s.factor, s.rank, s.shape) for s in right.statistics]

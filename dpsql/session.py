@@ -101,7 +101,7 @@ class Session:
     def release(self, sql: str, parameters: Sequence[Value] = ()) -> Release:
         """What a query would do. Free: nothing is read, nothing is paid."""
         wanted = Settings(self.settings.epsilon, self.settings.delta, self.settings.margin)
-        return self.engine.compile(sql, parameters, wanted)
+        return self.engine.compile(sql, parameters, wanted, fresh=self.settings.fresh)
 
     def describe(self, sql: str, parameters: Sequence[Value] = ()) -> tuple[Output, ...]:
         return self.release(sql, parameters).outputs

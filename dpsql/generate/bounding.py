@@ -10,7 +10,8 @@
 The value at a rank is chosen from a histogram: the same steps, with the value on its grid as one more key.
 
 Where the engine guarantees one row per owner, per, limit and clip would do nothing and are left out. They do nothing
-either for an owner with no more rows than declared: only the others, who are few, go through all of them.
+either for an owner with no more rows than declared: only the others, who are few, go through all of them. Where a
+clip was chosen below what is declared, everybody does.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Correlated, Field, Scalar, refs, walk
-from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, clips
 from dpsql.privacy.shapes import Shape
 from dpsql.types import Kind, Type, Value
 
@@ -89,6 +90,9 @@ def bounded_queries(
     for i, statistic in enumerate(statistics):
         if statistic.kind in CHOSEN:
             bars.setdefault(replace(statistic, rank=None), []).append(i)  # several ranks, one histogram
+        elif statistic.kind is Counted.CLIP:
+            text = _Bounding(plan, keys, dialect).contributions(statistic)
+            branches.append(Branch(EngineQuery(text, 1, sources=sources), (i,)))
         elif i not in plain:
             text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)
             branches.append(Branch(EngineQuery(text, len(keys), sources=sources), (i,)))
@@ -160,7 +164,7 @@ class _Bounding:
         if single:
             totals = [self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)]
             return self._outer(totals, self._values(statistics))
-        if not cells.keyed:
+        if not cells.keyed or any(statistic.cut for statistic in statistics):
             text = self._stepped(self._pairs(statistics), clip, cells)
         elif self._is_spared(clip, cells, rows) and is_one_table(self._plan):
             text = self._in_two_passes(clip, cells, rows)
@@ -543,6 +547,22 @@ class _Bounding:
         clip = _Clip([statistic], [[0]], "l1")
         text = self._limited(text, ["s0"], 1) if cells.limited else self._clipped(text, clip, cells)
         return f"SELECT {groups}, {self._total('s0', 1)} FROM ({text}) AS o GROUP BY {groups}"
+
+    # --- clips ---
+
+    def contributions(self, statistic: Statistic) -> str:
+        """How many owners contribute no more than each clip, and more than the one before it.
+
+        Claim: each owner is counted once.
+        Because: its rows are added up to one number, in absolute values, which one branch of the CASE takes.
+        Needs: values within 64 bits, as `_on_grid` makes them.
+        """
+        total = "COALESCE(SUM(ABS(CAST(v0 AS BIGINT))), 0)"
+        *lower, _ = clips(statistic)
+        steps = " ".join(f"WHEN {total} <= {clip} THEN {place}" for place, clip in enumerate(lower))
+        place = f"CASE {steps} ELSE {len(lower)} END" if lower else "0"
+        per = f"SELECT {OWNER}, CAST({place} AS BIGINT) AS g FROM ({self._values([statistic])}) AS v GROUP BY {OWNER}"
+        return f"SELECT g, {self._total('1', 1)} FROM ({per}) AS o GROUP BY g"
 
     # --- DISTINCT ---
 

@@ -209,6 +209,7 @@ def _owning_table(declared: TablePolicy, found: Bound, report: Report) -> Table 
         owner_unique=frozenset({unit.name}) in found.schema.unique,
         max_rows_per_unit=declared.max_rows_per_unit,
         max_groups_per_unit=declared.max_groups_per_unit,
+        tight=declared.tight,
         unique=found.unique,
     )
 
@@ -225,6 +226,7 @@ def _referring_table(declared: TablePolicy, found: Bound, step: Step, target: Ta
         owner_unique=target.owner_unique and any(unique <= frozenset(step.via) for unique in found.unique),
         max_rows_per_unit=declared.max_rows_per_unit,
         max_groups_per_unit=declared.max_groups_per_unit,
+        tight=declared.tight,
         path=(step, *target.path),
         unique=found.unique,
     )

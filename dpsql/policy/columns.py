@@ -70,6 +70,7 @@ def bind_column(declared: ColumnPolicy, schema: ColumnSchema, report: Report, li
         step=declared.step,
         values=declared.values,
         nullable_key=declared.nullable_key,
+        tight=declared.tight,
     )
 
 

@@ -40,7 +40,7 @@ def _table_facts(table: Table) -> dict[str, object]:
         "max_rows_per_unit": table.max_rows_per_unit,
         "max_groups_per_unit": table.max_groups_per_unit,
         "columns": [_column_facts(column) for column in table.columns.values()],
-    }
+    } | _said(table.tight)
 
 
 def _column_facts(column: Column) -> dict[str, object]:
@@ -52,7 +52,12 @@ def _column_facts(column: Column) -> dict[str, object]:
         "step": column.step,
         "values": column.values,
         "nullable_key": column.nullable_key,
-    }
+    } | _said(column.tight)
+
+
+def _said(tight: bool | None) -> dict[str, object]:
+    """Nothing where nobody says anything: what was stored before there was anything to say is found again."""
+    return {} if tight is None else {"tight": tight}
 
 
 def _type_facts(column_type: Type) -> tuple[str, int, int]:

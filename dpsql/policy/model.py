@@ -32,6 +32,7 @@ class ColumnPolicy:
     values: tuple[Value, ...] | None = None
     nullable_key: bool = False
     line: int | None = None
+    tight: bool | None = None  # whether sums are near their bounds; None: nobody says
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class TablePolicy:
     max_groups_per_unit: int | None = None
     columns: Mapping[str, ColumnPolicy] = field(default_factory=lambda: MappingProxyType({}))
     line: int | None = None
+    tight: bool | None = None  # whether people come near max_rows_per_unit; None: nobody says
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ class Column:
     step: Fraction | None = None
     values: tuple[Value, ...] | None = None
     nullable_key: bool = False
+    tight: bool | None = None
 
     @property
     def is_clamped(self) -> bool:
@@ -186,6 +189,7 @@ class Table:
     owner_unique: bool = False  # the engine enforces at most one row per unit
     max_rows_per_unit: int = 1
     max_groups_per_unit: int | None = None
+    tight: bool | None = None
     path: tuple[Step, ...] = ()
     keys: Mapping[tuple[str, ...], tuple[Type, ...]] = field(default_factory=lambda: MappingProxyType({}))
     # `keys` are those that other tables refer to; `unique` all sets of columns the engine holds unique.

@@ -11,9 +11,9 @@ from dpsql.policy.model import Bound, ColumnPolicy, TablePolicy, UnitReference
 from dpsql.policy.problems import nearest, quoted
 from dpsql.policy.section import POSITIVE, Section, header
 
-_TABLE = ("public", "unit", "max_rows_per_unit", "max_groups_per_unit", "columns")
+_TABLE = ("public", "unit", "max_rows_per_unit", "max_groups_per_unit", "tight", "columns")
 _REFERENCE = ("via", "table", "key")
-_COLUMN = ("min", "max", "step", "values", "nullable_key")
+_COLUMN = ("min", "max", "step", "values", "nullable_key", "tight")
 
 
 def read_tables(root: Section) -> dict[str, TablePolicy]:
@@ -64,6 +64,7 @@ def _read_table(tables: Section, name: str) -> TablePolicy | None:
         max_groups_per_unit=section.integer("max_groups_per_unit"),
         columns=_read_columns(section),
         line=section.line(),
+        tight=_said(section, "tight"),
     )
 
 
@@ -150,7 +151,14 @@ def _read_column(column: Section, name: str) -> ColumnPolicy:
         column.problem("values", f'{column.title} has "values" as well as "min" or "max"', "keep one of the two")
     if step is not None and (isinstance(lower, date) or (values is not None and type(values[0]) is not int)):
         column.problem("step", f'"step" in {column.title} is for numbers only', "remove it")
-    return ColumnPolicy(name, lower, upper, step, values, column.flag("nullable_key"), column.line())
+    if "tight" in column.content and lower is None:
+        column.problem("tight", f'"tight" in {column.title} is for columns with "min" and "max"', "remove it")
+    tight = _said(column, "tight")
+    return ColumnPolicy(name, lower, upper, step, values, column.flag("nullable_key"), column.line(), tight)
+
+
+def _said(section: Section, key: str) -> bool | None:
+    return section.flag(key) if key in section.content else None
 
 
 def _read_bounds(column: Section) -> tuple[Bound | None, Bound | None]:

@@ -41,6 +41,7 @@ class Fact:
     step: Fraction | None = None
     origin: tuple[str, str] | None = None  # table and column, for messages
     nullable: bool = True
+    tight: bool | None = None  # what the policy says of the bounds
 
 
 # By the id of a column, or by an expression that a condition restricts to a few values.

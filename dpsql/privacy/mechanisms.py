@@ -107,6 +107,29 @@ def most_common(l1: Fraction, epsilon: Fraction) -> Noise:
     return Noise("exponential", _rounded_up(_positive(l1) / _positive(epsilon)))
 
 
+def clip_chosen(epsilon: Fraction) -> Noise:
+    """The exponential mechanism for a clip: P(c) proportional to exp(-loss(c) / b), b = 1 / epsilon.
+
+    The loss of a clip is the number of units beyond it, and a penalty for its size that is the same whatever the rows
+    (`clip_penalty`).
+
+    Claim: the choice is epsilon-DP, and epsilon^2 / 8 in zCDP.
+    Because: one unit more adds 1 to the losses of the clips below its contribution, and nothing to the others. Weights
+    then change by factors within exp(-1 / b) and 1, and their sum too, so that the logarithms of the ratios of the
+    probabilities lie in an interval of length 1 / b = epsilon that holds 0: a bounded range (see `chosen`).
+    Needs: each unit counted once; the clips and the penalty are the same whatever the rows.
+    """
+    return Noise("exponential", _rounded_up(1 / _positive(epsilon)))
+
+
+def clip_penalty(noise: Noise) -> int:
+    """How many units beyond it a clip of half the size is worth: noise falls with the clip, what is cut off grows.
+
+    Twice the scale makes each clip above all units less likely by exp(2), which is more than the square of its size.
+    """
+    return math.ceil(2 * noise.scale)
+
+
 def epsilon_of_choice(rho: Fraction) -> Fraction:
     """The largest epsilon, rounded down, with epsilon^2 / 8 <= rho: what a choice may have for this price in zCDP."""
     grain = 2**64

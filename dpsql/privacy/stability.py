@@ -24,6 +24,12 @@ class Stability:
     unique: frozenset[frozenset[int]] = frozenset()
     fixed: frozenset[int] = frozenset()  # columns that show the same in all rows of a unit
     numbered: frozenset[int] = frozenset()  # columns that number the rows of each unit: 1, 2, 3 …
+    tight: bool | None = None  # whether units come near `rows`, as far as the policy says
+
+
+def both_tight(left: bool | None, right: bool | None) -> bool | None:
+    """Of rows of two sides: tight where both are, loose where one is."""
+    return left if left == right else (False if False in (left, right) else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -508,6 +508,7 @@ def policies(draw: Draw) -> tuple[Declared, dict[str, Flavour]]:
         unique=draw(st.integers(0, 3)) == 0,
         max_rows=draw(st.sampled_from((1, 2, 3, 50))),
         max_groups=draw(st.sampled_from((None, None, 1, 2))),
+        tight=draw(st.sampled_from((None, None, False))),
         accounting=draw(st.sampled_from(("basic", "zcdp"))),
     )
     return declared, chosen

@@ -39,7 +39,7 @@ from dpsql.policy.model import (
     UnitReference,
 )
 from dpsql.privacy.accounting import Accountant
-from dpsql.privacy.rules.aggregates import CHOSEN, weight_in_keys
+from dpsql.privacy.rules.aggregates import CHOSEN, clips, weight_in_keys
 from dpsql.release import Measurement, Release, Settings, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
@@ -92,11 +92,13 @@ class Declared:
     unique: bool = False  # at most one row per unit, enforced by the engine
     max_rows: int = 1
     max_groups: int | None = None
+    tight: bool | None = None
     accounting: Accounting = "basic"
 
     def __str__(self) -> str:
         unique = " PRIMARY KEY" if self.unique else ""
         groups = "" if self.max_groups is None else f", max_groups_per_unit = {self.max_groups}"
+        groups += "" if self.tight is None else f", tight = {self.tight}"
         lines = [
             f"accounting {self.accounting}",
             f'[tables.t] unit = "who" ({self.owner_type}{unique}), max_rows_per_unit = {self.max_rows}{groups}',
@@ -193,6 +195,7 @@ def catalog_of(declared: Declared) -> tuple[Catalog, Accountant]:
         unit=OWNER,
         max_rows_per_unit=declared.max_rows,
         max_groups_per_unit=declared.max_groups,
+        tight=declared.tight,
         columns={column.name: column for column in declared.columns},
     )
     details = TablePolicy(
@@ -216,7 +219,12 @@ def catalog_of(declared: Declared) -> tuple[Catalog, Accountant]:
 def release_of(case: Case, dialect: Dialect = DUCKDB) -> Release:
     catalog, accountant = catalog_of(case.declared)
     plan = resolve(parse(case.sql), catalog)
-    return compile_release(plan, catalog, accountant, Settings(), dialect)
+    release = compile_release(plan, catalog, accountant, Settings(), dialect, "searched")
+    if release.settle is None:
+        return release
+    # Any clip may be chosen; which one, is no matter of the rows.
+    found = {index: len(clips(release.measurements[index].statistics[0])) for index in release.searches}
+    return release.settle({index: len(case.sql) % count for index, count in found.items()})
 
 
 # --- running ---

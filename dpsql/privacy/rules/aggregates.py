@@ -30,6 +30,10 @@ FINEST = 1024
 WHOLE_WEIGHT = 2**20
 # Relative grain of double precision sums; far below any noise.
 REAL_DIGITS = 12
+# Where the policy says nothing, more rows per unit than these are taken for more than most units have.
+MANY_ROWS = 10
+# A clip is searched for down to this many halves of the declared one: a thousandth.
+HALVINGS = 10
 # So many values at most are candidates for a quantile; wider bounds get a coarser step.
 MOST_CANDIDATES = 2**20
 
@@ -40,6 +44,7 @@ class Counted(Enum):
     WEIGHTS = "weights"  # how much the units weigh that have the key: the less, the more keys they have
     DISTINCT = "distinct"  # how many different values
     DISTINCT_SUM = "distinct sum"  # the sum of different values
+    CLIP = "clip"  # not a sum, but how much of one unit shall count, chosen among a few clips
     RANKED = "ranked"  # the value at a rank: not a sum, but chosen among all values of the grid
     COMMONEST = "commonest"  # the most common value: chosen among all that are declared
 
@@ -64,6 +69,8 @@ class Statistic:
     sensitivity: Sensitivity
     rank: Fraction | None = None  # of a value at a rank: the share of rows below it; 0 and 1 are the extremes
     shape: Shape = Shape.ITSELF  # what a row adds, made of its value on the grid
+    loose: bool = False  # whether a smaller clip is worth a search
+    cut: bool = False  # whether a clip was chosen, which units within the declared limits may exceed
 
     @property
     def width(self) -> int:
@@ -120,7 +127,8 @@ def count_rows(child: Stability, where: Scalar | None, cell: Cells) -> Statistic
     """
     if child.rows == 1:
         return count_units(where, cell)
-    return _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
+    counted = _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
+    return replace(counted, loose=is_loose(child, None))
 
 
 def count_units(where: Scalar | None, cell: Cells) -> Statistic:
@@ -182,7 +190,7 @@ def sum_rows(child: Stability, value: Scalar, where: Scalar | None, cell: Cells)
     Needs: declared bounds of the argument (checked here).
     """
     bounds, step = bounds_and_step(child, value, cell)
-    return _row_sum(child, value, where, bounds, step, cell)
+    return replace(_row_sum(child, value, where, bounds, step, cell), loose=is_loose(child, value))
 
 
 def sum_expression(child: Stability, value: Scalar, where: Scalar | None, bounds: Interval, cell: Cells) -> Statistic:
@@ -296,6 +304,60 @@ def most_common(child: Stability, value: Scalar, where: Scalar | None, low: int,
     bars = _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
     bounds = Interval(Fraction(low), Fraction(high))
     return replace(bars, kind=Counted.COMMONEST, value=value, bounds=bounds, low=low, high=high)
+
+
+def is_loose(child: Stability, value: Scalar | None) -> bool:
+    """Whether units may stay far below the declared clip: the policy's word, else by the rows it allows."""
+    said = {child.facts.get(ref.field.id, NOTHING).tight for ref in refs(value)} if value is not None else set()
+    if False in said or said == {True}:
+        return False in said
+    return child.rows > MANY_ROWS if child.tight is None else not child.tight and child.rows > 1
+
+
+def clip_search(child: Stability, value: Scalar | None) -> Statistic:
+    """How much of one unit's sum, or of its rows, shall count: chosen among a few clips (`mechanisms.clip_chosen`).
+
+    Claim: in the histogram that counts units by the least clip that holds their whole contribution, one unit changes
+    one bar by one.
+    Because: the engine adds up what each unit contributes, in absolute values, and looks up one clip for it.
+    Needs: declared bounds of the argument, so that the clips are known without looking.
+    """
+    cell = Cells(False, 1, False)
+    if value is None:
+        whole = _row_sum(child, None, None, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
+    else:
+        whole = _row_sum(child, value, None, *bounds_and_step(child, value, cell), cell)
+    one = Fraction(1)
+    return replace(whole, kind=Counted.CLIP, sensitivity=Sensitivity(1, one, one, one))
+
+
+def clips(search: Statistic) -> tuple[int, ...]:
+    """The clips among which a search chooses, in steps: the declared one, and its halves."""
+    halvings = min(HALVINGS, search.clip.bit_length() - 1)
+    return tuple(-(-search.clip >> k) for k in range(halvings, -1, -1))
+
+
+def clipped_at(statistic: Statistic, most: Fraction) -> Statistic:
+    """The same sum where one unit counts no more than `most`, in the units of the column.
+
+    Claim: l1 and l2 are the new clip, which is never above the declared one.
+    Because: rows are clamped to it, the unit's sum in each cell is cut to it, and its vector scaled down to it.
+    Needs: nothing of `most`, which may be any released number.
+    """
+    clip = min(statistic.clip, max(math.ceil(most / statistic.step), 1) * statistic.factor)
+    size = Fraction(clip)
+    sensitivity = Sensitivity(statistic.sensitivity.l0, size, size, size * size)
+    changed = replace(statistic, clip=clip, sensitivity=sensitivity, cut=True)
+    if statistic.value is None:
+        return changed
+    assert statistic.bounds.low is not None and statistic.bounds.high is not None
+    end = clip // statistic.factor
+    low, high = (max(-end, min(end, bound)) for bound in (statistic.low, statistic.high))
+    below, above = (
+        max(-end * statistic.step, min(end * statistic.step, bound))
+        for bound in (statistic.bounds.low, statistic.bounds.high)
+    )
+    return replace(changed, low=low, high=high, bounds=Interval(below, above))
 
 
 def _row_sum(

@@ -13,7 +13,7 @@ from dpsql.privacy.facts import NOTHING, Fact, Facts, Interval, as_number
 from dpsql.privacy.intervals import interval, never_null
 from dpsql.privacy.refine import conjuncts, refine
 from dpsql.privacy.rules.relations import column_fact, unique_columns
-from dpsql.privacy.stability import Stability
+from dpsql.privacy.stability import Stability, both_tight
 from dpsql.types import Kind
 
 
@@ -66,7 +66,8 @@ def join_units(
         fixed |= left.fixed
     if kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
         fixed |= right.fixed
-    return Stability(rows, single, facts, min(groups, default=None), unique, fixed)
+    tight = both_tight(left.tight, right.tight)
+    return Stability(rows, single, facts, min(groups, default=None), unique, fixed, tight=tight)
 
 
 def join_public(

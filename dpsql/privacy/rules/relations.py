@@ -14,7 +14,7 @@ from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Facts, Interval, as_nu
 from dpsql.privacy.intervals import interval, never_null
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.refine import refine
-from dpsql.privacy.stability import Stability
+from dpsql.privacy.stability import Stability, both_tight
 from dpsql.types import Kind, Value
 
 
@@ -32,7 +32,9 @@ def scan(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> S
     }
     unique = unique_columns(table, fields, columns)
     fixed = frozenset(field.id for field in fields) if table.owner_unique else frozenset()
-    return Stability(table.max_rows_per_unit, table.owner_unique, facts, table.max_groups_per_unit, unique, fixed)
+    most, groups = table.max_rows_per_unit, table.max_groups_per_unit
+    tight = True if most == 1 else table.tight
+    return Stability(most, table.owner_unique, facts, groups, unique, fixed, tight=tight)
 
 
 def unique_columns(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> frozenset[frozenset[int]]:
@@ -60,7 +62,7 @@ def column_fact(table: Table, column: Column) -> Fact:
         # where it is a key. Numeric values lists are clamped to their hull at the scan.
         bounds = Interval(min(numbers), max(numbers)) if numbers else UNBOUNDED
     nullable = column.nullable or column.type.kind is Kind.DOUBLE or column.type.is_temporal
-    return Fact(bounds, keys, column.step, (table.name, column.name), nullable)
+    return Fact(bounds, keys, column.step, (table.name, column.name), nullable, column.tight)
 
 
 def _bound(value: object) -> Fraction | None:
@@ -152,7 +154,7 @@ def union_all(
         origin = a.origin if a.origin == b.origin else None
         facts[field.id] = Fact(a.interval.union(b.interval), keys, step, origin, a.nullable or b.nullable)
     groups = None if left.groups is None or right.groups is None else left.groups + right.groups
-    return Stability(left.rows + right.rows, False, facts, groups)
+    return Stability(left.rows + right.rows, False, facts, groups, tight=both_tight(left.tight, right.tight))
 
 
 def set_operation(
@@ -217,9 +219,9 @@ def aggregate_by_unit(
     unique = frozenset({frozenset(field.id for field, value in keys if not is_unit(value))})
     if further:
         fixed = frozenset(field.id for field, value in keys if is_fixed(value, child))
-        return Stability(child.rows, child.single, facts, child.groups, unique, fixed)
+        return Stability(child.rows, child.single, facts, child.groups, unique, fixed, tight=child.tight)
     everything = frozenset(field.id for field, _ in (*keys, *aggregates))
-    return Stability(1, True, facts, None, unique | {frozenset()}, everything)
+    return Stability(1, True, facts, None, unique | {frozenset()}, everything, tight=True)
 
 
 def per_unit_interval(call: Aggregated, child: Stability, grouped: bool = True) -> Interval:

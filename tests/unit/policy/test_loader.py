@@ -43,7 +43,7 @@ replay_days = 30
 unit = "id"
 [tables.patients.columns]
 age    = { min = 0, max = 110 }
-income = { min = -0.1, max = 500_000, step = 0.01 }
+income = { min = -0.1, max = 500_000, step = 0.01, tight = false }
 state  = { values = ["CA", "NY", "TX"], nullable_key = true }
 born   = { min = 1900-01-01, max = 2029-12-31 }
 seen   = { min = 2000-01-01T00:00:00, max = 2030-01-01 00:00:00 }
@@ -53,6 +53,7 @@ note   = {}
 unit = "patient_id"
 max_rows_per_unit = 50
 max_groups_per_unit = 5
+tight = true
 
 [tables."billing.items"]
 unit = { via = "visit_id", table = "visits", key = "id" }
@@ -105,13 +106,15 @@ def test_a_whole_policy_is_read(tmp_path: Path) -> None:
     assert patients.columns["age"].line == 21
     assert patients.columns["state"].values == ("CA", "NY", "TX")
     assert patients.columns["state"].nullable_key
+    assert (patients.tight, patients.columns["age"].tight, patients.columns["income"].tight) == (None, None, False)
     assert patients.columns["note"].lower is None
     assert not patients.columns["note"].nullable_key
     visits = policy.tables["visits"]
     assert (visits.unit, visits.max_rows_per_unit, visits.max_groups_per_unit) == ("patient_id", 50, 5)
+    assert visits.tight
     assert policy.tables["billing.items"].unit == UnitReference(("visit_id",), "visits", ("id",))
     assert policy.tables["hospitals"].public
-    assert dict(policy.users) == {"alice": UserPolicy("alice", Fraction(1), 39), "bob": UserPolicy("bob", None, 41)}
+    assert dict(policy.users) == {"alice": UserPolicy("alice", Fraction(1), 40), "bob": UserPolicy("bob", None, 42)}
 
 
 def test_numbers_are_exact(tmp_path: Path) -> None:
@@ -307,6 +310,8 @@ def test_a_server_needs_a_ledger_to_be_named(tmp_path: Path) -> None:
             7,
             '"max_groups_per_unit" in [tables.people] must be an integer, not a boolean',
         ),
+        ('unit = "id"\ntight = 1', 7, '"tight" in [tables.people] must be true or false, not an integer'),
+        ("public = true\ntight = true", 7, 'public table "people" takes no "tight"'),
         ('unit = "id"\npublic = "no"', 7, '"public" in [tables.people] must be true or false, not a string'),
         ('unit = "id"\npublic = true', 6, 'public table "people" takes no "unit"'),
         ("public = true\nmax_rows_per_unit = 3", 7, 'public table "people" takes no "max_rows_per_unit"'),
@@ -398,6 +403,8 @@ def test_a_circle_of_references_is_reported_for_each_table_on_it(tmp_path: Path)
         ("{ values = [[1]] }", '"values" in [C] must hold strings, integers, booleans or dates, not a list'),
         ("{ values = [9223372036854775808] }", '"values" in [C] holds an integer that does not fit into 64 bits'),
         ('{ values = ["\\u0000"] }', '"values" in [C] holds a NUL character'),
+        ("{ min = 0, max = 9, tight = 1 }", '"tight" in [C] must be true or false, not an integer'),
+        ("{ tight = true }", '"tight" in [C] is for columns with "min" and "max"'),
         ("{ nullable_key = 1 }", '"nullable_key" in [C] must be true or false, not an integer'),
         ("{ minimum = 1 }", 'unknown key "minimum" in [C]'),
     ],
@@ -486,7 +493,7 @@ def named(value: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
     return st.dictionaries(NAMES, value, max_size=3) | JUNK
 
 
-COLUMN = shaped("min max step values nullable_key", JUNK | st.lists(SCALARS, max_size=3))
+COLUMN = shaped("min max step values nullable_key tight", JUNK | st.lists(SCALARS, max_size=3))
 TABLES = named(
     st.fixed_dictionaries(
         {},
