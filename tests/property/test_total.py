@@ -40,7 +40,7 @@ def test_generated_expressions_run_on_extreme_rows() -> None:
     tally: Counter[str] = Counter()
     seen: set[Op] = set()
 
-    @thorough(500)
+    @thorough(1_000)
     @given(case=selections(inside=False))
     def holds(case: Case) -> None:
         tally["asked"] += 1
