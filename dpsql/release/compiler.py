@@ -1,0 +1,294 @@
+"""A query becomes a Release without touching data.
+
+`compile_release` cuts a plan at its release boundaries: an aggregation over private rows that does not group by the
+unit becomes a Measurement (bounded SQL, noise, price); everything above it stays a plan over noisy tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import lru_cache
+from typing import assert_never
+
+from dpsql.errors import NotSupported, PrivateRows
+from dpsql.generate.dialect import Dialect
+from dpsql.generate.duckdb_dialect import DUCKDB
+from dpsql.generate.noisy_tables import from_lists, from_table
+from dpsql.generate.relations import RelationWriter
+from dpsql.plan.inspect import reads_private
+from dpsql.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Empty,
+    Filter,
+    Join,
+    OfUnit,
+    OneRow,
+    Plan,
+    Project,
+    Released,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    Sort,
+    Window,
+    inputs,
+    nodes,
+)
+from dpsql.plan.running import running_totals
+from dpsql.plan.scalars import (
+    Aggregated,
+    Field,
+    InStage,
+    Ref,
+    Scalar,
+    SortKey,
+    StageValue,
+    Subquery,
+    Windowed,
+    rebuild,
+)
+from dpsql.policy.model import Catalog, Table
+from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.derive import derive, is_private
+from dpsql.privacy.owners import is_unit
+from dpsql.privacy.prepare import Preparation
+from dpsql.privacy.public import check_total
+from dpsql.release.clips import settled
+from dpsql.release.drafts import Compilation
+from dpsql.release.measuring import Measuring
+from dpsql.release.model import Clips, Release, Settings, Stage
+from dpsql.release.outputs import Outputs
+from dpsql.release.pricing import Pricing
+from dpsql.release.rows import refuse_rows
+from dpsql.types import BIGINT, BOOLEAN, Kind
+
+
+def compile_release(
+    plan: Plan,
+    catalog: Catalog,
+    accountant: Accountant,
+    settings: Settings,
+    dialect: Dialect,
+    clips: Clips = "declared",
+) -> Release:
+    # A margin is kept by a price that is known before anything is chosen.
+    clips = "declared" if settings.margin is not None else clips
+    return _Compiler(Compilation(catalog, accountant, settings, dialect, clips), plan).compile()
+
+
+class _Compiler:
+    def __init__(self, compilation: Compilation, plan: Plan) -> None:
+        self._compilation = compilation
+        self._plan = plan
+        self._stages: list[Stage] = []
+        self._public: dict[str, str] = {}
+        self._tables: dict[str, Table] = {}
+        self._with_tables: dict[str, str] = {}
+        self._outputs = Outputs(compilation)
+        self._pricing = Pricing(compilation)
+        self._preparation = Preparation(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
+        self._measuring = Measuring(compilation, self._preparation, self._outputs, running_totals(plan))
+
+    def compile(self) -> Release:
+        refuse_rows(self._plan)
+        rest = self._cut(self._plan)
+        measure = self._pricing.priced()
+        measurements = tuple(map(measure, self._compilation.drafts, itertools.count()))
+        self._outputs.priced(measurements)
+        outputs = tuple(self._outputs.output(field, rest, measurements) for field in rest.fields)
+        pairs = zip(rest.fields, outputs, strict=True)
+        wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
+        wide, places = self._outputs.with_margins(rest, wanted)
+        outputs = tuple(
+            replace(output, margin_at=places.get(field.id)) for field, output in zip(rest.fields, outputs, strict=True)
+        )
+        sql = self._write(wide)
+        price = sum((m.price for m in measurements), Price())
+        notes = tuple(self._compilation.notes)
+        release = Release(
+            measurements,
+            tuple(self._stages),
+            sql,
+            outputs,
+            self._tables,
+            price,
+            notes,
+            self._with_tables,
+            self._compilation.settings,
+        )
+        if not release.searches:
+            return release
+
+        @lru_cache(maxsize=4)
+        def settled_at(places: tuple[tuple[int, int], ...]) -> Release:
+            drafts = [settled(self._compilation, draft, dict(places)) for draft in self._compilation.drafts]
+            found = tuple(map(measure, drafts, itertools.count()))
+            shown = tuple(
+                replace(self._outputs.output(field, rest, found), margin_at=output.margin_at)
+                for field, output in zip(rest.fields, outputs, strict=True)
+            )
+            chosen = frozenset(search for search, _ in places)
+            return replace(release, measurements=found, outputs=shown, unsettled=loose, chosen=chosen)
+
+        loose = replace(release, settle=lambda chosen: settled_at(tuple(sorted(chosen.items()))))
+        return loose
+
+    # --- the part above the releases ---
+
+    def _cut(self, plan: Plan) -> Plan:
+        """The same plan with each release replaced by its noisy table."""
+        match plan:
+            case Aggregate(child=child) if is_private(child):
+                return self._measuring.release(plan)
+            case Distinct(child=child) if is_private(child):
+                copies = [(replace(field, id=next(self._compilation.ids)), Ref(field)) for field in child.fields]
+                keys: tuple[tuple[Field, Scalar], ...] = tuple(copies)
+                grouped = Aggregate(child, keys, (), (tuple(range(len(keys))),))
+                released = self._measuring.release(grouped)
+                return Project(
+                    released, tuple((old, Ref(new)) for old, (new, _) in zip(child.fields, keys, strict=True))
+                )
+            case _:
+                pass
+        for child in inputs(plan):
+            if is_private(child):
+                self._refuse_mixture(plan)
+        match plan:
+            case Scan(table=table):
+                self._public_name(table)
+                return plan
+            case Empty() | OneRow() | Released():
+                return plan
+            case Filter(child=child, predicate=predicate):
+                return Filter(self._cut(child), self._post(predicate))
+            case SemiJoin() | OfUnit():
+                raise NotSupported("this combination of private and public rows is not supported")
+            case Project(child=child, items=items):
+                return Project(self._cut(child), tuple((field, self._post(value)) for field, value in items))
+            case Aggregate(child=child, keys=keys, aggregates=aggregates, sets=sets):
+                calls = tuple((field, self._post_aggregate(call)) for field, call in aggregates)
+                return Aggregate(self._cut(child), tuple((f, self._post(v)) for f, v in keys), calls, sets)
+            case Window(child=child, items=items):
+                return Window(self._cut(child), tuple((field, self._post_window(call)) for field, call in items))
+            case Join(kind=kind, left=left, right=right, condition=condition):
+                on = None if condition is None else self._post(condition)
+                return Join(kind, self._cut(left), self._cut(right), on)
+            case SetOperation(kind=set_kind, left=left, right=right, fields=fields):
+                return SetOperation(set_kind, self._cut(left), self._cut(right), fields)
+            case Distinct(child=child):
+                return Distinct(self._cut(child))
+            case Sort(child=child, keys=sort_keys, limit=limit, offset=offset, fields=fields):
+                ordered = tuple(SortKey(self._post(k.value), k.descending, k.nulls_first) for k in sort_keys)
+                return Sort(self._cut(child), ordered, limit, offset, fields)
+            case _:
+                assert_never(plan)
+
+    def _refuse_mixture(self, plan: Plan) -> None:
+        """A node that is not private itself but has private rows below it."""
+        if isinstance(plan, Join):
+            derive(plan, self._compilation.catalog.max_cells)  # says why joins are refused
+        raise NotSupported(
+            "private rows and released values cannot be mixed here",
+            hint="Aggregate the private rows first.",
+        )
+
+    def _post(self, value: Scalar) -> Scalar:
+        if isinstance(value, Subquery):
+            self._refuse_private_subquery(value)
+            arg = None if value.arg is None else self._post(value.arg)
+            return Subquery(value.kind, self._cut(value.plan), value.type, arg, value.position)
+        return rebuild(value, self._post)
+
+    def _post_aggregate(self, call: Aggregated) -> Aggregated:
+        changed = rebuild(call, self._post)
+        assert isinstance(changed, Aggregated)
+        return changed
+
+    def _post_window(self, call: Windowed) -> Windowed:
+        changed = rebuild(call, self._post)
+        assert isinstance(changed, Windowed)
+        return changed
+
+    def _refuse_private_subquery(self, node: Subquery) -> None:
+        if is_private(node.plan):
+            raise PrivateRows(
+                "a subquery would return rows of a private table",
+                hint="Aggregate inside the subquery.",
+                position=node.position,
+            )
+
+    def _public_name(self, table: Table) -> str:
+        # The same name in every query, so that a table is loaded once.
+        if table.name not in self._public:
+            names = sorted({other.name for other in self._compilation.catalog.tables.values()})
+            self._public[table.name] = f"p{names.index(table.name)}"
+            self._tables[self._public[table.name]] = table
+        return self._public[table.name]
+
+    def _write(self, plan: Plan) -> str:
+        """SQL for the post-processing engine: noisy tables arrive as lists, in the order of their fields."""
+        released = [node for node in nodes(plan) if isinstance(node, Released)]
+        # Some read the margins of the sums as well, in columns behind the others.
+        used = {node.measurement: node for node in sorted(released, key=lambda node: len(node.fields))}
+        writer = RelationWriter(DUCKDB, private=False, public=self._public)
+        body = writer.relation(plan)
+        if not used:
+            return body
+        types = {index: [writer.scalars.type(field.type) for field in node.fields] for index, node in used.items()}
+        heads = [[head(index, types[index]) for index in sorted(types)] for head in (from_lists, from_table)]
+        sql, with_tables = (f"WITH {', '.join(each)} {body}" for each in heads)
+        self._with_tables[sql] = with_tables
+        return sql
+
+    # --- stages ---
+
+    def _stage(self, node: Subquery, fields: tuple[Field, ...]) -> Scalar:
+        """A subquery in a private expression: released or public, so a constant by the time it is needed."""
+        if node.kind == "in" and node.arg is not None and is_unit(node.arg) and is_private(node.plan):
+            raise NotSupported(
+                "unit IN (SELECT …) can only stand in WHERE, joined to other conditions by AND",
+                hint="Select the unit itself in the subquery, and move the condition to the top of WHERE.",
+                position=node.position,
+            )
+        if is_private(node.plan):
+            raise NotSupported(
+                "this subquery would compare rows of different units",
+                hint="Aggregate inside the subquery, or write unit IN (SELECT unit …).",
+                position=node.position,
+            )
+        if node.kind not in ("scalar", "exists", "in"):
+            raise NotSupported(
+                "ANY and ALL over released or public values are not supported here",
+                hint="Compare with (SELECT MAX(…) …) or (SELECT MIN(…) …).",
+                position=node.position,
+            )
+        rest, _ = self._outputs.with_margins(self._cut(node.plan), ())
+        field = rest.fields[0]
+        measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
+        sql = self._write(rest)
+        if node.kind == "exists":
+            sql = f"SELECT EXISTS ({sql})"
+        type_ = BOOLEAN if node.kind == "exists" else field.type
+        if type_.kind is Kind.INTEGER:
+            type_ = replace(type_, precision=BIGINT.precision)  # all that the engine is told of the value
+        # The same question inside one query has one answer.
+        asked = Stage(node.kind, type_, sql, measurements)
+        if asked not in self._stages:
+            self._stages.append(asked)
+        stage = self._stages.index(asked)
+        if node.kind == "in":
+            assert node.arg is not None
+            return InStage(self._preparation.scalar(node.arg, fields), stage, type_)
+        return StageValue(stage, type_)
+
+    def _public_side(self, plan: Plan) -> Plan:
+        """A relation without private rows that is joined to private ones: the engine reads public tables itself."""
+        if reads_private(plan):
+            raise NotSupported(
+                "private rows and released values cannot be joined",
+                hint="Aggregate the private rows first, then join the results.",
+            )
+        check_total(plan)
+        return plan

@@ -1,0 +1,140 @@
+"""Measurements before their price is known, and what the parts of one compilation share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Literal
+
+from dpsql.generate.bounding import Branch, Key, bounded_queries
+from dpsql.generate.dialect import Dialect
+from dpsql.plan.nodes import Plan
+from dpsql.plan.scalars import Field
+from dpsql.policy.model import Catalog
+from dpsql.privacy.accounting import Accountant
+from dpsql.privacy.allocate import Degree
+from dpsql.privacy.assemble import Linear
+from dpsql.privacy.lattice import Lattice
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.running import Chains
+from dpsql.privacy.stability import Derivation, Stability
+from dpsql.release.model import Clips, Question, Settings
+from dpsql.types import Type, Value
+
+Norm = Literal["l1", "l2"]
+# Writes the engine's queries, for the sums that were asked for or for the same with other clips.
+Write = Callable[[Sequence[Statistic]], tuple[Branch, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A measurement before the price is shared out."""
+
+    keys: tuple[Key, ...]
+    cells: tuple[tuple[Value, ...], ...] | None
+    bound: Cells
+    statistics: tuple[Statistic, ...]
+    groups: tuple[tuple[int, ...], ...]
+    weights: tuple[Fraction, ...]  # of each group: how much its variance counts
+    counts: tuple[Linear, ...]
+    selection: int | None
+    branches: tuple[Branch, ...]
+    stages: tuple[int, ...]
+    derivation: Derivation
+    chains: Chains | None
+    chained: tuple[int, ...]
+    remainder: tuple[tuple[Value, ...], ...]
+    question: Question | None
+    lattice: Lattice | None
+    write: Write
+    clips: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_search(self) -> bool:
+        return any(statistic.kind is Counted.CLIP for statistic in self.statistics)
+
+
+@dataclass(slots=True)
+class Compilation:
+    """What was given, and what has been found so far."""
+
+    catalog: Catalog
+    accountant: Accountant
+    settings: Settings
+    dialect: Dialect
+    clips: Clips
+    ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000_000))
+    drafts: list[Draft] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)  # in the order in which they were made
+
+    @property
+    def law(self) -> Literal["laplace", "gaussian"]:
+        return "laplace" if self.accountant.policy.accounting == "basic" else "gaussian"
+
+    @property
+    def norm(self) -> Norm:
+        return "l1" if self.law == "laplace" else "l2"
+
+    @property
+    def degree(self) -> Degree:
+        return 3 if self.law == "laplace" else 2
+
+    def new_field(self, name: str, type_: Type) -> Field:
+        return Field(next(self.ids), name, type_)
+
+    def note(self, text: str) -> None:
+        self.notes[text] = None
+
+    def place(self, draft: Draft) -> tuple[int, bool]:
+        """Where the draft stands among the others, and whether it is new there: the same is measured once."""
+        for i, other in enumerate(self.drafts):
+            if same(draft, other):
+                return i, False
+        self.drafts.append(draft)
+        return len(self.drafts) - 1, True
+
+
+def same(left: Draft, right: Draft) -> bool:
+    """Whether two measurements ask for the same: the generated text names no field, so equal text is equal meaning."""
+    return (
+        [(branch.query.sql, branch.statistics) for branch in left.branches]
+        == [(branch.query.sql, branch.statistics) for branch in right.branches]
+        and left.cells == right.cells
+        and left.selection == right.selection
+        and left.lattice == right.lattice
+        and left.groups == right.groups
+        and len(left.keys) == len(right.keys)
+        and left.clips == right.clips
+        and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]
+        and [(s.kind, s.step, s.factor, s.rank, s.shape) for s in left.statistics]
+        == [(s.kind, s.step, s.factor, s.rank, s.shape) for s in right.statistics]
+    )
+
+
+def writer_of(
+    child: Plan,
+    keys: tuple[Key, ...],
+    groups: tuple[tuple[int, ...], ...],
+    bound: Cells,
+    stability: Stability,
+    norm: Norm,
+    dialect: Dialect,
+) -> Write:
+    """What writes the engine's queries, for these sums or for the same with other clips."""
+
+    def write(statistics: Sequence[Statistic]) -> tuple[Branch, ...]:
+        return bounded_queries(
+            child,
+            keys,
+            statistics,
+            groups,
+            bound,
+            rows=stability.rows,
+            single=stability.single,
+            norm=norm,
+            dialect=dialect,
+        )
+
+    return write

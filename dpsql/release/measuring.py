@@ -1,0 +1,389 @@
+"""Aggregations over private rows become measurements: bounded SQL and the sums that answer what was asked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from dpsql.errors import MissingDeclaration, NotSupported
+from dpsql.generate.bounding import Key, bounded_queries
+from dpsql.plan.adding import added_up, over
+from dpsql.plan.inspect import free_fields, stages_of
+from dpsql.plan.nodes import Aggregate, Plan, Project, Released, SetKind, SetOperation
+from dpsql.plan.running import Running
+from dpsql.plan.scalars import Agg, Aggregated, Const, Field, Ref, Scalar, refs
+from dpsql.privacy.assemble import Assembly
+from dpsql.privacy.derive import FAN_OUT, check_scalar, derive
+from dpsql.privacy.domains import domain
+from dpsql.privacy.facts import NOTHING, Facts
+from dpsql.privacy.intervals import without_known
+from dpsql.privacy.lattice import Lattice, lattice
+from dpsql.privacy.owners import names_owner
+from dpsql.privacy.prepare import Preparation
+from dpsql.privacy.preserved import without_unowned_rows
+from dpsql.privacy.rules import aggregates as rules
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.running import Along, Chains, worthwhile
+from dpsql.privacy.stability import Derivation, Stability
+from dpsql.release.clips import searched
+from dpsql.release.drafts import Compilation, Draft, writer_of
+from dpsql.release.model import Question
+from dpsql.release.outputs import Outputs
+from dpsql.release.rows import refuse_rows
+from dpsql.types import Value
+
+_COUNTS = (Counted.ROWS, Counted.UNITS)
+
+
+class Measuring:
+    def __init__(
+        self, compilation: Compilation, preparation: Preparation, outputs: Outputs, running: Mapping[int, Running]
+    ) -> None:
+        self._compilation = compilation
+        self._preparation = preparation
+        self._outputs = outputs
+        self._running = running
+
+    def release(self, plan: Aggregate) -> Plan:
+        """One measurement for each grouping set; together they share the price, as any parts of a query do."""
+        plan = without_unowned_rows(plan)
+        child = self._preparation.relation(plan.child)
+        if free_fields(plan):
+            raise NotSupported(
+                "this subquery would release a value for each row around it",
+                hint="Aggregate it once, with GROUP BY, and join the result.",
+            )
+        if names_owner(value for _, value in plan.keys):
+            refuse_rows(plan)
+        derivation = derive(child, self._compilation.catalog.max_cells)
+        keys = [(field, self._preparation.scalar(value, child.fields)) for field, value in plan.keys]
+        for _, value in keys:
+            check_scalar(value)
+        calls = []
+        for field, call in plan.aggregates:
+            if call.function is Agg.GROUPING:
+                calls.append((field, call))
+                continue
+            changed = self._preparation.scalar(call, child.fields)
+            assert isinstance(changed, Aggregated)
+            where = without_known(changed.where, derivation.conclusion.facts)
+            calls.append((field, replace(changed, where=where)))
+        parts = self._agreeing_sets(keys, calls, plan, child, derivation) or [
+            self._grouping_set(chosen, keys, calls, plan, child, derivation) for chosen in plan.sets
+        ]
+        result = parts[0]
+        if len(parts) == 1:
+            return Project(result, tuple((old, Ref(new)) for old, new in zip(plan.fields, result.fields, strict=True)))
+        for i, part in enumerate(parts[1:], 2):
+            last = i == len(parts)
+            fields = plan.fields if last else tuple(replace(f, id=next(self._compilation.ids)) for f in plan.fields)
+            for old, mine, other in zip(fields, result.fields, part.fields, strict=True):
+                self._outputs.unite(old, mine, other)
+            result = SetOperation(SetKind.UNION_ALL, result, part, fields)
+        return result
+
+    def _agreeing_sets(
+        self,
+        keys: list[tuple[Field, Scalar]],
+        calls: list[tuple[Field, Aggregated]],
+        plan: Aggregate,
+        child: Plan,
+        derivation: Derivation,
+    ) -> list[Plan] | None:
+        """Grouping sets that are measured together and made of the same cells, so that parts add up to totals.
+
+        None where each is measured by itself: keys are unknown, a unit is in several cells, or no set has all keys.
+        """
+        stability = derivation.conclusion
+        finest = tuple(sorted(set(itertools.chain(*plan.sets))))
+        sets = [tuple(sorted(chosen)) for chosen in plan.sets]
+        if len(sets) == 1 or len(set(sets)) < len(sets) or finest not in sets:
+            return None
+        grouped = [keys[i] for i in finest]
+        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
+        cells = self._all_cells(grouped, domains)
+        if not cells:
+            return None
+        bound = rules.cells(stability, True, len(cells))
+        assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree)
+        _ask(assembly, calls)
+        assembly.settle(None)
+        values = {field.id: assembly.output(field, call) for field, call in calls if call.function is not Agg.GROUPING}
+        if not _is_additive(stability, tuple(assembly.statistics)):
+            return None
+        sizes = tuple(len(found or ()) for found in domains)
+        ordered = sorted(sets, key=lambda chosen: -len(chosen))  # the finest first
+        found = lattice(sizes, tuple(tuple(map(finest.index, chosen)) for chosen in ordered), self._compilation.law)
+        index = self._draft(grouped, domains, cells, bound, assembly, None, child, derivation, None, (), found)
+        parts: list[Plan] = []
+        for kept in plan.sets:
+            key_fields = {
+                i: self._compilation.new_field(field.name, field.type)
+                for i, (field, _) in zip(finest, grouped, strict=True)
+            }
+            sums = {old.id: self._compilation.new_field(old.name, old.type) for old in assembly.statistics.values()}
+            part: Plan = Released(index, (*key_fields.values(), *sums.values()))
+            if len(kept) < len(finest):
+                part, key_fields, sums = added_up(part, kept, key_fields, sums, self._compilation.new_field)
+            items: list[tuple[Field, Scalar]] = []
+            for i, (field, _) in enumerate(plan.keys):
+                key = Ref(key_fields[i]) if i in kept else Const(None, field.type)
+                items.append((replace(field, id=next(self._compilation.ids), unit=False), key))
+            for field, call in calls:
+                target = replace(field, id=next(self._compilation.ids))
+                self._outputs.show(target, field, call, assembly)
+                if call.function is Agg.GROUPING:
+                    items.append((target, _grouping_value(call, [plan.keys[i][1] for i in kept])))
+                else:
+                    items.append((target, over(values[field.id], sums)))
+            parts.append(Project(part, tuple(items)))
+        return parts
+
+    def _grouping_set(
+        self,
+        chosen: tuple[int, ...],
+        keys: list[tuple[Field, Scalar]],
+        calls: list[tuple[Field, Aggregated]],
+        plan: Aggregate,
+        child: Plan,
+        derivation: Derivation,
+    ) -> Plan:
+        stability = derivation.conclusion
+        grouped = [keys[i] for i in chosen]
+        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
+        cells = self._all_cells(grouped, domains)
+        if cells is None:
+            self._require_delta(grouped, domains, stability.facts)
+        bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells))
+        assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree)
+        _ask(assembly, calls)
+        counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
+        assembly.settle(counter)
+        values: list[Scalar] = []
+        for field, call in calls:
+            if call.function is Agg.GROUPING:
+                values.append(_grouping_value(call, [plan.keys[i][1] for i in chosen]))
+            else:
+                values.append(assembly.output(field, call))
+        selection = None
+        if cells is None:
+            selector = rules.key_selector(bound, assembly.statistics, self._compilation.norm)
+            if selector != counter:
+                assembly.statistic(selector)
+            selection = assembly.place(selector)
+        chains: Chains | None = None
+        chained: tuple[int, ...] = ()
+        if cells is not None and not assembly.groups:
+            chains, chained = self._chained(chosen, calls, values, assembly, domains)
+        index = self._draft(grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained)
+
+        key_fields = [self._compilation.new_field(field.name, field.type) for field, _ in grouped]
+        released = Released(index, (*key_fields, *assembly.statistics.values()))
+        by_index = dict(zip(chosen, key_fields, strict=True))
+        items: list[tuple[Field, Scalar]] = []
+        for i, (field, _) in enumerate(plan.keys):
+            key = Ref(by_index[i]) if i in by_index else Const(None, field.type)
+            items.append((replace(field, id=next(self._compilation.ids), unit=False), key))
+        for (field, call), value in zip(calls, values, strict=True):
+            target = replace(field, id=next(self._compilation.ids))
+            self._outputs.show(target, field, call, assembly)
+            self._outputs.show_sums(target, field, assembly, index)
+            items.append((target, value))
+        return Project(released, tuple(items))
+
+    def _chained(
+        self,
+        chosen: tuple[int, ...],
+        calls: list[tuple[Field, Aggregated]],
+        values: list[Scalar],
+        assembly: Assembly,
+        domains: list[tuple[Value, ...] | None],
+    ) -> tuple[Chains | None, tuple[int, ...]]:
+        """The statistics whose running totals are asked for, in one order, where noise on their root is better."""
+        plain = all(statistic.kind in _COUNTS for statistic in assembly.statistics)
+        if self._compilation.law == "laplace" or not plain:
+            return None, ()
+        places = {field.id: i for i, field in enumerate(assembly.statistics.values())}
+        used = [{places[ref.field.id] for ref in refs(value) if ref.field.id in places} for value in values]
+        found: Chains | None = None
+        chained: set[int] = set()
+        for i, ((field, call), own) in enumerate(zip(calls, used, strict=True)):
+            running = self._running.get(field.id)
+            if running is None or call.function not in (Agg.COUNT, Agg.SUM) or call.distinct:
+                continue
+            along = tuple(Along(chosen.index(at), key.descending, key.nulls_first) for at, key in running.along)
+            chains = Chains(along, math.prod(len(domains[step.key] or ()) for step in along))
+            singly = running.singly or any(own & other for j, other in enumerate(used) if j != i)
+            if found in (None, chains) and worthwhile(chains.length, singly=singly):
+                found = chains
+                chained |= own
+        return found, tuple(sorted(chained))
+
+    def _all_cells(
+        self, grouped: list[tuple[Field, Scalar]], domains: list[tuple[Value, ...] | None]
+    ) -> tuple[tuple[Value, ...], ...] | None:
+        known = [found for found in domains if found is not None]
+        if len(known) < len(grouped) or math.prod(map(len, known)) > self._compilation.catalog.max_cells:
+            return None
+        return tuple(itertools.product(*known))
+
+    def _require_delta(
+        self, grouped: list[tuple[Field, Scalar]], domains: list[tuple[Value, ...] | None], facts: Facts
+    ) -> None:
+        if self._compilation.accountant.total.delta > 0:
+            return
+        for (field, value), found in zip(grouped, domains, strict=True):
+            if found is None:
+                fact = facts.get(value.field.id, NOTHING) if isinstance(value, Ref) else NOTHING
+                where = f"values for {fact.origin[0]}.{fact.origin[1]}" if fact.origin else "the columns it reads"
+                hint = f"Declare {where} in the policy, or a delta for unknown keys."
+                if value.type.is_numeric or value.type.is_temporal:
+                    hint = "Group by FLOOR, width_bucket or date_trunc of a column with bounds, or declare a delta."
+                raise MissingDeclaration(
+                    f'the keys of "{field.name}" are not declared, and delta is 0',
+                    hint=hint,
+                    position=next((ref.position for ref in refs(value)), None),
+                )
+        raise MissingDeclaration(
+            f"the keys have more than {self._compilation.catalog.max_cells:,} combinations, and delta is 0",
+            hint="Group by fewer keys, or declare a delta for unknown keys.",
+        )
+
+    def _draft(
+        self,
+        grouped: list[tuple[Field, Scalar]],
+        domains: list[tuple[Value, ...] | None],
+        cells: tuple[tuple[Value, ...], ...] | None,
+        bound: Cells,
+        assembly: Assembly,
+        selection: int | None,
+        child: Plan,
+        derivation: Derivation,
+        chains: Chains | None,
+        chained: tuple[int, ...],
+        sets: Lattice | None = None,
+    ) -> int:
+        keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
+        statistics = tuple(assembly.statistics)
+        groups = tuple(tuple(map(assembly.place, group)) for group in assembly.grouped())
+        weights = tuple(sum(assembly.weights[statistics[i]] for i in group) or Fraction(1) for group in groups)
+        stability = derivation.conclusion
+        clips: tuple[tuple[int, int], ...] = ()
+        if self._compilation.clips != "declared" and chains is None and sets is None:
+            clips = searched(self._compilation, child, statistics, groups)
+        question: Question | None = None
+        remainder: tuple[tuple[Value, ...], ...] = ()
+        # What was cut at different clips does not add up.
+        if cells is not None and sets is None and _is_additive(stability, statistics) and not clips:
+            wider, every = self._with_remainder(keys, cells)
+            question = self._question(child, wider, bound, stability)
+            if chains is None:
+                keys, remainder = wider, every
+        norm = self._compilation.norm if chains is None else "l1"  # for the root (`running.widened`)
+        write = writer_of(child, keys, groups, bound, stability, norm, self._compilation.dialect)
+        values = [key.value for key in keys]
+        for statistic in statistics:
+            values += [part for part in (statistic.value, statistic.where) if part is not None]
+        stages = tuple(sorted(set(stages_of(child, values))))
+        counts = tuple(dict.fromkeys(assembly.counts))
+        draft = Draft(
+            keys,
+            cells,
+            bound,
+            statistics,
+            groups,
+            weights,
+            counts,
+            selection,
+            write(statistics),
+            stages,
+            derivation,
+            chains,
+            chained,
+            remainder,
+            question,
+            sets,
+            write,
+            clips,
+        )
+        index, is_new = self._compilation.place(draft)
+        if not is_new:
+            return index  # also where only one of them is asked for running totals: the first decides
+        self._describe(grouped, domains, cells)
+        if any(FAN_OUT in part.note for part in _steps(derivation)):
+            rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
+            self._compilation.note(f"where a row meets several public ones, at most {rows} of a unit count in full")
+        return index
+
+    def _question(self, child: Plan, keys: tuple[Key, ...], bound: Cells, stability: Stability) -> Question:
+        def question(kept: tuple[int, ...], statistic: Statistic | None) -> str:
+            cells = bound if kept else Cells(False, 1, False)
+            branches = bounded_queries(
+                child,
+                [keys[i] for i in kept],
+                [statistic or rules.count_units(None, cells)],
+                [[0]],
+                cells,
+                rows=stability.rows,
+                single=stability.single,
+                norm=self._compilation.norm,
+                dialect=self._compilation.dialect,
+            )
+            return "; ".join(branch.query.sql for branch in branches)
+
+        return question
+
+    def _with_remainder(
+        self, keys: tuple[Key, ...], cells: tuple[tuple[Value, ...], ...]
+    ) -> tuple[tuple[Key, ...], tuple[tuple[Value, ...], ...]]:
+        """The keys, with rows that have others kept in cells of their own, so that totals can be made of parts later.
+
+        Claim: the release costs what it costs without them.
+        Because: a unit is in one cell, whichever it is; the cells that there may be follow from query and policy.
+        Needs: one row per unit, so that the limit leaves it in one cell.
+        """
+        wider = tuple(replace(key, remainder=None not in (key.keys or ()) and key.keys != ()) for key in keys)
+        domains = [(*(key.keys or ()), *((None,) if key.remainder else ())) for key in wider]
+        if math.prod(map(len, domains)) > self._compilation.catalog.max_cells:
+            return keys, ()
+        shown = set(cells)
+        return wider, tuple(cell for cell in itertools.product(*domains) if cell not in shown)
+
+    def _describe(
+        self,
+        grouped: list[tuple[Field, Scalar]],
+        domains: list[tuple[Value, ...] | None],
+        cells: tuple[tuple[Value, ...], ...] | None,
+    ) -> None:
+        if cells is None:
+            self._compilation.note("keys whose noisy count of units stays below the threshold are not returned")
+        for (field, _), found in zip(grouped, domains, strict=True):
+            if found is not None and None not in found:
+                self._compilation.note(f'rows whose "{field.name}" is NULL or not declared are not counted')
+
+
+def _is_additive(stability: Stability, statistics: tuple[Statistic, ...]) -> bool:
+    """Whether cells may be added up: sums, of units with one row, which are in one cell."""
+    return stability.rows == 1 and bool(statistics) and all(s.kind in _COUNTS for s in statistics)
+
+
+def _ask(assembly: Assembly, calls: list[tuple[Field, Aggregated]]) -> None:
+    for _, call in calls:
+        if call.function is not Agg.GROUPING:
+            assembly.ask(call)
+
+
+def _steps(derivation: Derivation) -> Iterator[Derivation]:
+    yield derivation
+    for premise in derivation.premises:
+        yield from _steps(premise)
+
+
+def _grouping_value(call: Aggregated, grouped: list[Scalar]) -> Scalar:
+    bits = 0
+    for arg in call.args:
+        bits = bits * 2 + (arg not in grouped)
+    return Const(bits, call.type)

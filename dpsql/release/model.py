@@ -1,0 +1,252 @@
+"""What a query will do, known before anything is paid or read: the Release, its measurements and its outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from dpsql.generate.bounding import Branch, Key
+from dpsql.plan.text import scalar_text
+from dpsql.policy.model import Table
+from dpsql.privacy.accounting import Price
+from dpsql.privacy.assemble import Linear
+from dpsql.privacy.lattice import Lattice
+from dpsql.privacy.mechanisms import Noise, margin, rank_margin
+from dpsql.privacy.rules import aggregates as rules
+from dpsql.privacy.rules.aggregates import CHOSEN, Cells, Counted, Statistic
+from dpsql.privacy.running import Chains, cell_margin, running_margins
+from dpsql.privacy.stability import Derivation
+from dpsql.types import Kind, Type, Value
+
+# The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
+Question = Callable[[tuple[int, ...], Statistic | None], str]
+# How a query treats loose clips: as declared; searched for and paid with a part of its price; or found before.
+Clips = Literal["declared", "searched", "found"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an analyst may set for a query; None takes the policy's default."""
+
+    epsilon: Fraction | None = None
+    delta: Fraction | None = None
+    margin: Fraction | None = None  # the 95 % error wanted for counts: the least price that keeps it is paid
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One release of noisy sums: what the engine runs, which noise is added, what it costs."""
+
+    keys: tuple[Key, ...]
+    cells: tuple[tuple[Value, ...], ...] | None  # every key that is returned; None: a threshold chooses
+    bound: Cells
+    statistics: tuple[Statistic, ...]
+    groups: tuple[tuple[int, ...], ...]  # statistics that are clipped, and paid for, together; each is in one
+    noises: tuple[Noise, ...]
+    selection: int | None  # the statistic that counts or weighs units, where a threshold chooses
+    threshold: int | None  # the least noisy value of it with which a key is returned, in its own fixed point
+    branches: tuple[Branch, ...]
+    stages: tuple[int, ...]  # earlier values that its SQL refers to
+    derivation: Derivation
+    price: Price
+    chains: Chains | None = None  # the order in which running totals are asked for
+    chained: tuple[int, ...] = ()  # of which statistics
+    rooted: bool = False  # whether their noise is that of running totals
+    # Cells of rows whose keys are not declared, which stand there as NULL: measured with the others, and never shown.
+    remainder: tuple[tuple[Value, ...], ...] = ()
+    # Where it may be made of other answers.
+    question: Question | None = dataclasses.field(default=None, compare=False, repr=False)
+    lattice: Lattice | None = None  # the grouping sets that are measured, and made of the same cells afterwards
+    told: tuple[int, ...] | None = None  # margins in steps, where the answer was not bought with this noise
+    derived: bool = False  # the answer is made of earlier ones
+    clips: tuple[tuple[int, int], ...] = ()  # statistics whose clip an earlier measurement chooses, and which one
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it chooses the clip of later sums."""
+        return any(statistic.kind is Counted.CLIP for statistic in self.statistics)
+
+    @property
+    def order_of_keys(self) -> tuple[int, ...]:
+        """The places of the keys in an order of their own, whichever the query wrote first."""
+        return tuple(sorted(range(len(self.keys)), key=lambda i: scalar_text(self.keys[i].value)))
+
+    @property
+    def every_cell(self) -> tuple[tuple[Value, ...], ...]:
+        """Those that are shown, and the remainder."""
+        assert self.cells is not None
+        return self.cells + self.remainder
+
+    def margin(self, statistic: int) -> Fraction:
+        """The 95 % margin of a noisy sum, in the units of the column."""
+        return self.steps(statistic) * self.statistics[statistic].unit
+
+    def margin_of(self, number: Linear) -> Fraction:
+        """The 95 % margin of a number made of noisy sums; of several, a little wide for Laplace noise."""
+        return margin_of(number, [self.steps(i) if self.is_sum(i) else 0 for i in range(len(self.statistics))])
+
+    def average_margin(self, total: Linear, rows: int = 1_000) -> float:
+        """The 95 % margin of an average of so many rows, where the mean is as bad as it can be."""
+        return float(self.margin_of(total)) / rows
+
+    def units_to_pass(self) -> tuple[int, int]:
+        """Of about how many units an unknown key is returned: of those with one key, and of those with the most."""
+        assert self.selection is not None and self.threshold is not None
+        law = self.noises[self.selection].law
+        weight = rules.weight_in_keys(self.statistics[self.selection], "l2" if law == "gaussian" else "l1")
+        few, many = (math.ceil(self.threshold / max(weight(keys), 1)) for keys in (1, self.bound.groups))
+        return few, many
+
+    def rank_margin(self, statistic: int) -> int:
+        """How many rows a value at a rank may be away from it, in 95 of 100 cases."""
+        wanted = self.statistics[statistic]
+        return math.ceil(Fraction(rank_margin(self.noises[statistic], wanted.candidates), wanted.factor))
+
+    def is_sum(self, statistic: int) -> bool:
+        """Whether it is an exact sum with noise, whose margin is known, or a value that was chosen."""
+        return self.statistics[statistic].kind not in (*CHOSEN, Counted.CLIP)
+
+    def steps(self, statistic: int) -> int:
+        """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
+        if self.told is not None:
+            return self.told[statistic]
+        if self.is_rooted(statistic):
+            assert self.chains is not None
+            return cell_margin(self.noises[statistic], self.chains.length, self.statistics[statistic].factor)
+        if self.lattice is not None:
+            return self.steps_in_set(statistic, self.lattice.sets[0])
+        return in_steps(self.statistics[statistic], self.noises[statistic])
+
+    def steps_in_set(self, statistic: int, kept: tuple[int, ...]) -> int:
+        """The same of a cell of a grouping set, whose keys are those at these places."""
+        assert self.lattice is not None
+        return self.lattice.margin(self.noises[statistic], kept, self.statistics[statistic].factor)
+
+    def in_whole_steps(self, statistic: int) -> bool:
+        """Whether the noise step itself rounds: what is made of several noisy numbers cannot be rounded later."""
+        return self.is_rooted(statistic) or self.lattice is not None or not self.is_sum(statistic)
+
+    def is_rooted(self, statistic: int) -> bool:
+        """Whether its noise is on the root of its running totals, not on the sums themselves."""
+        return self.rooted and statistic in self.chained
+
+    def running_steps(self, statistic: int) -> list[int]:
+        """The 95 % margins of the running totals of a noisy sum along a chain, in steps."""
+        assert self.chains is not None and statistic in self.chained
+        noise, factor = self.noises[statistic], self.statistics[statistic].factor
+        if self.rooted:
+            return running_margins(noise, self.chains.length, factor)
+        return [math.ceil(self.steps(statistic) * math.sqrt(k + 1)) for k in range(self.chains.length)]
+
+    def error_columns(self, rows: int) -> list[list[int | float | None]]:
+        """For each of so many rows: the margin of each sum, in steps; then of each chained sum how many times as wide
+        those of its running total and of its whole chain are."""
+        columns: list[list[int | float | None]] = [
+            [self.steps(i) if self.is_sum(i) else None] * rows for i in range(len(self.statistics))
+        ]
+        for i in self.chained:
+            assert self.chains is not None and self.cells is not None
+            cell, running = self.steps(i), self.running_steps(i)
+            ratios: list[int | float | None] = [None] * rows
+            for k, place in enumerate(self.chains.places(self.cells)):
+                ratios[place] = running[k % self.chains.length] / cell
+            columns += [ratios, [running[-1] / cell] * rows]
+        return columns
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A released or public value that a later measurement uses as a constant."""
+
+    kind: str  # "scalar", "exists" or "in"
+    type: Type
+    sql: str
+    measurements: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    name: str
+    type: Type
+    margin: Fraction | None  # 95 %, for counts and sums shown as they are
+    ratio: bool  # made of several noisy sums
+    at_thousand: float | None  # of an average of a thousand rows, the widest margin that the bounds allow
+    shown: tuple[tuple[int, Linear], ...] = ()  # the measurements and sums whose margin it has
+    averaged: tuple[tuple[int, Linear], ...] = ()  # those of which it is an average, times the rows
+    margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
+    count: bool = False  # a noisy count, shown as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """All that a query will do, known before anything is paid or read."""
+
+    measurements: tuple[Measurement, ...]  # in the order in which they can run
+    stages: tuple[Stage, ...]
+    sql: str  # the rest of the query, over noisy and public tables; behind the outputs, margins that differ by row
+    outputs: tuple[Output, ...]
+    public: Mapping[str, Table]  # the name of the loaded copy of each public table
+    price: Price
+    notes: tuple[str, ...]
+    with_tables: Mapping[str, str]  # each text over noisy tables that come as lists: the same over tables of arrays
+    asked: Settings = Settings()
+    # Where clips are searched for: the same release with those that were chosen, by measurement and place.
+    settle: Callable[[Mapping[int, int]], Release] | None = dataclasses.field(default=None, repr=False, compare=False)
+    # Of a settled one: what is paid, and the measurements whose clip is known.
+    unsettled: Release | None = dataclasses.field(default=None, repr=False, compare=False)
+    chosen: frozenset[int] = frozenset()
+
+    @property
+    def searches(self) -> tuple[int, ...]:
+        """The measurements that choose clips."""
+        return tuple(index for index, measurement in enumerate(self.measurements) if measurement.is_search)
+
+
+def as_told(release: Release, told: Mapping[int, tuple[int, ...]], derived: Set[int]) -> Release:
+    """The release with the margins of answers that were not bought with its own noise; those derived cost nothing."""
+    if not told:
+        return release
+    measurements = tuple(
+        m
+        if i not in told
+        else replace(m, told=told[i], rooted=False, derived=i in derived, price=Price() if i in derived else m.price)
+        for i, m in enumerate(release.measurements)
+    )
+    outputs = tuple(
+        replace(
+            output,
+            margin=widest_of(output.shown, output.type, measurements),
+            at_thousand=widest_mean(output.averaged, measurements),
+        )
+        for output in release.outputs
+    )
+    price = sum((m.price for m in measurements), Price())
+    return replace(release, measurements=measurements, outputs=outputs, price=price)
+
+
+def widest_of(shown: Sequence[tuple[int, Linear]], type_: Type, measurements: Sequence[Measurement]) -> Fraction | None:
+    found = max((measurements[index].margin_of(number) for index, number in shown), default=None)
+    return Fraction(math.ceil(found)) if found is not None and type_.kind is Kind.INTEGER else found
+
+
+def widest_mean(averaged: Sequence[tuple[int, Linear]], measurements: Sequence[Measurement]) -> float | None:
+    return max((measurements[index].average_margin(number) for index, number in averaged), default=None)
+
+
+def in_steps(statistic: Statistic, noise: Noise) -> int:
+    """The 95 % margin of a noisy sum, in whole steps."""
+    return math.ceil(Fraction(margin(noise), statistic.factor))
+
+
+def margin_of(number: Linear, steps: Sequence[int]) -> Fraction:
+    """The 95 % margin of a number made of noisy sums, in its own unit, from those of the sums."""
+    parts = [abs(size) * steps[i] for i, size in number]
+    if len(parts) == 1:
+        return parts[0]
+    squares = sum(part * part for part in parts)
+    grain = min(abs(size) for _, size in number)  # rounded up, to no finer than what it is made of
+    return (math.isqrt(math.floor(squares / grain**2)) + 1) * grain

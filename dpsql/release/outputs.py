@@ -1,0 +1,94 @@
+"""What the columns of an answer show of noisy sums, and how far off each is."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from dpsql.margins.trace import with_margins
+from dpsql.plan.inspect import source_of
+from dpsql.plan.nodes import Plan
+from dpsql.plan.scalars import Agg, Aggregated, Field
+from dpsql.privacy.assemble import Assembly, Linear
+from dpsql.privacy.mechanisms import Noise
+from dpsql.privacy.rules.aggregates import CHOSEN
+from dpsql.release.drafts import Compilation
+from dpsql.release.model import Measurement, Output, widest_mean, widest_of
+
+
+class Outputs:
+    def __init__(self, compilation: Compilation) -> None:
+        self._compilation = compilation
+        self._sums: dict[int, tuple[tuple[int, Linear], ...]] = {}  # field -> measurements and noisy sums it shows
+        self._averages: dict[int, tuple[tuple[int, Linear], ...]] = {}  # the same, of averages
+        self._ratios: set[int] = set()
+        self._counted: set[int] = set()  # fields that show counts
+        self._measurements: tuple[Measurement, ...] = ()
+
+    def priced(self, measurements: tuple[Measurement, ...]) -> None:
+        """From now on, margins are those of these."""
+        self._measurements = measurements
+
+    def show(self, target: Field, field: Field, call: Aggregated, assembly: Assembly) -> None:
+        """A column shows what the assembly made of an aggregate."""
+        if call.function is Agg.COUNT:
+            self._counted.add(target.id)
+        if field.id in assembly.ratios:
+            self._ratios.add(target.id)
+
+    def show_sums(self, target: Field, field: Field, assembly: Assembly, index: int) -> None:
+        """… of the cells of one measurement, as they are."""
+        if field.id in assembly.directly:
+            self._sums[target.id] = ((index, assembly.directly[field.id]),)
+        if field.id in assembly.averages:
+            self._averages[target.id] = ((index, assembly.averages[field.id]),)
+
+    def unite(self, both: Field, one: Field, other: Field) -> None:
+        """A column shows what two others show, one below the other."""
+        for shown in (self._sums, self._averages):
+            if one.id in shown and other.id in shown:
+                shown[both.id] = shown[one.id] + shown[other.id]
+        for marked in (self._ratios, self._counted):
+            if one.id in marked:
+                marked.add(both.id)
+
+    def with_margins(self, rest: Plan, wanted: tuple[Field, ...]) -> tuple[Plan, dict[int, int]]:
+        widths = {index: len(draft.keys) for index, draft in enumerate(self._compilation.drafts)}
+        choices = {
+            (index, i)
+            for index, draft in enumerate(self._compilation.drafts)
+            for i, statistic in enumerate(draft.statistics)
+            if statistic.kind in CHOSEN
+        }
+        chains = {
+            index: (draft.chains, draft.chained)
+            for index, draft in enumerate(self._compilation.drafts)
+            if draft.chains is not None
+        }
+        sets = {
+            index: [self._in_sets(index, i) for i in range(len(draft.statistics))]
+            for index, draft in enumerate(self._compilation.drafts)
+            if draft.lattice is not None
+        }
+        return with_margins(rest, wanted, widths, choices, chains, sets, self._compilation.ids)
+
+    def _in_sets(self, index: int, statistic: int) -> dict[tuple[int, ...], float]:
+        """How many times as far off as the finest cells those of each set are; before the price is known, about."""
+        draft = self._compilation.drafts[index]
+        assert draft.lattice is not None
+        if index < len(self._measurements):
+            measurement = self._measurements[index]
+            finest = measurement.steps(statistic)
+            return {kept: measurement.steps_in_set(statistic, kept) / finest for kept in draft.lattice.sets}
+        coarse = Noise(self._compilation.law, Fraction(2**40))
+        finest = draft.lattice.margin(coarse, draft.lattice.sets[0], 1)
+        return {kept: draft.lattice.margin(coarse, kept, 1) / finest for kept in draft.lattice.sets}
+
+    def output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
+        source = source_of(field, plan, self._sums.keys() | self._ratios | self._counted)
+        # Of several grouping sets, the largest margin is true of all.
+        shown = self._sums.get(source, ())
+        found = widest_of(shown, field.type, measurements)
+        averaged = self._averages.get(source, ())
+        mean = widest_mean(averaged, measurements)
+        is_count = source in self._counted
+        return Output(field.name, field.type, found, source in self._ratios, mean, shown, averaged, count=is_count)

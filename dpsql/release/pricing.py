@@ -1,0 +1,220 @@
+"""What a query costs: the price of the whole, its share for each sum, and the noise that each share buys."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+
+from dpsql.errors import BadSetting, MissingDeclaration, NotSupported
+from dpsql.privacy.accounting import DELTA_UNIT, Price
+from dpsql.privacy.allocate import shares
+from dpsql.privacy.mechanisms import (
+    Noise,
+    chosen,
+    clip_chosen,
+    epsilon_of_choice,
+    gaussian,
+    laplace,
+    most_common,
+    selecting,
+)
+from dpsql.privacy.rules import aggregates as rules
+from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic
+from dpsql.privacy.running import cell_margin, running_margins, widened
+from dpsql.release.drafts import Compilation, Draft
+from dpsql.release.model import Measurement, in_steps, margin_of
+
+# One part of so many of a sum's price goes to the search of its clip.
+_SEARCH = 5
+
+
+class Pricing:
+    def __init__(self, compilation: Compilation) -> None:
+        self._compilation = compilation
+        self._accountant = compilation.accountant
+        self._settings = compilation.settings
+        self._drafts = compilation.drafts
+
+    def priced(self) -> Callable[[Draft, int], Measurement]:
+        """The price is shared for the least error of what was asked; delta equally among all thresholds.
+
+        A sum whose clip is searched for leaves a fifth of its share to the search.
+        """
+        chosen = sum(draft.selection is not None for draft in self._drafts)
+        if not any(draft.statistics for draft in self._drafts):
+            return lambda draft, _: self._measure(draft, [], 0)
+        policy = self._accountant.policy
+        epsilon = self._settings.epsilon if self._settings.epsilon is not None else policy.query_epsilon
+        if epsilon > policy.max_query_epsilon:
+            raise BadSetting(
+                f"epsilon must not exceed {float(policy.max_query_epsilon):g}",
+                hint="The policy limits what one query may cost.",
+            )
+        loss = self._accountant.price_of(epsilon)
+        if self._settings.margin is not None:
+            loss = self._least_loss(self._settings.margin)
+        delta = 0
+        if chosen:
+            asked = self._settings.delta
+            delta = self._accountant.default_delta(loss) if asked is None else math.floor(asked / DELTA_UNIT)
+            if delta > self._accountant.total.delta:
+                raise BadSetting(
+                    "delta must not exceed what the policy keeps for unknown keys",
+                    hint=f"That is {float(self._accountant.total.delta_value):g}.",
+                )
+            delta //= chosen
+            if delta <= 0 and asked is not None:
+                raise BadSetting("delta is too small to be counted", hint="Choose a larger delta.")
+            if delta <= 0:
+                raise MissingDeclaration(
+                    "there is no delta for releasing unknown keys",
+                    hint="Set dpsql.delta, or declare the keys in the policy.",
+                )
+        shared = self._shares(loss)
+        given: Counter[int] = Counter()  # to each search
+        for draft, parts in zip(self._drafts, shared, strict=True):
+            for place, search in draft.clips:
+                group = draft.groups.index((place,))
+                given[search] += (part := parts[group] // _SEARCH)
+                parts[group] -= part if self._compilation.clips == "searched" else 0
+        shared = [[given[i]] if draft.is_search else shared[i] for i, draft in enumerate(self._drafts)]
+        if not all(map(all, shared)):
+            raise BadSetting("epsilon is too small for so many aggregates", hint="Ask for fewer, or pay more.")
+        return lambda draft, index: self._measure(draft, shared[index], delta)
+
+    def _shares(self, loss: int) -> list[list[int]]:
+        """What each group of statistics may cost, by measurement."""
+        weights = [weight for draft in self._drafts for weight in draft.weights]
+        parts = iter(shares(loss, weights, self._compilation.degree))
+        return [[next(parts) for _ in draft.weights] for draft in self._drafts]
+
+    def _least_loss(self, wanted: Fraction) -> int:
+        """The least price of the whole query at which every count is within the margin, in 95 of 100 cases.
+
+        It depends on the query and the policy alone. Where a price is stated as well, it is the most that is paid.
+        """
+        if not any(draft.counts for draft in self._drafts):
+            raise BadSetting(
+                "dpsql.margin is the error of counts, and the query has none",
+                hint="Add COUNT(*), or RESET dpsql.margin and pay a price.",
+            )
+        policy = self._accountant.policy
+        most = self._accountant.price_of(self._settings.epsilon or policy.max_query_epsilon)
+
+        def suffices(loss: int) -> bool:
+            try:
+                for draft, parts in zip(self._drafts, self._shares(loss), strict=True):
+                    widest = [_widest(draft, i, noise) for i, noise in enumerate(self._noises(draft, parts))]
+                    if any(margin_of(count, widest) > wanted for count in draft.counts):
+                        return False
+                return True
+            except (NotSupported, ValueError):  # more noise than 64 bits hold, or no price at all
+                return False
+
+        if not suffices(most):
+            raise BadSetting(
+                f"a margin of ±{float(wanted):g} costs more than one query may",
+                hint="Allow a wider margin, ask for fewer aggregates at once, or raise dpsql.epsilon if it is set.",
+            )
+        self._compilation.note(f"the price is the least that keeps counts within ±{float(wanted):g} (95 %)")
+        return least(suffices, most)
+
+    def _measure(self, draft: Draft, parts: list[int], delta: int) -> Measurement:
+        price = Price(sum(parts), delta if draft.selection is not None else 0)
+        if draft.is_search and self._compilation.clips == "found":
+            price = Price()
+        noises = self._noises(draft, parts)
+        noises, rooted = _rooted(noises, draft)
+        if (sets := draft.lattice) is not None:
+            for number, noise in itertools.product(range(len(sets.sets)), noises):
+                sets.noise(noise, number)  # or a refusal: more than 64 bits hold
+        lowest = None
+        if (at := draft.selection) is not None:
+            weight = rules.weight_in_keys(draft.statistics[at], self._compilation.norm)
+            noise, lowest = selecting(noises[at], draft.bound.groups, Price(0, delta).delta_value, weight)
+            noises = (*noises[:at], noise, *noises[at + 1 :])
+        return Measurement(
+            draft.keys,
+            draft.cells,
+            draft.bound,
+            draft.statistics,
+            draft.groups,
+            noises,
+            draft.selection,
+            lowest,
+            draft.branches,
+            draft.stages,
+            draft.derivation,
+            price,
+            draft.chains,
+            draft.chained,
+            rooted,
+            draft.remainder,
+            draft.question,
+            draft.lattice,
+            clips=draft.clips,
+        )
+
+    def _noises(self, draft: Draft, parts: list[int]) -> tuple[Noise, ...]:
+        """Noise for each statistic.
+
+        Claim: all statistics of a group together cost what the group pays.
+        Because: each gets the noise that it would need if it alone cost that, so with the scale b = l1 / epsilon or the
+        variance v = l2² / (2 rho). A unit that moves them by m costs the sum of m / b, or of m² / (2 v): of the price
+        as large a part as the sum of m / l1, or of m² / l2², is of 1, and that is no more than all of it.
+        Needs: the claims of a group's statistics hold together (`rules.sum_shapes`).
+        """
+        losses = {i: Price(part).loss_value for group, part in zip(draft.groups, parts, strict=True) for i in group}
+        return tuple(self._noise(statistic, losses[i]) for i, statistic in enumerate(draft.statistics))
+
+    def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
+        is_basic = self._compilation.law == "laplace"
+        if statistic.kind is Counted.COMMONEST:
+            return most_common(statistic.sensitivity.l1, loss if is_basic else epsilon_of_choice(loss))
+        if statistic.kind is Counted.CLIP:
+            return clip_chosen(loss if is_basic else epsilon_of_choice(loss))
+        if statistic.rank is not None:
+            return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_basic else epsilon_of_choice(loss))
+        if is_basic:
+            return laplace(statistic.sensitivity.l1, loss)
+        return gaussian(statistic.sensitivity.l2_squared, loss)
+
+
+def least(suffices: Callable[[int], bool], most: int) -> int:
+    """The least number that suffices, or one that is at most a millionth larger, where `most` does."""
+    low, high = 0, most
+    while high - low > 1 + (high >> 20):
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
+
+
+def _rooted(noises: tuple[Noise, ...], draft: Draft) -> tuple[tuple[Noise, ...], bool]:
+    """The noises, where running totals are asked for those of their root; unless 64 bits do not hold these."""
+    if draft.chains is None:
+        return noises, False
+    length = draft.chains.length
+    try:
+        return tuple(
+            widened(noise, length, draft.statistics[i].sensitivity) if i in draft.chained else noise
+            for i, noise in enumerate(noises)
+        ), True
+    except NotSupported:
+        return noises, False
+
+
+def _widest(draft: Draft, place: int, noise: Noise) -> int:
+    """The widest margin of a sum, in steps, and of its running totals where they are asked for."""
+    statistic = draft.statistics[place]
+    if statistic.kind in CHOSEN:
+        return 0
+    if draft.lattice is not None:
+        return max(draft.lattice.margin(noise, kept, statistic.factor) for kept in draft.lattice.sets)
+    if draft.chains is None or place not in draft.chained:
+        return in_steps(statistic, noise)
+    length = draft.chains.length
+    root = widened(noise, length, statistic.sensitivity)
+    return max(cell_margin(root, length, statistic.factor), running_margins(root, length, statistic.factor)[-1])
