@@ -207,6 +207,6 @@ LONG = {
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_no_text_holds_everybody_up(text: str) -> None:
     """It is read in the loop that serves all clients: subscripts once took minutes."""
-    began = time.monotonic()
+    began = time.thread_time()  # not the clock: others use the machine as well
     assert classify(text, frozenset({"people"}))
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10
