@@ -76,6 +76,7 @@ def test_sums_that_are_not_clipped_together_are_noticed(
     dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch, sql: str
 ) -> None:
     """Each is within its own clip, but not all of them at once."""
+    monkeypatch.setattr(bounding, "MOST_ROOM", 1)
     monkeypatch.setattr(bounding._Bounding, "_clipped_in_one_cell", lambda _, inner, *_rest: inner)
     original = bounding._Bounding._clipped
 

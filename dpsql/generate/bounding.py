@@ -41,6 +41,8 @@ _PLAIN = (Counted.ROWS, Counted.UNITS, Counted.WEIGHTS)
 _OF_UNITS = (Counted.UNITS, Counted.WEIGHTS)
 # Norms of several statistics are counted in no finer parts, so that the squares of all cells fit in 128 bits.
 FINEST_NORM = 2**54
+# So many times its clip an owner's sum in one cell may be, where a norm of several sums bounds it.
+MOST_ROOM = 64
 # An expression with more text than this is not copied to each place that uses it.
 LONG = 400
 
@@ -145,6 +147,24 @@ class _Clip:
         whole = min(math.lcm(*clips), FINEST_NORM)
         return _Scale(whole, whole if self.norm == "l1" else whole**2, tuple(-(-whole // clip) for clip in clips))
 
+    @property
+    def before(self) -> list[Statistic]:
+        """The statistics with the clips that an owner's sums in one cell are cut to, before its vector is clipped.
+
+        Claim: no sensitivity is larger for it, and no number grows beyond what `_Bounding._clipped` needs.
+        Because: sums of one group are scaled down together whatever they are, and that alone bounds them. Cut one by
+        one before, those of an owner with too many rows would lose unlike parts, and what is made of them be biased.
+        The room is such that weights times entries stay below the finest norm, as without room.
+        Needs: every group of several statistics is clipped in its norm.
+        """
+        found = list(self.statistics)
+        for group in self.groups:
+            if len(group) > 1:
+                room = max(min(FINEST_NORM // self.scale(group).whole, MOST_ROOM), 1)
+                for i in group:
+                    found[i] = replace(found[i], clip=room * found[i].clip)
+        return found
+
 
 class _Bounding:
     def __init__(self, plan: Plan, keys: Sequence[Key], dialect: Dialect) -> None:
@@ -165,7 +185,7 @@ class _Bounding:
             totals = [self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)]
             return self._outer(totals, self._values(statistics))
         if not cells.keyed or any(statistic.cut for statistic in statistics):
-            text = self._stepped(self._pairs(statistics), clip, cells)
+            text = self._stepped(self._pairs(clip), clip, cells)
         elif self._is_spared(clip, cells, rows) and is_one_table(self._plan):
             text = self._in_two_passes(clip, cells, rows)
         elif self._is_spared(clip, cells, rows) and all(key.keys is not None for key in self._keys):
@@ -196,7 +216,7 @@ class _Bounding:
         found = f"SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)}"
         large = f"SELECT * FROM p WHERE {OWNER} IN (SELECT {OWNER} FROM h)"
         return (
-            f"WITH p AS MATERIALIZED ({self._pairs(statistics, ['COUNT(*) AS n'])}), h AS MATERIALIZED ({found})"
+            f"WITH p AS MATERIALIZED ({self._pairs(clip, ['COUNT(*) AS n'])}), h AS MATERIALIZED ({found})"
             f" SELECT {added} FROM ({self._weighted(others, statistics, clip.norm)}) AS w"
             f" UNION ALL ({self._stepped(large, clip, cells)})"
         )
@@ -214,7 +234,7 @@ class _Bounding:
         return (
             f"WITH h AS MATERIALIZED ({everyone} GROUP BY {OWNER} HAVING COUNT(*) > {rows})"
             f" {self._all_but_large(f'({self._values(statistics)})', [*self._names, *sums])}{self._group}"
-            f" UNION ALL ({self._stepped(self._pairs(statistics, among='h'), clip, cells)})"
+            f" UNION ALL ({self._stepped(self._pairs(clip, among='h'), clip, cells)})"
         )
 
     def _in_one_pass(self, clip: _Clip, cells: Cells, rows: int) -> str:
@@ -234,16 +254,16 @@ class _Bounding:
         return (
             f"WITH g AS MATERIALIZED (SELECT {columns} FROM ({self._values(statistics)}) AS v GROUP BY {sets}),"
             f" h AS MATERIALIZED (SELECT {OWNER} FROM g WHERE whole = 0 AND n > {rows}),"
-            f" p AS MATERIALIZED ({self._pairs(statistics, raw, among='h')})"
+            f" p AS MATERIALIZED ({self._pairs(clip, raw, among='h')})"
             f" SELECT {added} FROM g WHERE whole = 1 UNION ALL SELECT {taken} FROM p"
             f" UNION ALL ({self._stepped('SELECT * FROM p', clip, cells)})"
         )
 
-    def _pairs(self, statistics: Sequence[Statistic], more: Sequence[str] = (), *, among: str = "") -> str:
+    def _pairs(self, clip: _Clip, more: Sequence[str] = (), *, among: str = "") -> str:
         """One row for each owner, of all or of those in `among`, and key."""
-        per = [self._per(i, statistic) for i, statistic in enumerate(statistics)]
+        per = [self._per(i, statistic) for i, statistic in enumerate(clip.before)]
         self._writer.among = among
-        values = self._values(statistics)
+        values = self._values(clip.statistics)
         self._writer.among = ""
         return f"SELECT {', '.join([self._pair, *more, *per])} FROM ({values}) AS v GROUP BY {self._pair}"
 
@@ -372,7 +392,7 @@ class _Bounding:
         return f"({text})"
 
     def _per(self, i: int, statistic: Statistic) -> str:
-        """One owner's sum in one cell: never beyond its clip, whatever the number of rows."""
+        """One owner's sum in one cell: never beyond what it is cut to, whatever the number of rows."""
         if statistic.kind is Counted.WEIGHTS:
             return f"0 AS s{i}"  # not before the keys are limited
         if statistic.kind is Counted.UNITS:
