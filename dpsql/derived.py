@@ -48,6 +48,9 @@ class _Part:
     price: Price
 
 
+Older = tuple[_Part, ...]  # an earlier answer to the same question, sum by sum
+
+
 class Derivations:
     def __init__(self, ledger: Ledger, policy: str) -> None:
         self._ledger = ledger
@@ -78,17 +81,22 @@ class Derivations:
         purchases = tuple(Purchase(key, price, replay=True) for key, price in bought.items())
         return Derived(Known(_hash(named).hex(), table, steps), purchases)
 
-    def combined(self, measurement: Measurement, stages: Stages, bought: Known, user: str) -> Known:
-        """The new answer to an old question, and the old one, weighted such that together they are least far off.
+    def older(self, measurement: Measurement, stages: Stages, user: str) -> Older | None:
+        """The old answer to a question, that a new one may be joined with; to be asked before the new one is paid for.
 
-        Only where the user has paid for both: a dear answer is not had for the price of a cheap one.
+        Only where the user has paid for the old one: a dear answer is not had for the price of a cheap one. Once the
+        new one is paid for, the same question at the same price counts as paid, whoever bought it before.
         """
         parts = None if measurement.rooted else self._parts(measurement, stages)
         if parts is None or not all(self._ledger.has_paid(user, part.source) for part in parts):
-            return bought
+            return None
+        return tuple(parts)
+
+    def combined(self, measurement: Measurement, bought: Known, older: Older) -> Known:
+        """The new answer and the old one, weighted such that together they are least far off."""
         columns: list[Integers] = []
         steps: list[float] = []
-        for i, (new, part) in enumerate(zip(bought.table.sums, parts, strict=True)):
+        for i, (new, part) in enumerate(zip(bought.table.sums, older, strict=True)):
             margin = measurement.steps(i)
             found = self._values(measurement, part) if margin and part.steps else None
             columns.append(new if found is None else _weighted(new, margin, found[0], part.steps))

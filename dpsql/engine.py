@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TypeVar, cast
 
 from dpsql.backends import Backend
-from dpsql.derived import Derivations, Derived
+from dpsql.derived import Derivations, Derived, Older
 from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, OperationalError, TooManyRows
 from dpsql.explain import price_text
 from dpsql.generate.engine_log import log_engine_error
@@ -42,6 +42,8 @@ from dpsql.types import Value
 
 MAX_PUBLIC_ROWS = 1_000_000
 REMEMBERED = 1_000  # compiled queries, keys and small answers, of each the newest
+# A clip is searched for with one part of so many of the usual price, or more. A lone sum gives a fifth of its price.
+POOREST_SEARCH = 40
 SMALL_ROWS, SMALL_TEXT = 100, 10_000  # rows and characters of an answer that is remembered
 
 Rows = list[tuple[Value, ...]]
@@ -108,23 +110,28 @@ class Engine:
         """The release of a query. Where it has loose clips, those that were found before decide with the ledger.
 
         What is stored already is preferred, so that the same question has the same answer; then clips that are found
-        already, for they leave the whole price to the sums. A cheap query does not search: all later ones would have
-        to live with what it finds.
+        already, for they leave the whole price to the sums. A query that has little to give to a search does not make
+        one: all later ones, of everybody, would have to live with what it finds.
         """
         searched = self._compiled(sql, parameters, settings, "searched")
         if not searched.searches:
             return searched
         forms = [searched, self._compiled(sql, parameters, settings, "declared")]
-        if all(self._found(searched.measurements[index]) is not None for index in searched.searches):
+        searches = [searched.measurements[index] for index in searched.searches]
+        missing = [search for search in searches if self._found(search) is None]
+        if not missing:
             forms.insert(0, self._compiled(sql, parameters, settings, "found"))
-        elif self._is_cheap(settings):
+        elif self._is_cheap(settings, missing):
             forms.reverse()
         stored = [] if fresh else [form for form in forms if not self._bill(form, None, fresh=False).missing]
         return self._settled(stored[0] if stored else forms[0])
 
-    def _is_cheap(self, settings: Settings) -> bool:
+    def _is_cheap(self, settings: Settings, searches: Sequence[Measurement]) -> bool:
+        """Whether a query pays less than half of the usual price, or shares its price among too many sums."""
         usual = self.accountant.policy.query_epsilon
-        return settings.epsilon is not None and settings.epsilon * 2 < usual
+        if settings.epsilon is not None and settings.epsilon * 2 < usual:
+            return True
+        return any(search.price.loss * POOREST_SEARCH < self.accountant.price_of(usual) for search in searches)
 
     def _compiled(self, sql: str, parameters: Sequence[Value], settings: Settings, clips: Clips) -> Release:
         """Pure, and remembered, so that a repeated text costs no parsing."""
@@ -166,6 +173,7 @@ class Engine:
             if bill.missing:
                 self._backend.ready()
             owed = self._owed(user, bill.sources)
+            self._find_older(paid, bill, user)
             charged = self._charge(user, bill, sql)
             known = dict(bill.known)
             for index in range(len(paid.measurements)):
@@ -173,7 +181,7 @@ class Engine:
                     # A clip that an earlier measurement chose is known by now.
                     release = self._settled(paid, known)
                     measurement = release.measurements[index]
-                    known[index] = self._measure(release, measurement, bill, index, known, user, cancellation)
+                    known[index] = self._measure(release, measurement, bill, index, known, cancellation)
         release = _as_known(self._settled(paid, known), known, bill, owed)
         wide = self._finished(release, bill, known, cancellation)
         names = tuple(output.name for output in release.outputs)
@@ -281,6 +289,14 @@ class Engine:
         """What the user would pay for earlier answers of others."""
         return sum((p.price for p in set(purchases) if not self.ledger.has_paid(user, p.key)), Price())
 
+    def _find_older(self, release: Release, bill: _Bill, user: str) -> None:
+        """What the user has paid for before that new answers may be joined with."""
+        for index, measurement in enumerate(release.measurements):
+            if index not in bill.known:
+                older = self._derivations.older(measurement, bill.stages[index], user)
+                if older is not None:
+                    bill.older[index] = older
+
     def _charge(self, user: str, bill: _Bill, sql: str) -> Price:
         if not bill.purchases:
             return Price()
@@ -304,7 +320,6 @@ class Engine:
         bill: _Bill,
         index: int,
         known: Mapping[int, Known],
-        user: str,
         cancellation: Cancellation | None,
     ) -> Known:
         parameters: dict[str, object] = {"salt": self._sampler.salt()}
@@ -312,8 +327,9 @@ class Engine:
             parameters |= self._stage(release, number, release.stages[number], known, cancellation)
         queries = [_with_parameters(branch.query, parameters) for branch in measurement.branches]
         exact = self._backend.execute(queries, timeout=self._limits.timeout, cancellation=cancellation)
-        bought = Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
-        noisy = self._derivations.combined(measurement, bill.stages[index], bought, user)
+        noisy = Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
+        if (older := bill.older.get(index)) is not None:
+            noisy = self._derivations.combined(measurement, noisy, older)
         self.ledger.store(bill.keys[index], encode(noisy))
         self._derivations.remember(measurement, bill.stages[index], bill.keys[index], noisy)
         return noisy
@@ -447,6 +463,7 @@ class _Bill:
         self.keys: dict[int, bytes] = {}
         self.stages: dict[int, list[object]] = {}
         self.derived: dict[int, tuple[Purchase, ...]] = {}  # what those are made of that are made of earlier answers
+        self.older: dict[int, Older] = {}  # what those that are missing are joined with
         self.instances: dict[int, str] = {}
         self.known: dict[int, Known] = {}
 

@@ -26,6 +26,7 @@ _SET = re.compile(
 _SHOW = re.compile(r"\s*SHOW\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
 _RESET = re.compile(r"\s*RESET\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE | re.ASCII)
+_LONGEST_NUMBER = 100  # characters; exact arithmetic on many more would keep everybody waiting
 _ON = dict.fromkeys(("on", "true", "t", "yes", "1"), True) | dict.fromkeys(("off", "false", "f", "no", "0"), False)
 
 
@@ -77,6 +78,8 @@ def _unknown(name: str) -> BadSetting:
 
 
 def _positive(name: str, text: str) -> Fraction:
+    if len(text) > _LONGEST_NUMBER:
+        raise BadSetting(f'"dpsql.{name}" is longer than {_LONGEST_NUMBER} characters')
     if _NUMBER.fullmatch(text.strip()) is None:
         raise BadSetting(f'"dpsql.{name}" must be a number', hint="Write it as in 0.5 or 1e-6.")
     value = Decimal(text.strip())

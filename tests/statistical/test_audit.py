@@ -163,7 +163,7 @@ def accounting(request: pytest.FixtureRequest) -> Accounting:
 def each_answer_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Joined with earlier answers to the same question, one would show what was paid for all of them."""
 
-    def as_bought(self: Derivations, measurement: object, stages: object, bought: Known, user: str) -> Known:
+    def as_bought(self: Derivations, measurement: object, bought: Known, older: object) -> Known:
         return bought
 
     monkeypatch.setattr(Derivations, "combined", as_bought)

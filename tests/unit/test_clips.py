@@ -152,6 +152,18 @@ def test_a_cheap_query_does_not_search_but_uses_what_others_found(asked: Clinic)
     assert _ask(asked, VISITS, settings=cheap).charged == FREE
 
 
+def test_nobody_forces_a_clip_on_all_by_sharing_a_price_among_many_sums(asked: Clinic) -> None:
+    """What is left for each search would choose the least clip, whatever the rows, for everybody and for good."""
+    many = f"SELECT COUNT(*), {', '.join(f'SUM(fee + {i})' for i in range(10))} FROM visits"
+    assert not asked.engine.compile(many, (), Settings()).searches
+    several = "SELECT COUNT(*), SUM(fee), SUM(fee + 1), SUM(fee + 2) FROM visits"
+    assert len(asked.engine.compile(several, (), Settings()).searches) == 4
+    _ask(asked, several)
+    found = "SELECT SUM(fee), SUM(fee + 1), SUM(fee + 2), COUNT(*) FROM visits WHERE fee > 10"
+    cheap = asked.engine.compile(found, (), Settings(epsilon=Fraction(1, 100)))
+    assert len(cheap.searches) == 4 and all(not cheap.measurements[i].price.loss for i in cheap.searches)
+
+
 def test_a_margin_is_kept_without_a_search(asked: Clinic) -> None:
     assert not asked.engine.compile(VISITS, (), Settings(margin=Fraction(5000))).searches
 

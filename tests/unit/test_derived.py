@@ -209,6 +209,14 @@ def test_what_another_user_paid_for_is_not_joined(asked: Clinic) -> None:
     assert margin(theirs) == asked.engine.compile(COUNT, (), cheap).outputs[0].margin
 
 
+def test_what_another_user_paid_for_is_not_joined_either_where_question_and_price_are_the_same(asked: Clinic) -> None:
+    cheap = Settings(epsilon=Fraction(1, 10))
+    first = asked.ask(COUNT, settings=cheap)
+    theirs = asked.ask(COUNT, settings=cheap, user="bob", fresh=True)
+    assert (theirs.charged, margin(theirs)) == (first.charged, margin(first))
+    assert margin(asked.ask(COUNT, settings=cheap, user="bob", fresh=True)) < margin(first)
+
+
 def test_the_joined_answer_is_the_weighted_mean(asked: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     dear = Settings(epsilon=Fraction(1, 10))
     noise = iter([1000, 40])

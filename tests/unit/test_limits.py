@@ -10,11 +10,12 @@ import pytest
 
 from dpsql.dataset import open_dataset
 from dpsql.engine import Engine
-from dpsql.errors import NotSupported, TooComplex
+from dpsql.errors import BadSetting, NotSupported, TooComplex
 from dpsql.policy.loader import load
 from dpsql.policy.model import StatementLimits
 from dpsql.policy.problems import PolicyProblems
 from dpsql.release import Settings
+from dpsql.session import SessionSettings
 from tests import toy
 
 DOUBLING = "WITH a0 AS (SELECT age FROM people), " + ", ".join(
@@ -118,3 +119,11 @@ def test_other_limits_are_no_other_questions(clinic: Path) -> None:
         fingerprints.add(engine.catalog.fingerprint)
         engine.close()
     assert len(fingerprints) == 1
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "margin"])
+def test_a_setting_of_very_many_digits_is_refused_at_once(name: str) -> None:
+    """Its exact arithmetic would hold up every other session: a million digits took more than a minute."""
+    with pytest.raises(BadSetting, match=f'"dpsql.{name}" is longer than 100 characters'):
+        SessionSettings().set(name, f"0.1{'0' * 1_000_000}1")
+    SessionSettings().set(name, f"0.1{'0' * 90}1")
