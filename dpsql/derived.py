@@ -24,6 +24,7 @@ from dpsql.tables import Integers, NoisyTable
 from dpsql.types import Value
 
 MOST_KEYS = 4  # of which all combinations are remembered
+MOST_RECORDS = 1_000  # sums that are remembered of the same rows and keys
 
 Stages = Sequence[object]  # which answers of earlier stages a question was asked with
 Cell = tuple[Value, ...]
@@ -124,7 +125,7 @@ class Derivations:
                     or self._ledger.lookup(old.source) is None
                 ):
                     records[name] = part
-            self._ledger.store(place, _written(records))
+            self._ledger.store(place, _written(_dearest(records)))
 
     # --- records ---
 
@@ -218,6 +219,17 @@ def _name(measurement: Measurement, kept: tuple[int, ...], statistic: int) -> st
     assert measurement.question is not None
     wanted = measurement.statistics[statistic]
     return _hash([measurement.question(kept, wanted), str(wanted.unit), wanted.factor, wanted.kind.value]).hex()[:32]
+
+
+def _dearest(records: dict[str, _Part]) -> dict[str, _Part]:
+    """As many as are kept, those that cost most, of these the newest.
+
+    All of them are read whenever somebody asks something of the same rows and keys: many cheap sums must not make that
+    slow for everybody, nor push out what was dear.
+    """
+    newest_first = list(reversed(records.items()))
+    kept = sorted(newest_first, key=lambda item: -item[1].price.loss)[:MOST_RECORDS]
+    return dict(reversed(kept))
 
 
 def _written(records: dict[str, _Part]) -> bytes:

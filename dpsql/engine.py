@@ -9,13 +9,12 @@ import hashlib
 import json
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain
-from typing import TypeVar, cast
+from typing import cast
 
 from dpsql.backends import Backend
 from dpsql.derived import Derivations, Derived, Older
@@ -33,6 +32,7 @@ from dpsql.postprocess import Postprocessor
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.rules.aggregates import CHOSEN
 from dpsql.release import Clips, Measurement, Release, Settings, Stage, as_told, compile_release
+from dpsql.remembered import Newest
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.stored import Known, decode, encode, tagged_keys
@@ -41,14 +41,13 @@ from dpsql.turns import Turns
 from dpsql.types import Value
 
 MAX_PUBLIC_ROWS = 1_000_000
-REMEMBERED = 1_000  # compiled queries, keys and small answers, of each the newest
+ROOM = 100_000_000  # bytes, about, of compiled queries, of keys and of small answers that are remembered
+_OF_CELL, _OF_TEXT = 65, 20  # bytes of a cell, and of what was compiled for each character of generated SQL
 # A clip is searched for with one part of so many of the usual price, or more. A lone sum gives a fifth of its price.
 POOREST_SEARCH = 40
 SMALL_ROWS, SMALL_TEXT = 100, 10_000  # rows and characters of an answer that is remembered
 
 Rows = list[tuple[Value, ...]]
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +98,12 @@ class Engine:
         self._limits = limits
         self._post = Postprocessor(memory=limits.memory)
         self._derivations = Derivations(ledger, catalog.fingerprint)
-        self._releases: OrderedDict[tuple[object, ...], Release] = OrderedDict()
-        self._replay_keys: OrderedDict[int, tuple[Measurement, bytes]] = OrderedDict()  # of measurements, by identity
-        self._answers: OrderedDict[tuple[object, ...], Rows] = OrderedDict()
+        self._releases: Newest[tuple[object, ...], Release] = Newest(lambda _, release: _bytes_of(release), ROOM)
+        # Of measurements, by identity.
+        self._replay_keys: Newest[int, tuple[Measurement, bytes]] = Newest(lambda _, found: _bytes_in(found[0]), ROOM)
+        self._answers: Newest[tuple[str, object], Rows] = Newest(
+            lambda key, rows: len(key[0]) + _OF_CELL * sum(map(len, rows)), ROOM
+        )
         self._loaded: set[str] = set()
         self._lock = threading.Lock()
         self._turns = Turns(places)
@@ -138,11 +140,8 @@ class Engine:
         _check_parameters(parameters)
         # By their text: equal decimals of different scale, and zeros of different sign, are different constants.
         key = (sql, tuple((type(value), repr(value)) for value in parameters), settings, clips)
-        with self._lock:
-            found = self._releases.get(key)
-            if found is not None:
-                self._releases.move_to_end(key)
-                return found
+        if (found := self._releases.get(key)) is not None:
+            return found
         try:
             plan = resolve(parse(sql, self.catalog.limits), self.catalog, parameters)
             release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect, clips)
@@ -156,8 +155,7 @@ class Engine:
                 f"the query could not be compiled (log id {log_engine_error(error)})",
                 hint="The owner finds the cause in the log under this id.",
             ) from None
-        with self._lock:
-            _remember(self._releases, key, release)
+        self._releases.put(key, release)
         return release
 
     def answer(
@@ -270,12 +268,10 @@ class Engine:
         """The key of an answer; computed once where no earlier answer is part of it, as long as it is remembered."""
         if stages or clips:
             return _replay_key(self.catalog, measurement, stages, instances, clips)
-        with self._lock:
-            found = self._replay_keys.get(id(measurement))
+        found = self._replay_keys.get(id(measurement))
         if found is None or found[0] is not measurement:
             found = measurement, _replay_key(self.catalog, measurement, (), (), ())
-            with self._lock:
-                _remember(self._replay_keys, id(measurement), found)
+            self._replay_keys.put(id(measurement), found)
         return found[1]
 
     def _made(self, measurement: Measurement, stages: list[object], asked: Settings, user: str) -> Derived | None:
@@ -391,14 +387,12 @@ class Engine:
         Needs: SQL that was generated from a plan, which has neither.
         """
         used = [(index, bill.keys.get(index), noisy.instance) for index, noisy in sorted(known.items())]
-        key = (release.sql, *used)
-        with self._lock:
-            found = None if bill.missing else self._answers.get(key)
+        key = (release.sql, tuple(used))
+        found = None if bill.missing else self._answers.get(key)
         if found is None:
             found = self._finish(release, release.sql, known, cancellation)
             if _is_small(found):
-                with self._lock:
-                    _remember(self._answers, key, found)
+                self._answers.put(key, found)
         return found
 
     def _load(self, name: str, source: tuple[str, ...], columns: Sequence[tuple[str, object]]) -> None:
@@ -434,10 +428,15 @@ def _as_tables(release: Release, sql: str, known: Mapping[int, Known]) -> dict[s
     return tables or None
 
 
-def _remember(found: OrderedDict[K, V], key: K, value: V) -> None:
-    found[key] = value
-    while len(found) > REMEMBERED:
-        found.popitem(last=False)
+def _bytes_of(release: Release) -> int:
+    """About as much memory as a release takes."""
+    texts = [release.sql, *release.with_tables.values()]
+    return sum(map(_bytes_in, release.measurements)) + _OF_TEXT * sum(map(len, texts))
+
+
+def _bytes_in(measurement: Measurement) -> int:
+    cells = len(measurement.cells or ()) + len(measurement.remainder)
+    return _OF_CELL * cells + _OF_TEXT * sum(len(branch.query.sql) for branch in measurement.branches)
 
 
 def _is_small(rows: Rows) -> bool:

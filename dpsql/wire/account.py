@@ -12,6 +12,7 @@ from dpsql.privacy.accounting import Accountant, Price
 from dpsql.twin.account import BudgetRow, HistoryRow, refresh
 
 SHOWN = 1_000  # charges and refusals of the history
+SHOWN_TEXT = 2_000  # characters of each; the twin holds a copy, made anew whenever it is looked at
 
 
 def refresh_account(connection: psycopg.Connection[TupleRow], engine: Engine, user: str) -> None:
@@ -50,7 +51,7 @@ def _history(engine: Engine, user: str) -> list[HistoryRow]:
             float(entry.user_price.delta_value),
             "00000",
             None,
-            entry.sql,
+            _shown(entry.sql),
         )
         for entry in engine.ledger.history(user, SHOWN)
     ]
@@ -63,11 +64,15 @@ def _history(engine: Engine, user: str) -> list[HistoryRow]:
             None,
             refusal.sqlstate,
             refusal.message,
-            refusal.sql,
+            _shown(refusal.sql),
         )
         for refusal in engine.ledger.refusals(user, SHOWN)
     ]
     return sorted([*charges, *refusals], key=lambda row: row.time, reverse=True)[:SHOWN]
+
+
+def _shown(sql: str) -> str:
+    return sql if len(sql) <= SHOWN_TEXT else sql[: SHOWN_TEXT - 1] + "…"
 
 
 def _epsilon(price: Price, accountant: Accountant) -> float:

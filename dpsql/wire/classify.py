@@ -106,7 +106,8 @@ _HARMLESS = frozenset(
 MAX_READ = 1 << 18  # characters of a text that is looked at word by word
 MAX_WORDS = 5_000  # of a query that is read here to see which tables it is of; of a longer one the engine decides
 MAX_SUBSCRIPTS = 40
-_CACHED = 500
+_CACHED = 500  # texts whose words are remembered
+MAX_REMEMBERED = 4_000  # characters of such a text: its words take a hundred times as many bytes
 _KEPT = r"execute|prepare|deallocate|discard|declare|close|fetch|move|copy|alter|budget|history"
 
 
@@ -119,6 +120,8 @@ def classify(text: str, declared: frozenset[str], *, standard_strings: bool = Tr
     is_named = names.search(text) is not None
     if not is_named and words.search(text) is None:
         return ()  # most are of this sort: questions to a catalogue
+    if len(text) <= MAX_REMEMBERED:
+        return _remembered(text, declared, standard_strings)
     if len(text) <= MAX_READ:
         return _classified(text, declared, standard_strings)
     if not is_named:
@@ -137,6 +140,10 @@ def _worth_reading(declared: frozenset[str]) -> tuple[re.Pattern[str], re.Patter
 
 
 @lru_cache(_CACHED)
+def _remembered(text: str, declared: frozenset[str], standard_strings: bool) -> tuple[Statement, ...]:
+    return _classified(text, declared, standard_strings)
+
+
 def _classified(text: str, declared: frozenset[str], standard_strings: bool) -> tuple[Statement, ...]:
     found = tokens(text, standard_strings=standard_strings)
     return tuple(_statement(text, part, declared, standard_strings) for part in statements(found))

@@ -13,6 +13,7 @@ import pytest
 
 from dpsql.engine import Answer
 from dpsql.errors import EngineFailed
+from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.noise.clips import choose_clip
 from dpsql.noise.samplers import Losses
 from dpsql.plan.scalars import Field, Ref
@@ -127,6 +128,16 @@ def test_a_failure_between_search_and_sum_keeps_the_charge_and_the_clip(asked: C
     assert _ask(asked, VISITS).charged == price
     assert asked.events == ["charge", "execute", "store"]
     assert _ask(asked, VISITS).charged == FREE
+
+
+def test_a_sum_belongs_to_the_clip_it_was_cut_at(asked: Clinic) -> None:
+    """Where the clip is lost, or has expired, another one is chosen, and the sum is bought with it."""
+    first = _ask(asked, VISITS)
+    search = first.release.measurements[0]
+    assert isinstance(asked.engine.ledger, SqlLedger)
+    key = asked.engine._replay_key(search, (), (), ())
+    asked.engine.ledger._write(lambda db: db.execute("DELETE FROM answers WHERE key = ?", (key,)))
+    assert _ask(asked, VISITS).charged == first.charged
 
 
 def test_several_clips_of_which_one_is_known(asked: Clinic) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dpsql
+from dpsql.derived import _Part, _written
 from dpsql.engine import Answer
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.accounting import Price
@@ -186,6 +187,29 @@ def test_explain_says_so_for_nothing(asked: Clinic) -> None:
     assert asked.spent() == spent
     derived = asked.ask(BY_STATE)
     assert f'Margins (95 %): "n" ±{margin(derived)}' in alice
+
+
+def test_many_cheap_sums_neither_push_out_what_was_dear_nor_grow_without_end(
+    asked: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is remembered of the same rows is read for every question about them, whoever asks."""
+    monkeypatch.setattr("dpsql.derived.MOST_RECORDS", 4)
+    lengths: list[int] = []
+
+    def written(records: dict[str, _Part]) -> bytes:
+        lengths.append(len(records))
+        return _written(records)
+
+    monkeypatch.setattr("dpsql.derived._written", written)
+    asked.ask(FINE)
+    filtered = "COUNT(*) FILTER (WHERE age > {})"
+    for i in range(5):
+        sums = ", ".join(filtered.format(2 * i + j) for j in range(2))
+        asked.ask(f"SELECT {sums} FROM people", settings=Settings(epsilon=Fraction(1, 1000)))
+    assert max(lengths) == 4
+    assert asked.ask(COUNT).charged == FREE
+    last = f"SELECT {filtered.format(9)} FROM people"
+    assert asked.ask(last).charged == FREE
 
 
 # --- old and new ---

@@ -15,6 +15,7 @@ from dpsql import engine as module
 from dpsql.dataset import open_dataset
 from dpsql.engine import Answer, Engine
 from dpsql.release import Settings
+from dpsql.remembered import MOST, Newest
 from dpsql.stored import Known, decode, encode
 from dpsql.tables import NoisyTable
 from dpsql.types import Value
@@ -75,6 +76,34 @@ def test_long_texts_and_many_rows_are_not_remembered(engine: Engine) -> None:
         first = ask(engine, sql)
         assert not engine._answers
         assert ask(engine, sql).table == first.table
+
+
+def test_what_is_free_to_ask_does_not_fill_the_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EXPLAIN of many cells costs nothing, and a compiled query of 80,000 of them takes five megabytes."""
+    monkeypatch.setattr(engine._releases, "_room", 200_000)
+    monkeypatch.setattr(engine._replay_keys, "_room", 200_000)
+    for income in range(20):
+        sql = f"SELECT age, state, smoker, COUNT(*) FROM people WHERE income > {income} GROUP BY age, state, smoker"
+        release = engine.compile(sql, (), Settings())
+        engine.preview(release, "alice")
+    assert 0 < len(engine._releases) < 10
+    assert 0 < len(engine._replay_keys) < 10
+    assert engine.compile(sql, (), Settings()) is release
+
+
+def test_the_newest_are_remembered_while_there_is_room() -> None:
+    found: Newest[str, int] = Newest(lambda _, weight: weight, 100)
+    for name in "abcde":
+        found.put(name, 30)
+    assert [name for name in "abcde" if found.get(name)] == ["c", "d", "e"]
+    found.get("c")
+    found.put("d", 50)  # in place of a lighter one
+    assert [name for name in "abcde" if found.get(name)] == ["c", "d"]
+    found.put("huge", 101)
+    assert len(found) == 0
+    for number in range(MOST + 5):
+        found.put(str(number), 0)
+    assert len(found) == MOST and found.get("4") is None and found.get("5") is not None
 
 
 @pytest.mark.parametrize(

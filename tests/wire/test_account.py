@@ -7,6 +7,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from dpsql.wire.account import SHOWN_TEXT
 from tests.wire.connection import Address
 
 QUESTION = "SELECT count(*) FROM people WHERE age > 41"
@@ -50,3 +51,10 @@ def test_the_policy_can_be_read(served: Address) -> None:
             "SELECT protection, lower, upper FROM dpsql.policy WHERE table_name = 'people' AND column_name = 'age'"
         ).fetchall()
     assert found and found[0][0] == "private"
+
+
+def test_long_texts_are_shown_in_part(served: Address) -> None:
+    with connect(served) as connection:
+        connection.execute(f"SELECT count(*) /* {'x' * 90_000} */ FROM people")
+        [(length,)] = connection.execute("SELECT max(length(query)) FROM dpsql.history").fetchall()
+    assert length == SHOWN_TEXT
