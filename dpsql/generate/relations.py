@@ -53,7 +53,7 @@ class RelationWriter:
         self._names: dict[int, str] = {}
         self.fence = ""  # ends the subqueries that compute columns
         self.among = ""  # where only some owners' rows are wanted: a relation of these owners
-        self.scalars = ScalarWriter(dialect, self.name, self._subquery)
+        self.scalars = ScalarWriter(dialect, self.name, self._subquery, short=not private)
 
     def name(self, field: Field) -> str:
         return self._names.setdefault(field.id, f"c{len(self._names) + 1}")
@@ -93,7 +93,10 @@ class RelationWriter:
                 kept = [(field, value) for field, value in items if field.id in wanted]
                 values = [value for _, value in kept]
                 inner = self.relation(child, self._needed((), values))
-                columns = [f"{self.scalar(value)} AS {self.name(field)}" for field, value in kept]
+                columns = [
+                    self.name(field) if value == Ref(field) else f"{self.scalar(value)} AS {self.name(field)}"
+                    for field, value in kept
+                ]
                 return self._select(self._with_owner(columns), self.nest(inner, values)) + self.fence
             case Aggregate():
                 return self._aggregate(plan)

@@ -41,12 +41,21 @@ LONGEST = 200_000
 
 
 class ScalarWriter:
-    """Writes scalars of one query; fields are named by the relation writer that owns it."""
+    """Writes scalars of one query; fields are named by the relation writer that owns it.
+
+    `short` is for the rest of a query, in DuckDB: doubles as it writes them itself, and no guard around a constant.
+    """
 
     def __init__(
-        self, dialect: Dialect, name: Callable[[Field], str], subquery: Callable[[Subquery | Correlated], str]
+        self,
+        dialect: Dialect,
+        name: Callable[[Field], str],
+        subquery: Callable[[Subquery | Correlated], str],
+        *,
+        short: bool,
     ) -> None:
         self._dialect = dialect
+        self._short = short
         self._name = name
         self._subquery = subquery
 
@@ -62,6 +71,9 @@ class ScalarWriter:
                 return "TRUE" if value else "FALSE"
             case Decimal():
                 return f"CAST({literal(format(value, 'f'))} AS {self.type(type_)})"
+            case float() if self._short and type_.kind is Kind.DOUBLE and math.isfinite(value):
+                text = repr(value) if "e" in repr(value) else f"{value!r}e0"
+                return f"({text})" if text.startswith("-") else text  # two signs would begin a comment
             case int() | float():
                 return f"CAST({literal(str(value))} AS {self.type(type_)})"
             case str():
@@ -85,6 +97,8 @@ class ScalarWriter:
                 return self.constant(value, type_)
             case Case(branches=branches, default=default):
                 whens = " ".join(f"WHEN {self.scalar(when)} THEN {self.scalar(then)}" for when, then in branches)
+                if self._short and default == Const(None, node.type):
+                    return f"(CASE {whens} END)"
                 return f"(CASE {whens} ELSE {self.scalar(default)} END)"
             case StageValue(stage=stage, type=type_):
                 return self._dialect.stage_value(f"$s{stage}", type_)
@@ -121,6 +135,8 @@ class ScalarWriter:
                 return self._quotient(node, args)
             case Op.ADD | Op.SUB | Op.MUL | Op.DIV if node.type.kind is Kind.DOUBLE and dialect.double is not None:
                 return dialect.double(node, args)
+            case Op.DIV if self._short and _is_nonzero(node.args[1]):
+                return f"({args[0]} / {args[1]})"
             case Op.WIDTH_BUCKET if dialect.double is not None:
                 return dialect.double(node, args)
             case Op.LIKE | Op.ILIKE:
@@ -234,6 +250,10 @@ class ScalarWriter:
         named = node.option and (self._dialect.like_escape or node.option in pattern.value)
         form = self._dialect.like if node.op is Op.LIKE else self._dialect.ilike
         return form.format(*args, escape=f" ESCAPE {literal(node.option)}" if named else "")
+
+
+def _is_nonzero(value: Scalar) -> bool:
+    return isinstance(value, Const) and value.type.kind is Kind.DOUBLE and bool(value.value)
 
 
 def _places(node: Call) -> int:

@@ -165,68 +165,144 @@ def _size(errors: Errors) -> Scalar:
 # --- one error at a time ---
 
 
-def _half_way(value: Scalar, atom: Atom, known: Known) -> Scalar:
-    """Half the way between the values that the error makes at both ends of its margin."""
-    up, down = _moved(value, atom, Op.ADD, known), _moved(value, atom, Op.SUB, known)
-    return _call(Op.DIV, _call(Op.SUB, up, down), Const(2.0, DOUBLE))
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """An expression, in doubles and unrounded, with one error added to it and taken from it.
 
-
-def _moved(node: Scalar, atom: Atom, way: Op, known: Known) -> Scalar:
-    """The expression, in doubles and unrounded, with one error added to it.
-
-    Which branch of a CASE is taken, and which argument of LEAST or COALESCE, is decided by the values as they are.
+    What comes out at both ends is told by their middle and by half the way between them: of sums, products and
+    quotients these are made of those of their parts, in less than the ends themselves would take.
     """
 
-    def moved(part: Scalar) -> Scalar:
-        return _moved(part, atom, way, known)
+    middle: Scalar
+    half: Scalar | None  # None: the error has no say in it
+
+    @property
+    def ends(self) -> tuple[Scalar, Scalar]:
+        assert self.half is not None
+        return _call(Op.ADD, self.middle, self.half), _call(Op.SUB, self.middle, self.half)
+
+
+def _half_way(value: Scalar, atom: Atom, known: Known) -> Scalar:
+    """Half the way between the values that the error makes at both ends of its margin."""
+    return _or_nothing(_moved(value, atom, known).half)
+
+
+def _moved(node: Scalar, atom: Atom, known: Known) -> _Moved:
+    """Which branch of a CASE and which argument of LEAST or COALESCE is taken, is decided by the values as they are."""
+
+    def moved(part: Scalar) -> _Moved:
+        return _moved(part, atom, known)
 
     if not is_noisy(node, known):
-        return double(node)
+        return _Moved(double(node), None)
     match node:
         case Ref(field=field):
             errors = known[field.id]
             if errors is None:
                 raise _Untold
-            return _call(way, node, errors[atom].value) if atom in errors else double(node)
-        case Call(op=Op.ADD | Op.SUB | Op.MUL | Op.NEG | Op.SQRT | Op.LN | Op.LOG10, args=args):
-            return _with_own(node, Call(node.op, tuple(map(moved, args)), DOUBLE), atom, way, known)
+            return _Moved(double(node), double(errors[atom].value) if atom in errors else None)
+        case Call(op=Op.ADD | Op.SUB as op, args=(left, right)):
+            return _with_own(node, _sum(op, moved(left), moved(right)), atom, known)
+        case Call(op=Op.MUL, args=(left, right)):
+            return _with_own(node, _product(moved(left), moved(right)), atom, known)
         case Call(op=Op.DIV, args=(left, right)):
-            quotient = _call(Op.DIV, moved(left), _same_side(right, moved(right)) if is_noisy(right, known) else right)
-            return _with_own(node, quotient, atom, way, known)
+            return _with_own(node, _quotient(moved(left), moved(right)), atom, known)
+        case Call(op=Op.NEG, args=(arg,)):
+            inner = moved(arg)
+            return _Moved(_call(Op.NEG, inner.middle), None if inner.half is None else _call(Op.NEG, inner.half))
+        case Call(op=Op.SQRT | Op.LN | Op.LOG10 as op, args=(arg,)):
+            inner = moved(arg)
+            if inner.half is None:
+                return _Moved(_call(op, inner.middle), None)
+            up, down = (_call(op, end) for end in inner.ends)
+            return _Moved(_call(Op.MUL, _call(Op.ADD, up, down), _HALF), _call(Op.MUL, _call(Op.SUB, up, down), _HALF))
         case Call(op=Op.ABS, args=(arg,)):
             positive = Call(Op.GE, (double(arg), Const(0.0, DOUBLE)), BOOLEAN)
-            return Case(((positive, moved(arg)),), _call(Op.NEG, moved(arg)), DOUBLE)
+            inner = moved(arg)
+            negated = _Moved(_call(Op.NEG, inner.middle), inner.half and _call(Op.NEG, inner.half))
+            return _chosen([(positive, inner)], negated)
         case Call(op=Op.ROUND | Op.TRUNC | Op.FLOOR | Op.CEIL | Op.CAST, args=(arg, *_)) if arg.type.is_numeric:
-            return _with_own(node, moved(arg), atom, way, known)
+            return _with_own(node, moved(arg), atom, known)
         case Call(op=Op.LEAST | Op.GREATEST, args=args):
             # An exact bound is left out: what it cuts off may be where the truth is.
             *others, last = [arg for arg in args if is_noisy(arg, known)]
-            taken = tuple((Call(Op.EQ, (arg, node), BOOLEAN), moved(arg)) for arg in others)
-            return Case(taken, moved(last), DOUBLE) if taken else moved(last)
+            return _chosen([(Call(Op.EQ, (arg, node), BOOLEAN), moved(arg)) for arg in others], moved(last))
         case Call(op=Op.COALESCE, args=args):
             *others, last = args
-            present = tuple((_not(_is_null(arg)), moved(arg)) for arg in others)
-            return Case(present, moved(last), DOUBLE) if present else moved(last)
+            return _chosen([(_not(_is_null(arg)), moved(arg)) for arg in others], moved(last))
         case Call(op=Op.NULLIF, args=(arg, _)):
-            return Case(((_is_null(node), Const(None, DOUBLE)),), moved(arg), DOUBLE)
+            return _chosen([(_is_null(node), _UNKNOWN)], moved(arg))
         case Case(branches=branches, default=default):
             if _is_clamp(node, known):
                 return moved(default)
             chosen_by_noise = any(is_noisy(when, known) for when, _ in branches)
 
-            def branch(value: Scalar) -> Scalar:
+            def branch(value: Scalar) -> _Moved:
                 # A constant that noise has chosen may be the wrong one, by how much nobody knows.
-                return Const(None, DOUBLE) if chosen_by_noise and not is_noisy(value, known) else moved(value)
+                return _UNKNOWN if chosen_by_noise and not is_noisy(value, known) else moved(value)
 
-            return Case(tuple((when, branch(then)) for when, then in branches), branch(default), DOUBLE)
+            return _chosen([(when, branch(then)) for when, then in branches], branch(default))
         case _:
             raise _Untold
 
 
-def _same_side(value: Scalar, moved: Scalar) -> Scalar:
-    """NULL where the error carries a divisor across zero."""
-    product = _call(Op.MUL, double(value), moved)
-    return Case(((Call(Op.GT, (product, Const(0.0, DOUBLE)), BOOLEAN), moved),), Const(None, DOUBLE), DOUBLE)
+def _sum(op: Op, left: _Moved, right: _Moved) -> _Moved:
+    middle = _call(op, left.middle, right.middle)
+    if left.half is None or right.half is None:
+        only = right.half and _call(Op.NEG, right.half) if op is Op.SUB else right.half
+        return _Moved(middle, left.half or only)
+    return _Moved(middle, _call(op, left.half, right.half))
+
+
+def _product(left: _Moved, right: _Moved) -> _Moved:
+    """(x ± a)(y ± b) is (xy + ab) ± (xb + ya)."""
+    middle = _call(Op.MUL, left.middle, right.middle)
+    if left.half is None and right.half is None:
+        return _Moved(middle, None)
+    if left.half is None or right.half is None:
+        factor, half = (left.middle, right.half) if left.half is None else (right.middle, left.half)
+        assert half is not None
+        return _Moved(middle, _call(Op.MUL, factor, half))
+    both = _call(Op.MUL, left.half, right.half)
+    crossed = _call(Op.MUL, left.middle, right.half), _call(Op.MUL, right.middle, left.half)
+    return _Moved(_call(Op.ADD, middle, both), _call(Op.ADD, *crossed))
+
+
+def _quotient(left: _Moved, right: _Moved) -> _Moved:
+    """(x ± a) / (y ± b) is ((xy - ab) ± (ya - xb)) / (y² - b²); NULL where the error carries y across zero."""
+    if right.half is None:
+        half = left.half and _call(Op.DIV, left.half, right.middle)
+        return _Moved(_call(Op.DIV, left.middle, right.middle), half)
+    squares = [_call(Op.MUL, part, part) for part in (right.middle, right.half)]
+    difference = _call(Op.SUB, *squares)
+    same_side = Call(Op.GT, (difference, Const(0.0, DOUBLE)), BOOLEAN)
+    divisor = Case(((same_side, difference),), Const(None, DOUBLE), DOUBLE)
+    middle, half = _call(Op.MUL, left.middle, right.middle), _call(Op.MUL, left.middle, right.half)
+    if left.half is None:
+        return _Moved(_call(Op.DIV, middle, divisor), _call(Op.DIV, _call(Op.NEG, half), divisor))
+    middle = _call(Op.SUB, middle, _call(Op.MUL, left.half, right.half))
+    half = _call(Op.SUB, _call(Op.MUL, right.middle, left.half), half)
+    return _Moved(_call(Op.DIV, middle, divisor), _call(Op.DIV, half, divisor))
+
+
+def _chosen(branches: list[tuple[Scalar, _Moved]], default: _Moved) -> _Moved:
+    """The first whose condition holds."""
+    if not branches:
+        return default
+    every = [*(moved for _, moved in branches), default]
+    middle = Case(tuple((when, moved.middle) for when, moved in branches), default.middle, DOUBLE)
+    if all(moved.half is None for moved in every):
+        return _Moved(middle, None)
+    halves = tuple((when, _or_nothing(moved.half)) for when, moved in branches)
+    return _Moved(middle, Case(halves, _or_nothing(default.half), DOUBLE))
+
+
+def _or_nothing(half: Scalar | None) -> Scalar:
+    return Const(0.0, DOUBLE) if half is None else half
+
+
+_HALF = Const(0.5, DOUBLE)
+_UNKNOWN = _Moved(Const(None, DOUBLE), Const(None, DOUBLE))
 
 
 def _is_clamp(node: Case, known: Known) -> bool:
@@ -248,10 +324,11 @@ def _own_atom(node: Scalar) -> Atom:
     return Atom(("operation", node), 0)
 
 
-def _with_own(node: Call, value: Scalar, atom: Atom, way: Op, known: Known) -> Scalar:
+def _with_own(node: Call, moved: _Moved, atom: Atom, known: Known) -> _Moved:
     if not _has_own(node, known) or atom != _own_atom(node):
-        return value
-    return _call(way, value, _own_error(node, known))
+        return moved
+    assert moved.half is None  # what is new here is in none of its arguments
+    return _Moved(moved.middle, _own_error(node, known))
 
 
 def _has_own(node: Scalar, known: Known) -> bool:

@@ -7,52 +7,19 @@ Here they become columns below; and single values from subqueries become columns
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
+from dpsql.plan.graph import Graph, Items
 from dpsql.plan.inspect import free_fields
 from dpsql.plan.nodes import Aggregate, Join, JoinKind, Plan, Project, Released, nodes
-from dpsql.plan.scalars import Call, Case, Field, Ref, Scalar, Subquery, children, rebuild, walk
-
-Items = tuple[tuple[Field, Scalar], ...]
+from dpsql.plan.scalars import Field, Ref, Scalar, Subquery, rebuild
 
 
 def without_repetition(plan: Project, ids: itertools.count[int]) -> list[Items]:
     """The same columns, made by projections one above the other: what stands in several places is made further down."""
-    fields, items = plan.child.fields, plan.items
-    layers: list[Items] = []
-    while repeated := _repeated([value for _, value in items]):
-        names = {value: Field(next(ids), "part", value.type) for value in repeated}
-        layers.append((*((field, Ref(field)) for field in fields), *((names[value], value) for value in repeated)))
-        fields = (*fields, *names.values())
-        items = tuple((field, _replaced(value, names)) for field, value in items)
-    return [*layers, items]
-
-
-def _repeated(values: list[Scalar]) -> list[Scalar]:
-    """Operations that stand in several places and in which nothing else does; innermost first, layer by layer."""
-    counts = Counter(part for value in values for part in _operations(value))
-    several = {part for part, count in counts.items() if count > 1}
-    return [
-        part
-        for part in counts
-        if part in several and not any(inner in several for child in children(part) for inner in _operations(child))
-    ]
-
-
-def _operations(value: Scalar) -> Iterator[Scalar]:
-    return filter(_is_comparable, walk(value))
-
-
-def _is_comparable(value: Scalar) -> bool:
-    """Operations, but for those with subqueries: each subquery is a question of its own."""
-    return isinstance(value, Call | Case) and not any(isinstance(part, Subquery) for part in walk(value))
-
-
-def _replaced(value: Scalar, names: Mapping[Scalar, Field]) -> Scalar:
-    if _is_comparable(value) and value in names:
-        return Ref(names[value])
-    return rebuild(value, lambda part: _replaced(part, names))
+    graph = Graph(value for _, value in plan.items)
+    several = [n for n, often in enumerate(graph.occurrences()) if often > 1 and graph.is_operation(n)]
+    return graph.layers([field for field, _ in plan.items], several, ids)
 
 
 def with_subqueries_beside(plan: Project, keys: Mapping[int, int]) -> Project:

@@ -16,6 +16,7 @@ from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.noisy_tables import from_lists, from_table
 from dpsql.generate.relations import RelationWriter
+from dpsql.generate.slim import slim
 from dpsql.plan.inspect import reads_private
 from dpsql.plan.nodes import (
     Aggregate,
@@ -233,7 +234,7 @@ class _Compiler:
         # Some read the margins of the sums as well, in columns behind the others.
         used = {node.measurement: node for node in sorted(released, key=lambda node: len(node.fields))}
         writer = RelationWriter(DUCKDB, private=False, public=self._public)
-        body = writer.relation(plan)
+        body = writer.relation(slim(plan, DUCKDB, self._compilation.ids))
         if not used:
             return body
         types = {index: [writer.scalars.type(field.type) for field in node.fields] for index, node in used.items()}
