@@ -39,10 +39,12 @@ LARGEST_SUM = 2**61
 # What one query adds up for each owner and key.
 _PLAIN = (Counted.ROWS, Counted.UNITS, Counted.WEIGHTS)
 _OF_UNITS = (Counted.UNITS, Counted.WEIGHTS)
-# Norms of several statistics are counted in no finer parts, so that the squares of all cells fit in 128 bits.
+# Norms of several statistics are counted in no finer parts.
 FINEST_NORM = 2**54
 # So many times its clip an owner's sum in one cell may be, where a norm of several sums bounds it.
 MOST_ROOM = 64
+# Nor in so fine ones that the squares of all cells would add up to this, rounding aside: 128 bits hold twice as much.
+LARGEST_NORM = 2**126
 # An expression with more text than this is not copied to each place that uses it.
 LONG = 400
 
@@ -85,7 +87,8 @@ def bounded_queries(
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in _PLAIN]
     if plain:
         together = [[plain.index(i) for i in group] for group in groups if group[0] in plain]
-        clip = _Clip([statistics[i] for i in plain], together, norm, exclusive=rows == 1)
+        most = cells.groups if cells.limited else _declared_cells(keys)
+        clip = _Clip([statistics[i] for i in plain], together, norm, cells=most, exclusive=rows == 1)
         text = _Bounding(plan, keys, dialect).sums(clip, cells, rows=rows, single=single)
         branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
     bars: dict[Statistic, list[int]] = {}
@@ -131,6 +134,7 @@ class _Clip:
     statistics: Sequence[Statistic]
     groups: Sequence[Sequence[int]]
     norm: Literal["l1", "l2"]
+    cells: int = 1  # in which an owner may lie, however many rows it has; it matters for groups of several
     exclusive: bool = False  # an owner has one row, so what it adds to is one condition of a group
 
     @property
@@ -144,8 +148,12 @@ class _Clip:
             bound = only.clip if self.norm == "l1" else int(only.sensitivity.l2_squared)
             return _Scale(bound if self.norm == "l1" else math.isqrt(bound), bound, (1,))
         clips = [self.statistics[i].clip for i in group]
-        whole = min(math.lcm(*clips), FINEST_NORM)
+        whole = min(math.lcm(*clips), self._finest(group))
         return _Scale(whole, whole if self.norm == "l1" else whole**2, tuple(-(-whole // clip) for clip in clips))
+
+    def _finest(self, group: Sequence[int]) -> int:
+        """Of how many parts a norm of several statistics may be, so that the squares of all cells can be added up."""
+        return min(FINEST_NORM, math.isqrt(LARGEST_NORM // (self.cells * len(group))))
 
     @property
     def before(self) -> list[Statistic]:
@@ -160,7 +168,7 @@ class _Clip:
         found = list(self.statistics)
         for group in self.groups:
             if len(group) > 1:
-                room = max(min(FINEST_NORM // self.scale(group).whole, MOST_ROOM), 1)
+                room = max(min(self._finest(group) // self.scale(group).whole, MOST_ROOM), 1)
                 for i in group:
                     found[i] = replace(found[i], clip=room * found[i].clip)
         return found
@@ -516,7 +524,8 @@ class _Bounding:
             root = f"sqrt(CAST({norm} AS {self._dialect.types[Kind.DOUBLE]}))"
             length = f"CAST(ceil({root} * 1.000000001) AS {self._dialect.wide})"
         shrunk = f"(ABS(CAST(s{i} AS {self._dialect.wide})) * {scale.whole})"
-        scaled = f"SIGN(s{i}) * {self._dialect.wide_quotient.format(shrunk, length)}"
+        # An engine's sign of a 64-bit integer may be a double, and so would be all that is added up with it.
+        scaled = f"SIGN(CAST(s{i} AS {self._dialect.wide})) * {self._dialect.wide_quotient.format(shrunk, length)}"
         return f"CASE WHEN {norm} > {scale.bound} THEN {scaled} ELSE s{i} END"
 
     def _of_single_rows(self, i: int, statistic: Statistic) -> str:
@@ -627,6 +636,11 @@ class _Bounding:
 
     def _where_as(self, statistic: Statistic) -> list[str]:
         return [] if statistic.where is None else [f"{self._writer.scalar(statistic.where)} AS w0"]
+
+
+def _declared_cells(keys: Sequence[Key]) -> int:
+    """How many cells there are, where all keys are declared."""
+    return math.prod(max(len(key.keys or ()) + key.remainder, 1) for key in keys)
 
 
 def _steps(clip: _Clip, cells: Cells) -> Steps:

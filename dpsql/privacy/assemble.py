@@ -21,7 +21,7 @@ from dpsql.privacy.derive import check_aggregate
 from dpsql.privacy.designs import Asked, Way, choose, weights
 from dpsql.privacy.disjoint import disjoint
 from dpsql.privacy.facts import Interval
-from dpsql.privacy.intervals import never_null
+from dpsql.privacy.intervals import LARGEST, never_null
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
@@ -569,6 +569,11 @@ def _plus(left: Scalar, right: Scalar) -> Scalar:
 
 def _times(value: Scalar, constant: Fraction) -> Scalar:
     """Multiplied and divided by whole numbers, where that is exact."""
+    if max(constant.numerator, constant.denominator) > LARGEST:
+        raise NotSupported(
+            "numbers so large or so small are not aggregated",
+            hint="Multiply by a constant, so that the bounds are closer to 1.",
+        )
     if constant.numerator != 1:
         value = _multiply(value, Const(float(constant.numerator), DOUBLE))
     if constant.denominator != 1:

@@ -27,7 +27,8 @@ def disjoint(left: Scalar, right: Scalar) -> bool:
     Because: both are conjunctions, and a part of one contradicts a part of the other: it is its negation, or both
     compare the same expression with constants that leave no common value. An alternative (OR) is excluded where all its
     parts are. Of the same row, an expression has the same value wherever it stands. Doubles are compared with constants
-    as doubles, and texts that differ in blanks at their end count as equal, since an engine may take them for it.
+    as doubles. Texts that differ in blanks at their end are neither told apart, since an engine may take them for
+    equal, nor taken for the same, since it may not.
     Needs: expressions whose value depends on the row alone (others are refused).
     """
     sides = ((left, right), (right, left))
@@ -60,12 +61,17 @@ class _Values:
     high: tuple[Fraction, bool] | None = None
 
     def has(self, point: Point) -> bool:
-        if point in self.but or (self.points is not None and point not in self.points):
+        """Whether a value that equals the point may pass."""
+        if point in self.but or (self.points is not None and _blankless(point) not in map(_blankless, self.points)):
             return False
         if isinstance(point, str | bool):
             return True
         above = self.low is None or point > self.low[0] or (self.low[1] and point == self.low[0])
         return above and (self.high is None or point < self.high[0] or (self.high[1] and point == self.high[0]))
+
+
+def _blankless(point: Point) -> Point:
+    return point.rstrip(" ") if isinstance(point, str) else point
 
 
 def _excludes(left: Scalar, right: Scalar) -> bool:
@@ -121,7 +127,7 @@ def _point(subject: Scalar, constant: Scalar) -> Point | None:
         case bool() as value:
             return value if kind is Kind.BOOLEAN else None
         case str() as value:
-            return value.rstrip(" ") if kind is Kind.TEXT else None
+            return value if kind is Kind.TEXT else None
         case int() | float() | Decimal() as value if subject.type.is_numeric and constant.type.is_numeric:
             return _number(float(value), kind) if Kind.DOUBLE in (kind, other) else as_number(value)
         case date() as value if kind is other and kind in (Kind.DATE, Kind.TIMESTAMP):

@@ -68,6 +68,8 @@ HALF = Const(Decimal("0.5"), decimal_type(2, 1))
     [
         (test(Op.EQ, T, "a"), test(Op.EQ, T, "a")),
         (test(Op.EQ, T, "a"), test(Op.EQ, T, "a  ")),  # the same for a column of fixed width
+        (test(Op.NE, T, "a"), test(Op.EQ, T, "a ")),  # and different for others
+        (test(Op.NOT, test(Op.IN, T, "b", "a")), test(Op.EQ, T, "a ")),
         (test(Op.EQ, N, 1), test(Op.EQ, M, 2)),
         (test(Op.LE, N, 5), test(Op.GE, N, 5)),
         (test(Op.NE, N, 5), test(Op.NE, N, 6)),
@@ -85,24 +87,42 @@ def test_conditions_that_may_both_be_true(left: Scalar, right: Scalar) -> None:
     assert not disjoint(right, left)
 
 
-comparisons = st.builds(
-    test, st.sampled_from((Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE)), st.just(N), st.integers(0, 4)
-) | st.builds(lambda a, b: test(Op.IN, N, a, b), st.integers(0, 4), st.integers(0, 4))
-conditions = st.recursive(
-    comparisons,
-    lambda inner: (
-        st.builds(lambda op, a, b: test(op, a, b), st.sampled_from((Op.AND, Op.OR)), inner, inner)
-        | st.builds(lambda a: test(Op.NOT, a), inner)
-    ),
-    max_leaves=4,
+def conditions(comparisons: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
+    return st.recursive(
+        comparisons,
+        lambda inner: (
+            st.builds(lambda op, a, b: test(op, a, b), st.sampled_from((Op.AND, Op.OR)), inner, inner)
+            | st.builds(lambda a: test(Op.NOT, a), inner)
+        ),
+        max_leaves=4,
+    )
+
+
+of_numbers = conditions(
+    st.builds(test, st.sampled_from((Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE)), st.just(N), st.integers(0, 4))
+    | st.builds(lambda a, b: test(Op.IN, N, a, b), st.integers(0, 4), st.integers(0, 4))
+)
+TEXTS = ("", " ", "a", "a ", "a  ", " a", "b")
+texts = st.sampled_from(TEXTS)
+of_texts = conditions(
+    st.builds(test, st.sampled_from((Op.EQ, Op.NE)), st.just(T), texts)
+    | st.builds(lambda a, b: test(Op.IN, T, a, b), texts, texts)
 )
 
 
-@given(left=conditions, right=conditions)
+@given(left=of_numbers, right=of_numbers)
 def test_no_value_passes_both(left: Scalar, right: Scalar) -> None:
     if disjoint(left, right):
         for n in (None, *range(-1, 6)):
             row: dict[int, Value] = {N.field.id: n}
+            assert not (evaluate(left, row) is True and evaluate(right, row) is True)
+
+
+@given(left=of_texts, right=of_texts)
+def test_no_text_passes_both(left: Scalar, right: Scalar) -> None:
+    if disjoint(left, right):
+        for text in (None, *TEXTS):
+            row: dict[int, Value] = {T.field.id: text}
             assert not (evaluate(left, row) is True and evaluate(right, row) is True)
 
 
