@@ -15,10 +15,12 @@ from pathlib import Path
 
 from dpsql.dataset import open_engine
 from dpsql.errors import Error, OperationalError, PolicyError
+from dpsql.ledger.opening import open_ledger
 from dpsql.places import ARE_SHARED
 from dpsql.policy.loader import load
 from dpsql.policy.model import Policy, ServerPolicy
 from dpsql.policy.server_reader import state_folder
+from dpsql.privacy.accounting import Accountant
 from dpsql.twin import start_twin
 from dpsql.version import __version__
 from dpsql.wire.door import Door, open_door
@@ -205,6 +207,7 @@ async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> Non
             ended = await server.reload(policy, engine, door)
         except BaseException:
             engine.close()
+            await asyncio.to_thread(_put_in_force, server.policy)
             raise
     except Error as error:
         warn("reload", outcome="failed", reason=error.message)
@@ -213,6 +216,12 @@ async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> Non
         warn("reload", outcome="failed", reason="the server failed")
     else:
         note("reload", outcome="done", connections_ended=ended, waits_for_restart=", ".join(waiting) or None)
+
+
+def _put_in_force(policy: Policy) -> None:
+    """The limits in the ledger are those of the policy that was opened last, also if it was not taken after all."""
+    with suppress(Error):
+        open_ledger(policy, Accountant(policy.privacy)).close()
 
 
 def _as_far_as_possible(new: Policy, old: Policy) -> tuple[Policy, list[str]]:

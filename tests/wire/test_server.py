@@ -280,6 +280,21 @@ def test_a_broken_policy_changes_nothing(own: Serving) -> None:
         assert own.answers()
 
 
+def test_limits_of_a_policy_that_is_not_taken_are_not_in_force(own: Serving) -> None:
+    """The ledger keeps the limits of the policy opened last; this one is opened before the twin refuses its user."""
+    good = own.policy.read_text()
+    limit = "SELECT round(limit_epsilon) FROM dpsql.budget"
+    with own.connect() as connection:
+        before = connection.execute(limit).fetchone()
+        raised = good.replace("epsilon = 1_000", "epsilon = 2_000").replace(user_section("bob"), "")
+        own.policy.write_text(raised + user_section("public"))
+        own.process.send_signal(signal.SIGHUP)
+        assert "is reserved" in own.wait_for("reload", outcome="failed")["reason"]
+        assert connection.execute(limit).fetchone() == before
+    with own.connect("bob") as connection:
+        assert connection.execute(COUNT).fetchone()
+
+
 # --- what is wrong at the start ---
 
 
