@@ -11,6 +11,7 @@ from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
 from dpsql.privacy.commonest import numbered_subject
 from dpsql.privacy.mechanisms import clip_penalty, standard_deviation
+from dpsql.privacy.quantiles import levels
 from dpsql.privacy.rules.aggregates import Counted, Statistic, clips
 from dpsql.privacy.running import SCALE
 from dpsql.privacy.shapes import Shape
@@ -150,11 +151,19 @@ def _choice(measurement: Measurement, index: int) -> list[str]:
     # The extremes are aimed at as far inside as the choice may be off.
     is_extreme = statistic.rank in (0, 1)
     away = f"{_plural(2 * rows, 'row')} of that end" if is_extreme else f"{_plural(rows, 'row')} of its rank"
-    return [
+    lines = [
         f"  {statistic_text(statistic)}: exponential mechanism, within {away} (95 %)",
         f"    chosen among {statistic.candidates:,} values, clamped to [{number_text(low)}, {number_text(high)}]"
         f" in steps of {number_text(statistic.step)}",
     ]
+    if len(group := measurement.in_turn(index)) > 1 and index == group[0]:
+        lines.append(f"    {in_turn_text(len(group))}")
+    return lines
+
+
+def in_turn_text(quantiles: int) -> str:
+    paid = levels(range(quantiles))
+    return f"{quantiles} quantiles are chosen one within the other, and so in order, for the price of {paid} choices"
 
 
 def statistic_text(statistic: Statistic) -> str:

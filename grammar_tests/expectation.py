@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from dpsql.errors import Error
-from dpsql.explain import key_text, number_text, price_text, statistic_text
+from dpsql.explain import in_turn_text, key_text, number_text, price_text, statistic_text
 from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.mechanisms import Noise
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic
@@ -60,7 +60,9 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
         along = ", ".join(key_text(measurement.keys[step.key].value) for step in measurement.chains.along)
         yield _line("running", f"along {along}: {measurement.chains.length:,} cells in a chain")
     for group in measurement.groups:
-        if len(group) > 1:
+        if len(group) > 1 and measurement.statistics[group[0]].kind in CHOSEN:
+            yield _line("joint", in_turn_text(len(group)))
+        elif len(group) > 1:
             yield _line("joint", f"sums {', '.join(str(i + 1) for i in group)}: as one")
     if measurement.lattice is not None:
         sets = [", ".join(key_text(measurement.keys[i].value) for i in kept) for kept in measurement.lattice.sets]

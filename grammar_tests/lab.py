@@ -17,7 +17,7 @@ from dpsql.errors import Error
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Entry, Purchase, Refusal
-from dpsql.noise.samplers import Losses
+from dpsql.noise.samplers import Exact, Losses
 from dpsql.policy.loader import load
 from dpsql.policy.model import DatabaseSchema
 from dpsql.privacy.accounting import Accountant, Price
@@ -42,8 +42,8 @@ class ZeroNoise:
         del variance
         return np.zeros(count, dtype=np.int64)
 
-    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
-        del scale
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
+        del scale, exact
         return int(widths[: int(np.argmin(losses))].sum())  # the first of the best
 
     def salt(self) -> str:

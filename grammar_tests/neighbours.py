@@ -74,8 +74,10 @@ class Neighbourhood(ABC):
                     if measurement.is_rooted(number):
                         for fault in _rooted_faults(measurement, number, run.whole, sums, i):
                             yield f"without {scenario}: {fault}"
+                if statistics[0].kind in CHOSEN and any(run.whole.get(key, (0,))[0] < sums[key][0] for key in sums):
+                    yield f"without {scenario}: a bar of the histogram rises"
                 for group in measurement.groups:
-                    if len(group) > 1 and group[0] in branch.statistics:
+                    if len(group) > 1 and group[0] in branch.statistics and measurement.is_sum(group[0]):
                         places = {number: branch.statistics.index(number) for number in group}
                         moves = {number: _moved(run.whole, sums, place) for number, place in places.items()}
                         for fault in joint_faults(measurement, moves):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
+from functools import partial
 from itertools import compress, repeat
 
 import numpy as np
 
 from dpsql.generate.bounding import Branch
 from dpsql.noise.clips import choose_clip
+from dpsql.noise.cuts import choose_in_turn
 from dpsql.noise.lattice import noisy_sets
 from dpsql.noise.ranks import choose
 from dpsql.noise.running import noisy_chains
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise
-from dpsql.privacy.rules.aggregates import CHOSEN
+from dpsql.privacy.rules.aggregates import CHOSEN, Statistic
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable, Integers, NoisyTable, columns_of
 from dpsql.types import Value
@@ -84,11 +86,21 @@ def _chosen(
         if tuple(key) in places:
             places[tuple(key)].append(row)
     values = np.asarray([key[-1] for key in table.keys], dtype=np.int64)
-    for i in branch.statistics:
-        statistic, noise = measurement.statistics[i], measurement.noises[i]
-        cells = (np.asarray(places[key], dtype=np.int64) for key in keys)
-        picked = [choose(statistic, noise, values[rows], table.sums[0][rows], sampler) for rows in cells]
-        yield i, np.asarray(picked, dtype=np.int64)
+    cells = [np.asarray(places[key], dtype=np.int64) for key in keys]
+    for group in measurement.groups:
+        if group[0] not in branch.statistics:
+            continue
+        statistics, noises = [measurement.statistics[i] for i in group], [measurement.noises[i] for i in group]
+        pick = partial(choose_in_turn, statistics, noises) if len(group) > 1 else partial(_one, statistics, noises)
+        picked = [pick(values[rows], table.sums[0][rows], sampler) for rows in cells]
+        for place, i in enumerate(group):
+            yield i, np.asarray([found[place] for found in picked], dtype=np.int64)
+
+
+def _one(
+    statistics: Sequence[Statistic], noises: Sequence[Noise], values: Integers, counts: Integers, sampler: Sampler
+) -> list[int]:
+    return [choose(statistics[0], noises[0], values, counts, sampler)]
 
 
 def _selected(

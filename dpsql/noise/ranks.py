@@ -10,7 +10,7 @@ from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.tables import Integers
 
 # Losses beyond this are computed with Python's integers.
-_FITS = 2**62
+FITS = 2**62
 
 
 def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integers, sampler: Sampler) -> int:
@@ -32,7 +32,7 @@ def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integer
         # At the very end the choice would be lost in the empty stretch behind it; so far inside it hardly ever leaves.
         margin = rank_margin(noise, statistic.candidates) * (1 if statistic.rank == 0 else -1)
     total = sum(map(int, counts.tolist()))
-    fits = (total + abs(margin)) * parts < _FITS
+    fits = (total + abs(margin)) * parts < FITS
     exact: Losses = counts if fits else counts.astype(np.object_)
     place = statistic.rank.numerator * total + margin * parts
     widths, losses = _runs(values, exact, statistic.low, statistic.high, place, parts)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from math import isqrt, log, sqrt
@@ -25,10 +26,9 @@ from dpsql.tables import Integers
 MAX_LAPLACE_SCALE = Fraction(2**50)
 MAX_GAUSSIAN_VARIANCE = Fraction(2**100)
 
-# The weights of this many candidates add up to less than 2**63.
-MAX_CANDIDATES = 2**22
-# Candidates are proposed with weights 1, 1/2, 1/4 … down to 2**-40.
-_LEVELS = 40
+MAX_CANDIDATES = 2**30
+# Candidates are proposed with weights 1, 1/2, 1/4 … down to 2**-40, or so far that 62 bits hold the sum of all.
+_LEVELS, _WEIGHT_BITS = 40, 62
 
 # How far the floating-point estimate of an acceptance probability may be off. Its true error is below 2**-40; the
 # wide band costs about two exact decisions in a million draws.
@@ -46,6 +46,8 @@ _BLOCK = 1 << 19
 
 # How bad candidates are: integers, of Python's own kind where 64 bits do not hold them.
 Losses = npt.NDArray[np.int64] | npt.NDArray[np.object_]
+# What the candidate at a place loses, where its run only says how much at least.
+Exact = Callable[[int], int]
 
 _Bytes = npt.NDArray[np.uint8]
 _Flags = npt.NDArray[np.bool_]
@@ -63,8 +65,11 @@ class Sampler(Protocol):
         """Independent draws with P(x) proportional to exp(-x² / (2 · variance))."""
         ...
 
-    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
-        """The place of one candidate of P proportional to exp(-loss / scale); of losses[i] there are widths[i]."""
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
+        """The place of one candidate of P proportional to exp(-loss / scale); of losses[i] there are widths[i].
+
+        With `exact`, which says what the candidate at a place loses, it is at least what losses[i] says.
+        """
         ...
 
     def salt(self) -> str:
@@ -111,30 +116,35 @@ class SystemSampler:
             filled += kept.size
         return draws
 
-    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
         """The place of one candidate, each with P proportional to exp(-loss / scale); of losses[i] there are widths[i].
 
         Claim: the law is exact.
         Because: rejection. Less the least of them, a loss x (in scales) is proposed with weight 2**-k for an integer
         k with 2**-k >= exp(-x), and stays with probability exp(-x) · 2**k. The product of both is exp(-x). Weights are
-        whole multiples of 2**-_LEVELS, so that proposals are drawn among integers. Most stay: k is the largest of its
-        kind, but for candidates so bad that hardly any is ever proposed.
+        whole multiples of 2**-deepest, so that proposals are drawn among integers. Most stay: k is the largest of its
+        kind, but for candidates so bad that hardly any is ever proposed. Where a candidate loses more than its run
+        says (`exact`), k is that of the run: smaller, and as right.
         Needs: k not too large. It is floor(x / ln 2), computed in doubles and made smaller by far more than their
-        rounding. At most 2**22 candidates (checked here), so that 64 bits hold the sum of all weights.
+        rounding. At most 2**30 candidates (checked here), so that 64 bits hold the sum of all weights.
         """
-        if scale <= 0 or not 0 < int(widths.sum()) <= MAX_CANDIDATES:
-            raise ValueError("a choice needs a positive scale and at most 2**22 candidates")
-        losses = losses - losses.min()
+        if scale <= 0 or not 0 < (total := int(widths.sum())) <= MAX_CANDIDATES:
+            raise ValueError("a choice needs a positive scale and at most 2**30 candidates")
+        deepest = min(_LEVELS, _WEIGHT_BITS - total.bit_length())
+        least = int(losses.min())
+        losses = losses - least
         halvings = losses.astype(np.float64) / (float(scale) * log(2)) * (1 - 2.0**-40)
-        levels = np.minimum(np.floor(halvings), _LEVELS).astype(np.int64)
-        ends = np.cumsum(widths << (_LEVELS - levels))
+        levels = np.minimum(np.floor(halvings), deepest).astype(np.int64)
+        ends = np.cumsum(widths << (deepest - levels))
         while True:
             drawn = secrets.randbelow(int(ends[-1]))
             run = int(np.searchsorted(ends, drawn, side="right"))
             level = int(levels[run])
-            if _uniform_below_exp(int(losses[run]) / scale, 0, 0, level):
-                before = int(ends[run]) - (int(widths[run]) << (_LEVELS - level))
-                return int(widths[:run].sum()) + (drawn - before >> (_LEVELS - level))
+            before = int(ends[run]) - (int(widths[run]) << (deepest - level))
+            place = int(widths[:run].sum()) + (drawn - before >> (deepest - level))
+            loss = int(losses[run]) if exact is None else exact(place) - least
+            if _uniform_below_exp(loss / scale, 0, 0, level):
+                return place
 
     def salt(self) -> str:
         """A fresh secret of 128 bits, in hexadecimal."""

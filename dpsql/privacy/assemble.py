@@ -23,8 +23,9 @@ from dpsql.privacy.disjoint import disjoint
 from dpsql.privacy.facts import Interval
 from dpsql.privacy.intervals import LARGEST, never_null
 from dpsql.privacy.owners import is_unit
+from dpsql.privacy.quantiles import better_together, levels
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic, rank_of
 from dpsql.privacy.stability import Stability
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TIMESTAMP, Kind, Type, exact_decimal
 from dpsql.types import decimal as decimal_type
@@ -110,7 +111,8 @@ class Assembly:
         sums are no more than sums of norms. The clip of the group enforces it, whatever the number of rows.
         Needs: sums whose own claim is rows times what one row adds: not those of units that may be in several cells.
         """
-        alone = [(s,) for s in self.statistics if all(s not in group for group in self.groups)]
+        cut = self._cut_in_turn()
+        alone = [(s,) for s in self.statistics if all(s not in group for group in (*self.groups, *cut))]
         found: list[list[Statistic]] = []
         for group in (*self.groups, *alone):
             first = group[0]
@@ -122,7 +124,23 @@ class Assembly:
                 found.append(list(group))
             else:
                 place.extend(group)
-        return [tuple(group) for group in found]
+        return [*map(tuple, found), *cut]
+
+    def _cut_in_turn(self) -> list[tuple[Statistic, ...]]:
+        """Quantiles of the same rows, where they are better chosen one within the other."""
+        found: dict[Statistic, list[Statistic]] = {}
+        for statistic in self.statistics:
+            if statistic.kind is Counted.RANKED and rank_of(statistic) not in (0, 1):  # extremes aim inside the ends
+                found.setdefault(replace(statistic, rank=None), []).append(statistic)
+        groups = (tuple(sorted(group, key=rank_of)) for group in found.values())
+        return [group for group in groups if better_together(tuple(map(rank_of, group)), self.degree)]
+
+    def weight(self, group: tuple[Statistic, ...]) -> Fraction:
+        """How much the variance of a group counts; of quantiles that are cut in turn, by the levels that share it."""
+        whole = sum((self.weights[statistic] for statistic in group), Fraction(0)) or Fraction(1)
+        if group[0].kind is Counted.RANKED:
+            whole *= levels(group) ** (self.degree - 1)
+        return whole
 
     # --- what is asked ---
 

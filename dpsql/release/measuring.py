@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from fractions import Fraction
 
 from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.generate.bounding import Key, bounded_queries
@@ -269,7 +268,7 @@ class Measuring:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(assembly.statistics)
         groups = tuple(tuple(map(assembly.place, group)) for group in assembly.grouped())
-        weights = tuple(sum(assembly.weights[statistics[i]] for i in group) or Fraction(1) for group in groups)
+        weights = tuple(map(assembly.weight, assembly.grouped()))
         stability = derivation.conclusion
         clips: tuple[tuple[int, int], ...] = ()
         if self._compilation.clips != "declared" and chains is None and sets is None:

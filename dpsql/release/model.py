@@ -16,6 +16,7 @@ from dpsql.privacy.accounting import Price
 from dpsql.privacy.assemble import Linear
 from dpsql.privacy.lattice import Lattice
 from dpsql.privacy.mechanisms import Noise, margin, rank_margin
+from dpsql.privacy.quantiles import cut_margin
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, Cells, Counted, Statistic
 from dpsql.privacy.running import Chains, cell_margin, running_margins
@@ -104,7 +105,15 @@ class Measurement:
     def rank_margin(self, statistic: int) -> int:
         """How many rows a value at a rank may be away from it, in 95 of 100 cases."""
         wanted = self.statistics[statistic]
-        return math.ceil(Fraction(rank_margin(self.noises[statistic], wanted.candidates), wanted.factor))
+        rows = rank_margin(self.noises[statistic], wanted.candidates)
+        if len(group := self.in_turn(statistic)) > 1:
+            noises = {rules.rank_of(self.statistics[i]): self.noises[i] for i in group}
+            rows = cut_margin(rules.rank_of(wanted), noises, wanted.candidates)
+        return math.ceil(Fraction(rows, wanted.factor))
+
+    def in_turn(self, statistic: int) -> tuple[int, ...]:
+        """The quantiles that are chosen one within the other together with this one, itself among them."""
+        return next(group for group in self.groups if statistic in group)
 
     def is_sum(self, statistic: int) -> bool:
         """Whether it is an exact sum with noise, whose margin is known, or a value that was chosen."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from dpsql.errors import BadSetting, MissingDeclaration, NotSupported
@@ -21,6 +21,7 @@ from dpsql.privacy.mechanisms import (
     most_common,
     selecting,
 )
+from dpsql.privacy.quantiles import cuts_chosen, levels, ranks_within
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic
 from dpsql.privacy.running import cell_margin, running_margins, widened
@@ -161,14 +162,27 @@ class Pricing:
     def _noises(self, draft: Draft, parts: list[int]) -> tuple[Noise, ...]:
         """Noise for each statistic.
 
-        Claim: all statistics of a group together cost what the group pays.
+        Claim: all statistics of a group together cost what the group pays. Quantiles that are cut in turn share it
+        by levels (`quantiles.cuts_chosen`); of sums:
         Because: each gets the noise that it would need if it alone cost that, so with the scale b = l1 / epsilon or the
         variance v = l2² / (2 rho). A unit that moves them by m costs the sum of m / b, or of m² / (2 v): of the price
         as large a part as the sum of m / l1, or of m² / l2², is of 1, and that is no more than all of it.
         Needs: the claims of a group's statistics hold together (`rules.sum_shapes`).
         """
-        losses = {i: Price(part).loss_value for group, part in zip(draft.groups, parts, strict=True) for i in group}
-        return tuple(self._noise(statistic, losses[i]) for i, statistic in enumerate(draft.statistics))
+        found: dict[int, Noise] = {}
+        for group, part in zip(draft.groups, parts, strict=True):
+            statistics, loss = [draft.statistics[i] for i in group], Price(part).loss_value
+            if len(group) > 1 and statistics[0].kind is Counted.RANKED:
+                found |= zip(group, self._noises_in_turn(statistics, loss), strict=True)
+            else:
+                found |= {i: self._noise(draft.statistics[i], loss) for i in group}
+        return tuple(found[i] for i in range(len(draft.statistics)))
+
+    def _noises_in_turn(self, quantiles: Sequence[Statistic], loss: Fraction) -> list[Noise]:
+        each = loss / levels(quantiles)
+        epsilon = each if self._compilation.law == "laplace" else epsilon_of_choice(each)
+        within = ranks_within(tuple(map(rules.rank_of, quantiles)))
+        return [cuts_chosen(s.sensitivity.l1, within[rules.rank_of(s)], epsilon) for s in quantiles]
 
     def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
         is_basic = self._compilation.law == "laplace"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from dpsql.audit import Audit, Finding, Refused, open_audit
 from dpsql.cli import commands
 from dpsql.dataset import bind_all, open_backend
-from dpsql.noise.samplers import Losses, Sampler, SystemSampler
+from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
 from dpsql.policy.loader import load
 from dpsql.tables import Integers
 from grammar_tests.toy_data import POLICIES, fill_clean
@@ -44,8 +44,8 @@ class HalfTheNoise(SystemSampler):
     def discrete_gaussian(self, variance: Fraction, size: int) -> Integers:
         return super().discrete_gaussian(variance / 4, size)
 
-    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
-        return super().exponential(widths, losses, scale / 2)
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
+        return super().exponential(widths, losses, scale / 2, exact)
 
 
 @pytest.fixture(scope="module")

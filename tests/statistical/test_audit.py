@@ -24,7 +24,7 @@ from dpsql.audit.losses import Trials, audited, epsilon, rho
 from dpsql.dataset import build_engine, open_backend
 from dpsql.derived import Derivations
 from dpsql.engine import Engine
-from dpsql.noise.samplers import Losses, Sampler, SystemSampler
+from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
 from dpsql.policy.loader import load
 from dpsql.policy.model import Accounting
 from dpsql.privacy.mechanisms import Noise, selecting
@@ -51,8 +51,8 @@ class HalfTheNoise:
     def discrete_gaussian(self, variance: Fraction, size: int) -> Integers:
         return self._inner.discrete_gaussian(variance / 4, size)
 
-    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
-        return self._inner.exponential(widths, losses, scale / 2)
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
+        return self._inner.exponential(widths, losses, scale / 2, exact)
 
     def salt(self) -> str:
         return self._inner.salt()

@@ -13,7 +13,7 @@ import pytest
 from dpsql.generate.bounding import Branch
 from dpsql.generate.query import EngineQuery
 from dpsql.noise.apply import add_noise
-from dpsql.noise.samplers import Losses
+from dpsql.noise.samplers import Exact, Losses
 from dpsql.privacy.accounting import Price
 from dpsql.privacy.facts import Interval
 from dpsql.privacy.mechanisms import Noise
@@ -42,8 +42,8 @@ class Sampler:
     def discrete_gaussian(self, variance: Fraction, size: int) -> Integers:
         return self._draw("gaussian", variance, size)
 
-    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
-        raise AssertionError(f"sums are not chosen: {widths}, {losses}, {scale}")
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
+        raise AssertionError(f"sums are not chosen: {widths}, {losses}, {scale}, {exact}")
 
     def salt(self) -> str:
         raise AssertionError("noise needs no salt")

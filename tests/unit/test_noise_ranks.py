@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from operator import le
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsql.noise.ranks import choose
-from dpsql.noise.samplers import Losses, SystemSampler
+from dpsql.noise.samplers import Exact, Losses, SystemSampler
 from dpsql.privacy.facts import Interval
 from dpsql.privacy.mechanisms import Noise, chosen, epsilon_of_choice, rank_margin
 from dpsql.privacy.rules.aggregates import Counted, Statistic
@@ -34,8 +35,11 @@ class Recorder:
     def __init__(self) -> None:
         self.of: list[Fraction] = []
 
-    def exponential(self, widths: Integers, losses: Losses, scale: Fraction) -> int:
-        self.of = [int(loss) / scale for width, loss in zip(widths, losses, strict=True) for _ in range(width)]
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
+        bounds = [int(loss) for width, loss in zip(widths, losses, strict=True) for _ in range(width)]
+        each = bounds if exact is None else list(map(exact, range(len(bounds))))
+        assert all(map(le, bounds, each))
+        self.of = [loss / scale for loss in each]
         return 0
 
     def discrete_laplace(self, scale: Fraction, size: int) -> Integers:

@@ -291,6 +291,11 @@ def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: F
     )
 
 
+def rank_of(statistic: Statistic) -> Fraction:
+    assert statistic.rank is not None
+    return statistic.rank
+
+
 def most_common(child: Stability, value: Scalar, where: Scalar | None, low: int, high: int) -> Statistic:
     """MODE: the value that most rows have, each value being a whole number from `low` to `high`.
 
