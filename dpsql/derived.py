@@ -53,9 +53,16 @@ Older = tuple[_Part, ...]  # an earlier answer to the same question, sum by sum
 
 
 class Derivations:
-    def __init__(self, ledger: Ledger, policy: str) -> None:
+    """`changing`: the owner lets answers expire, since the data change.
+
+    What was made of two states of the data would be true of neither. Whether they did change is not looked at, for that
+    would tell.
+    """
+
+    def __init__(self, ledger: Ledger, policy: str, *, changing: bool) -> None:
         self._ledger = ledger
         self._policy = policy
+        self._changing = changing
 
     def find(self, measurement: Measurement, stages: Stages, asked: Settings) -> Derived | None:
         """The answer to a question that stored ones determine, if it is good enough for what was asked for.
@@ -66,6 +73,8 @@ class Derivations:
         Needs: the text of a question names its meaning; additive sums over declared keys, of one row per person.
         """
         parts = self._parts(measurement, stages)
+        if parts is not None and self._changing and len({part.source for part in parts}) > 1:
+            return None
         if parts is None or not _suffices(measurement, [part.steps for part in parts], asked):
             return None
         found = [self._values(measurement, part) for part in parts]
@@ -88,7 +97,7 @@ class Derivations:
         Only where the user has paid for the old one: a dear answer is not had for the price of a cheap one. Once the
         new one is paid for, the same question at the same price counts as paid, whoever bought it before.
         """
-        parts = None if measurement.rooted else self._parts(measurement, stages)
+        parts = None if measurement.rooted or self._changing else self._parts(measurement, stages)
         if parts is None or not all(self._ledger.has_paid(user, part.source) for part in parts):
             return None
         return tuple(parts)

@@ -97,7 +97,7 @@ class Engine:
         self._sampler = sampler
         self._limits = limits
         self._post = Postprocessor(memory=limits.memory)
-        self._derivations = Derivations(ledger, catalog.fingerprint)
+        self._derivations = Derivations(ledger, catalog.fingerprint, changing=limits.replay_days is not None)
         self._releases: Newest[tuple[object, ...], Release] = Newest(lambda _, release: _bytes_of(release), ROOM)
         # Of measurements, by identity.
         self._replay_keys: Newest[int, tuple[Measurement, bytes]] = Newest(lambda _, found: _bytes_in(found[0]), ROOM)

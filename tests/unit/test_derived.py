@@ -241,6 +241,34 @@ def test_what_another_user_paid_for_is_not_joined_either_where_question_and_pric
     assert margin(asked.ask(COUNT, settings=cheap, user="bob", fresh=True)) < margin(first)
 
 
+@pytest.fixture
+def changing(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
+    """Answers expire, since the data change."""
+    text = policy_path.read_text()
+    policy_path.write_text(text.replace("[tables.people]", "[limits]\nreplay_days = 30\n\n[tables.people]", 1))
+    found = open_clinic(policy_path, monkeypatch)
+    yield found
+    found.engine.close()
+
+
+def test_nothing_is_joined_where_the_data_change(changing: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of yesterday's count and today's is true of neither day, and its margin of none."""
+    monkeypatch.setattr("dpsql.engine.add_noise", _fixed(iter([600, 1200])))
+    first = changing.ask(COUNT)
+    second = changing.ask(COUNT, fresh=True)
+    assert second.table.rows == changing.ask(COUNT).table.rows == [(1200,)]
+    assert margin(second) == margin(first)
+
+
+def test_where_the_data_change_an_answer_is_made_of_one_other_alone(changing: Clinic) -> None:
+    """An average is no quotient of a sum and a count of different days."""
+    changing.ask(BY_STATE)
+    changing.ask("SELECT state, COUNT(*) FILTER (WHERE age > 50) FROM people GROUP BY state")
+    assert changing.ask(COUNT).charged == FREE
+    both = "SELECT COUNT(*), COUNT(*) FILTER (WHERE age > 50) FROM people"
+    assert changing.ask(both).charged == changing.price(both)
+
+
 def test_the_joined_answer_is_the_weighted_mean(asked: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     dear = Settings(epsilon=Fraction(1, 10))
     noise = iter([1000, 40])
