@@ -140,6 +140,10 @@ class AmbiguousColumn(ProgrammingError):
     sqlstate = "42702"
 
 
+class NameTooLong(ProgrammingError):
+    sqlstate = "42622"
+
+
 class GroupingError(ProgrammingError):
     sqlstate = "42803"
 

@@ -70,6 +70,17 @@ class Oracle:
             name = sql.Identifier(table)
             self._connection.execute(sql.SQL("CREATE VIEW public.{0} AS SELECT * FROM main.{0}").format(name))
 
+    def turn(self) -> None:
+        """Lay the rows of the tables in another order from here on, and aggregate them another way."""
+        for statement in ("CREATE SCHEMA turned", "SET search_path = turned", schema()):
+            self._connection.execute(statement)
+        for table in clean():
+            name = sql.Identifier(table)
+            self._connection.execute(
+                sql.SQL("INSERT INTO turned.{0} SELECT * FROM main.{0} ORDER BY ctid DESC").format(name)
+            )
+        self._connection.execute("SET enable_hashagg = off")
+
     def ask(self, text: str, parameters: Sequence[Value] = ()) -> Truth:
         """PostgreSQL's answer; raises psycopg.Error where it refuses."""
         cursor = self._connection.execute(text, list(parameters) or None)

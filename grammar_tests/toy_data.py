@@ -6,6 +6,7 @@ rows or groups than declared, and every unknown key is shared by enough people t
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
@@ -32,6 +33,13 @@ Row = tuple[Cell, ...]
 
 def schema() -> str:
     return (TOY / "schema.sql").read_text()
+
+
+def wide(tables: str) -> str:
+    """The tables of the policies as if nobody could have too many rows or groups, and NULL were a key everywhere."""
+    tables = re.sub(r"^(max_rows_per_unit|max_groups_per_unit|tight) = .*\n", "", tables, flags=re.MULTILINE)
+    tables = re.sub(r"^(unit = .*)$", r"\1\nmax_rows_per_unit = 400\ntight = true", tables, flags=re.MULTILINE)
+    return re.sub(r"^(\w+ = \{)(.*[a-z].*|)\}$", _nullable, tables, flags=re.MULTILINE)
 
 
 def dirty() -> str:
@@ -73,6 +81,13 @@ def units(connection: duckdb.DuckDBPyConnection) -> list[int]:
     parts = [f'SELECT "{owner}" AS unit FROM "{table}"' for table, owner in OWNERS.items()]
     sql = f"SELECT DISTINCT unit FROM ({' UNION ALL '.join(parts)}) WHERE unit IS NOT NULL ORDER BY unit"
     return [unit for (unit,) in connection.execute(sql).fetchall()]
+
+
+def _nullable(line: re.Match[str]) -> str:
+    if line[1].startswith("unit") or "nullable_key" in line[2]:
+        return line[0]
+    rest = re.sub(r",? tight = \w+", "", line[2].strip())
+    return f"{line[1]} {rest}{', ' if rest else ''}nullable_key = true }}"
 
 
 # --- rows: plain arithmetic on the number of the person, so that everyone gets the same everywhere ---

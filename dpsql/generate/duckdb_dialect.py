@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_calendar, in_steps
 from dpsql.plan.formats import as_strftime
 from dpsql.plan.scalars import Op
-from dpsql.types import Kind, Type
+from dpsql.types import MAX_DIGITS, Kind, Type
 
 _TYPES = {
     Kind.BOOLEAN: "BOOLEAN",
@@ -32,7 +33,9 @@ def _cast(text: str, source: Type, target: Type) -> str:
     if target.kind is Kind.INTEGER:
         return _to_integer(text, source, target)
     if source.kind is Kind.DECIMAL and target.kind is Kind.TEXT:
-        text = _try_cast(text, source)  # with as many places as its type has
+        # With as many places as its type has, and a digit before the point, which DuckDB leaves out where none fits.
+        whole = source.precision > source.scale or source.precision == MAX_DIGITS
+        text = _try_cast(text, source if whole else replace(source, precision=source.precision + 1))
     cast = _try_cast(text, target)
     # Text can name dates that no other expression may meet.
     made = target.is_temporal and source.kind is Kind.TEXT

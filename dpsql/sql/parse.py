@@ -49,7 +49,7 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
     explain = _EXPLAIN.match(text)
     if explain is not None:
         text = _query_of_explain(text, explain.end())
-    tokens = _tokenize(_PARAMETER.sub(_spelled, text))
+    tokens = _tokenize(text)
     check_words(len(tokens), limits)
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
@@ -66,9 +66,17 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
     return Statement(text, _tree(tokens, text), explain is not None)
 
 
+def tree_of(text: str) -> exp.Expression:
+    """The tree of a text that is known to be one statement."""
+    tokens = _tokenize(text)
+    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    return _tree(tokens, text)
+
+
 def _tokenize(text: str) -> list[Token]:
     try:
-        tokens = sqlglot.tokenize(text, read="postgres")
+        tokens = sqlglot.tokenize(_PARAMETER.sub(_spelled, text), read="postgres")
     except TokenError:
         raise SqlSyntaxError("a quoted string, identifier or comment is not terminated") from None
     return list(tokens)
@@ -80,7 +88,9 @@ def is_storable(text: str) -> bool:
 
 
 # sqlglot takes "$1,$" for the beginning of a dollar-quoted string, so parameters are handed to it in another spelling.
-_PARAMETER = re.compile(r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(\d+)""", re.DOTALL | re.VERBOSE)
+_PARAMETER = re.compile(
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | [^\W\d][\w$]* | \$(\d+)""", re.DOTALL | re.VERBOSE
+)
 
 
 def _spelled(found: re.Match[str]) -> str:
@@ -131,7 +141,7 @@ def _check_spaces(tokens: list[Token], text: str) -> None:
     starts = [*(token.start for token in tokens), len(text)]
     for end, start in zip(ends, starts, strict=True):
         for character in _COMMENT.sub(" ", text[end:start]):
-            if character.isspace() and character not in " \t\n\r\f\v":
+            if character.isspace() and character not in " \t\n\r\f":
                 raise SqlSyntaxError("a space that PostgreSQL does not know stands between words", position=end + 1)
 
 

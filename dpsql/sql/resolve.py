@@ -66,9 +66,11 @@ from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
 from dpsql.sql.expressions import expressions
+from dpsql.sql.labels import column_name
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, Source, folded, position
 from dpsql.sql.parse import Statement, parse
+from dpsql.sql.reading import misreading
 from dpsql.sql.typing import coerce, unify
 from dpsql.types import BIGINT, BOOLEAN, Type, Value
 
@@ -84,7 +86,19 @@ _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, 
 
 def resolve(statement: Statement, catalog: Catalog, parameters: Sequence[Value] = ()) -> Plan:
     """The plan of a query. Reads the catalogue; never data."""
-    return Resolver(statement.text, catalog, parameters).query(statement.tree, Context())
+    # Looked for before, for the tree changes on the way; told last, for other refusals say more.
+    misread = misreading(statement)
+    try:
+        plan = Resolver(statement.text, catalog, parameters).query(statement.tree, Context())
+    except Error:
+        raise
+    except Exception:
+        # The tree of what is no SQL may have any shape.
+        if misread is None:
+            raise
+    if misread is not None:
+        raise misread
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +310,7 @@ class Resolver:
                 check_arguments(item, {"this", "alias"})
                 items.append((folded(item.args["alias"]), self._expressions.typed(item.this, scope)))
             else:
-                items.append((_column_name(item, self._text), self._expressions.typed(item, scope)))
+                items.append((column_name(item, self._text), self._expressions.typed(item, scope)))
         return items
 
     def _star(self, scope: Scope) -> Iterator[Field]:
@@ -397,8 +411,11 @@ class Resolver:
         statement = parse(self._catalog.views[name])
         views = (*self._views, name)
         inner = Resolver(statement.text, self._catalog, (), ids=self._ids, views=views, meter=self._meter)
+        misread = misreading(statement)
         try:
             plan = inner.query(statement.tree, Context(empty=context.empty))
+            if misread is not None:
+                raise misread
         except Error as error:
             error.position = at
             raise
@@ -810,7 +827,9 @@ def _no_windows(value: Scalar, clause: str) -> Scalar:
 
 
 def _is_constant(node: exp.Expression) -> bool:
-    return isinstance(node, exp.Literal) or (isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal))
+    return isinstance(node, exp.Literal | exp.Null | exp.Boolean) or (
+        isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)
+    )
 
 
 def _list_position(node: exp.Expression, count: int, clause: str) -> int:
@@ -827,6 +846,8 @@ def _list_position(node: exp.Expression, count: int, clause: str) -> int:
 
 def _output_index(node: exp.Expression, names: list[str]) -> int | None:
     """The output column that an ORDER BY item names by position or by name, if it does."""
+    while isinstance(node, exp.Paren):
+        node = node.this
     if _is_constant(node):
         return _list_position(node, len(names), "ORDER BY")
     if isinstance(node, exp.Column) and not node.args.get("table"):
@@ -873,46 +894,3 @@ def _grouping_unit(item: exp.Expression, index: _Index) -> tuple[int, ...]:
     if isinstance(item, exp.Tuple):
         return tuple(index(part) for part in item.expressions)
     return (index(item),)
-
-
-def _column_name(node: exp.Expression, text: str) -> str:
-    """The name PostgreSQL gives an output column without an alias: a function's is the one that was written."""
-    while isinstance(node, exp.Paren):
-        node = node.this
-    match node:
-        case exp.Column():
-            return folded(node.this)
-        case exp.Filter() | exp.Window() | exp.WithinGroup():
-            return _column_name(node.this, text)
-        case exp.Cast():
-            inside = node.this.unnest()
-            named = isinstance(inside, exp.Column | exp.Func) and not isinstance(inside, exp.Cast | exp.Case)
-            inner = _column_name(inside, text) if named else "?column?"
-            return _TYPE_NAMES.get(node.to.this.name, "?column?") if inner == "?column?" else inner
-        case exp.Subquery():
-            query = node.this
-            if isinstance(query, exp.Select) and query.expressions:
-                first = query.expressions[0]
-                return folded(first.args["alias"]) if isinstance(first, exp.Alias) else _column_name(first, text)
-            return "?column?"
-        case exp.Case():
-            inner = _column_name(node.args["default"], text) if isinstance(node.args.get("default"), exp.Column) else ""
-            return inner or "case"
-        case exp.Exists() | exp.Coalesce() | exp.Nullif() | exp.Least() | exp.Greatest():
-            return type(node).__name__.lower()
-        case exp.Trim():
-            return "btrim"
-        case exp.Extract():
-            return "extract"
-        case exp.Func():
-            start, end = node.meta.get("start"), node.meta.get("end")
-            written = text[start : end + 1].lower() if isinstance(start, int) and isinstance(end, int) else ""
-            return written if written.isidentifier() else "?column?"
-        case _:
-            return "?column?"
-
-
-_TYPE_NAMES = {
-    "INT": "int4", "BIGINT": "int8", "SMALLINT": "int2", "DECIMAL": "numeric", "DOUBLE": "float8", "FLOAT": "float4",
-    "TEXT": "text", "VARCHAR": "varchar", "BOOLEAN": "bool", "DATE": "date", "TIMESTAMP": "timestamp",
-}  # fmt: skip

@@ -13,8 +13,8 @@ from enum import Enum, auto
 from functools import lru_cache
 
 from dpsql.errors import Error, NotSupported, ReadOnly
+from dpsql.sql.lexer import Sort, Token, statements, tokens
 from dpsql.sql.mentions import mentioned_tables
-from dpsql.wire.lexer import Sort, Token, statements, tokens
 
 
 class Kind(Enum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpsql.sql.lexer import Sort, Token
 from dpsql.wire.classify import Statement
-from dpsql.wire.lexer import Sort, Token
 
 
 def name_of(statement: Statement) -> str | None:

@@ -16,12 +16,12 @@ from typing import Protocol
 from dpsql.engine import Engine
 from dpsql.errors import Error, NotSupported, SqlSyntaxError, UnknownParameter
 from dpsql.generate.query import Cancellation
+from dpsql.sql.lexer import Sort
 from dpsql.wire import asking, backstage, messages, prepared, render
 from dpsql.wire.asking import Question, Reply
 from dpsql.wire.backstage import Backstage, Circumstances, Described, Skip
 from dpsql.wire.classify import Kind, Statement, classify
 from dpsql.wire.letters import Letters
-from dpsql.wire.lexer import Sort
 from dpsql.wire.link import CHUNK, ClientGone, Link, TwinGone
 from dpsql.wire.messages import Bind, Execute, Framer, Message, Named, Parse
 from dpsql.wire.owed import Owed

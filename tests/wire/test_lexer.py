@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsql.wire.lexer import Sort, statements, tokens
+from dpsql.sql.lexer import Sort, statements, tokens
 
 
 def _texts(sql: str, **options: bool) -> list[str]:

@@ -46,7 +46,9 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
         if target.kind is Kind.INTERVAL:
             raise NotSupported("intervals stand only beside dates", position=position(node))
         value = coerce(value, target)
-        return value if value.type.kind is not Kind.UNKNOWN else Const(None, target)
+        if value.type.kind is Kind.UNKNOWN:
+            return Const(None, target)
+        return Call(Op.CAST, (value,), target) if node.args["to"].expressions else value
     if (value.type.kind, target.kind) not in _CASTS:
         raise CannotCast(f"cannot cast type {value.type.kind.value} to {target.kind.value}", position=position(node))
     if value.type.kind is target.kind and target.kind is not Kind.DECIMAL and value.type.numeric == target.numeric:

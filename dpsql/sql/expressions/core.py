@@ -110,6 +110,14 @@ class Expressions:
             )
         return coerce(value, TEXT) if value.type.kind is Kind.UNKNOWN else value
 
+    def settled(self, node: exp.Expression, scope: Scope) -> Scalar:
+        """An argument of a function that takes any type, and must know which."""
+        value = self.typed(node, scope)
+        if isinstance(node.unnest(), exp.Null) or (isinstance(node.unnest(), exp.Literal) and node.unnest().is_string):
+            message = "could not determine polymorphic type because input has type unknown"
+            raise TypeMismatch(message, hint="Cast it.", position=position(node))
+        return value
+
     def boolean(self, node: exp.Expression, scope: Scope) -> Scalar:
         value = self.scalar(node, scope)
         if value.type.kind not in (Kind.BOOLEAN, Kind.UNKNOWN):

@@ -119,7 +119,7 @@ def _escape(read: Expressions, node: exp.Escape, scope: Scope) -> Scalar:
 
 
 def _case(read: Expressions, node: exp.Case, scope: Scope) -> Scalar:
-    subject = None if node.this is None else read.scalar(node.this, scope)
+    subject = None if node.this is None else read.typed(node.this, scope)
     branches = []
     for branch in node.args["ifs"]:
         check_arguments(branch, {"this", "true"})

@@ -46,6 +46,10 @@ def arithmetic(op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Sca
 
 
 def _negate(read: Expressions, node: exp.Neg, scope: Scope) -> Scalar:
+    if read.scalar(node.this, scope).type.kind is Kind.UNKNOWN:
+        raise UnknownOperator(
+            "operator is not unique: - unknown", hint="Cast what is negated.", position=position(node)
+        )
     value = read.number(node.this, scope)
     if isinstance(value, Const) and isinstance(value.value, Decimal):
         return Const(value.value.copy_negate(), value.type)  # minus would round to 28 digits

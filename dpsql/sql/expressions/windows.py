@@ -82,7 +82,7 @@ def _window_function(read: Expressions, node: exp.Expression, scope: Scope) -> t
             return "ntile", (constant(tiles),), BIGINT
         case exp.Lag() | exp.Lead():
             check_arguments(node, {"this", "offset", "default"})
-            value = read.typed(node.this, scope)
+            value = (read.typed if node.args.get("default") is not None else read.settled)(node.this, scope)
             offset = node.args.get("offset")
             steps = 1 if offset is None else read.small_integer(offset, scope, "the offset")
             args: tuple[Scalar, ...] = (value, constant(steps))
@@ -94,11 +94,11 @@ def _window_function(read: Expressions, node: exp.Expression, scope: Scope) -> t
             return "lag" if isinstance(node, exp.Lag) else "lead", args, common
         case exp.FirstValue() | exp.LastValue():
             check_arguments(node, {"this"})
-            value = read.typed(node.this, scope)
+            value = read.settled(node.this, scope)
             return "first_value" if isinstance(node, exp.FirstValue) else "last_value", (value,), value.type
         case exp.NthValue():
             check_arguments(node, {"this", "offset"})
-            value = read.typed(node.this, scope)
+            value = read.settled(node.this, scope)
             nth = read.small_integer(node.args["offset"], scope, "the offset")
             if nth < 1:
                 raise BadSetting("the offset of nth_value must be positive", position=position(node))
