@@ -36,7 +36,7 @@ class Token:
         return self.sort is Sort.WORD and self.text in words
 
 
-_SPACE = " \t\n\r\f\v"
+_SPACE = " \t\n\r\f"  # PostgreSQL 16 has no vertical tab among them
 _WORD = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*")
 _NUMBER = re.compile(r"\.?[0-9](?:[0-9A-Za-z_.]|(?<=[eE])[+-])*")
 _PARAMETER = re.compile(r"\$([0-9]+)")
