@@ -1,8 +1,9 @@
-"""One person with far more rows than declared, in every cell, and sums as large as they may be: nothing overflows."""
+"""Numbers as large as they may be: one person in every cell with far more rows than declared; grids far from zero."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 import duckdb
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from dpsql.generate.duckdb_lockdown import lock_down
 from tests.property import world
 from tests.property.flavours import bounded
-from tests.property.world import COLUMNS, KEY, OWNER, SALT, TABLE, Case, Declared, release_of
+from tests.property.world import COLUMNS, KEY, OWNER, SALT, TABLE, Case, Declared, check_neighbours, release_of
 
 CELLS = 100_000  # the most that are declared, unless the policy says otherwise
 LARGE = 2**40
@@ -47,3 +48,18 @@ def test_the_norm_of_many_cells_of_several_sums_fits(
     claims = [statistic.sensitivity.l2_squared for statistic in measurement.statistics]
     moved = sum(value**2 / claim for row in rows for value, claim in zip(row[1:], claims, strict=True))
     assert 0 < moved <= 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "value"),
+    [
+        ((340_147_891_680_900_000, 340_147_891_680_936_063), "3401478916809.3604"),  # rounds to one step above
+        ((303_725_044_393_205_251, 303_725_044_393_300_000), "3037250443932.053"),  # and to some below
+    ],
+)
+@pytest.mark.parametrize("sql", ["SELECT MAX(x) FROM t", "SELECT MEDIAN(x), MIN(x) FROM t"])
+def test_a_value_is_never_rounded_to_one_that_is_no_candidate(ends: tuple[int, int], value: str, sql: str) -> None:
+    step = Fraction(1, 100_000)
+    low, high = (end * step for end in ends)
+    declared = Declared((bounded("x", low, high, step=step),), unique=True)
+    check_neighbours(Case(sql, declared, ({"who": "1", "x": value}, {"who": "2", "x": "1"})))

@@ -400,6 +400,9 @@ def _check_distance(measurement: Measurement, number: int, gone: str, before: Ve
         assert {key[:width] for key in keys} <= set(measurement.every_cell), (
             f"keys that were not declared: {keys - set(measurement.every_cell)}"
         )
+    if statistic.kind in CHOSEN:
+        strange = {key for key in keys if not statistic.low <= key[-1] <= statistic.high}
+        assert not strange, f"values that are no candidates: {strange}"
     moved = [distance for key in keys if (distance := abs(before.get(key, 0) - after.get(key, 0)))]
     found = f"without {gone}, sum {number} ({statistic.kind.value}) moved by {moved}; stated: {claim}"
     if gone in (NOBODY, NOT_OWNED):

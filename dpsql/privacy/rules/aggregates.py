@@ -262,11 +262,11 @@ def sum_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Ce
 
     Claim: l1 <= rows * max(|low|, |high|).
     Because: as for `count_distinct`, at most `rows` pairs appear or vanish with a unit, each worth one value.
-    Needs: declared bounds of the argument.
+    Needs: declared bounds of the argument, and a grid that doubles hold exactly (checked here).
     """
     bounds, step = bounds_and_step(child, value, cell)
     low, high, most = _grid(bounds, step)
-    size = Fraction(child.rows * most)
+    size = _fitting(child.rows * most)
     sensitivity = Sensitivity(child.rows if cell.keyed else 1, size, size, size * size)
     return Statistic(Counted.DISTINCT_SUM, value, where, bounds, low, high, step, 1, int(size), sensitivity)
 
@@ -279,11 +279,12 @@ def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: F
     rows between the wanted rank and its own, moves by max(rank, 1 - rank) times as much at most (`mechanisms.chosen`).
     Because: a unit owns at most `rows` rows that count, each in one bar of the histogram; the clip enforces it in L1
     whatever the accounting. With one row per unit, one bar is chosen by the keyed hash instead.
-    Needs: declared bounds of the argument, so that the candidates are known without looking.
+    Needs: declared bounds of the argument, so that the candidates are known without looking; a grid that doubles hold
+    exactly, or a value could become one beyond its ends, which is no candidate without that row.
     """
     cell = Cells(True, child.rows, child.rows == 1)
     bounds, step = bounds_and_step(child, value, cell)
-    while (grid := _grid(bounds, step))[1] - grid[0] >= MOST_CANDIDATES:
+    while (grid := _grid(bounds, step))[1] - grid[0] >= MOST_CANDIDATES or grid[2] > LARGEST_CLIP:
         step *= 10
     bars = _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
     return replace(
@@ -370,12 +371,18 @@ def _row_sum(
 ) -> Statistic:
     low, high, size = _grid(bounds, step)
     factor = _factor(size, scaled=_is_scaled(cell))
-    if child.rows * size * factor > LARGEST_CLIP:
+    _fitting(child.rows * size * factor)
+    return _clipped_sum(child, value, where, bounds, (low, high), step, size, factor, cell, Shape.ITSELF)
+
+
+def _fitting(clip: int) -> Fraction:
+    """What one unit adds at most, or a refusal: it must leave room for squares and products."""
+    if clip > LARGEST_CLIP:
         raise MissingDeclaration(
             "the bounds are too wide for the step",
             hint="Declare narrower bounds or a larger step in the policy.",
         )
-    return _clipped_sum(child, value, where, bounds, (low, high), step, size, factor, cell, Shape.ITSELF)
+    return Fraction(clip)
 
 
 def _is_scaled(cell: Cells) -> bool:
