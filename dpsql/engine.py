@@ -30,7 +30,7 @@ from dpsql.places import Places
 from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor
 from dpsql.privacy.accounting import Accountant, Price
-from dpsql.privacy.rules.aggregates import CHOSEN
+from dpsql.privacy.rules.aggregates import CHOSEN, Counted
 from dpsql.release import Clips, Measurement, Release, Settings, Stage, as_told, compile_release
 from dpsql.remembered import Newest
 from dpsql.sql.parse import parse
@@ -43,8 +43,9 @@ from dpsql.types import Value
 MAX_PUBLIC_ROWS = 1_000_000
 ROOM = 100_000_000  # bytes, about, of compiled queries, of keys and of small answers that are remembered
 _OF_CELL, _OF_TEXT = 65, 20  # bytes of a cell, and of what was compiled for each character of generated SQL
-# A clip is searched for with one part of so many of the usual price, or more. A lone sum gives a fifth of its price.
-POOREST_SEARCH = 40
+# A clip, or a centre, is searched for with one part of so many of the usual price, or more. A lone sum gives a fifth of
+# its price for its clip, and a twentieth for its centre.
+POOREST_SEARCH = {Counted.CLIP: 40, Counted.CENTRE: 160}
 SMALL_ROWS, SMALL_TEXT = 100, 10_000  # rows and characters of an answer that is remembered
 
 Rows = list[tuple[Value, ...]]
@@ -119,8 +120,8 @@ class Engine:
         if not searched.searches:
             return searched
         forms = [searched, self._compiled(sql, parameters, settings, "declared")]
-        searches = [searched.measurements[index] for index in searched.searches]
-        missing = [search for search in searches if self._found(search) is None]
+        found = self._found(searched)
+        missing = [searched.measurements[index] for index in searched.searches if index not in found]
         if not missing:
             forms.insert(0, self._compiled(sql, parameters, settings, "found"))
         elif self._is_cheap(settings, missing):
@@ -133,7 +134,8 @@ class Engine:
         usual = self.accountant.policy.query_epsilon
         if settings.epsilon is not None and settings.epsilon * 2 < usual:
             return True
-        return any(search.price.loss * POOREST_SEARCH < self.accountant.price_of(usual) for search in searches)
+        parts = [(search.price.loss, POOREST_SEARCH[search.statistics[0].kind]) for search in searches]
+        return any(loss * least < self.accountant.price_of(usual) for loss, least in parts)
 
     def _compiled(self, sql: str, parameters: Sequence[Value], settings: Settings, clips: Clips) -> Release:
         """Pure, and remembered, so that a repeated text costs no parsing."""
@@ -203,20 +205,24 @@ class Engine:
 
     # --- clips ---
 
-    def _found(self, search: Measurement) -> Known | None:
-        """The clip that was chosen before, for whoever asked."""
-        stored = self.ledger.lookup(self._replay_key(search, (), (), ()))
-        return None if stored is None else decode(stored)
+    def _found(self, release: Release) -> dict[int, Known]:
+        """The clips and centres that were chosen before, for whoever asked."""
+        found: dict[int, Known] = {}
+        for index in release.searches:
+            search = release.measurements[index]
+            if all(earlier in found for _, earlier in search.clips):
+                clips = [(place, found[earlier].instance) for place, earlier in search.clips]
+                stored = self.ledger.lookup(self._replay_key(search, (), (), clips))
+                if stored is not None:
+                    found[index] = decode(stored)
+        return found
 
     def _settled(self, release: Release, known: Mapping[int, Known] | None = None) -> Release:
         """The release with the clips that were chosen by now; they are released values, so anybody may see them."""
         if release.settle is None:
             return release
-        chosen = {}
-        for index in release.searches:
-            found = self._found(release.measurements[index]) if known is None else known.get(index)
-            if found is not None:
-                chosen[index] = int(found.table.sums[0][0])
+        found = self._found(release) if known is None else known
+        chosen = {index: int(found[index].table.sums[0][0]) for index in release.searches if index in found}
         return release.settle(chosen) if chosen else release
 
     # --- what must be bought ---
@@ -514,10 +520,13 @@ def _replay_key(
 
     A stage names the very answers it was computed from, so another answer to the inner question is another release;
     and so does a clip, in whose place the declared one stands in the text. A search is known by what it asks alone,
-    whatever was paid for it: it is one for all.
+    whatever was paid for it: it is one for all; that of differences names the centre they are taken from.
     """
     if measurement.is_search:
-        asked = {"policy": catalog.fingerprint, "clip of": [branch.query.sql for branch in measurement.branches]}
+        texts = [branch.query.sql for branch in measurement.branches]
+        asked: dict[str, object] = {"policy": catalog.fingerprint, "clip of": texts}
+        if clips:
+            asked["around"] = [list(clip) for clip in clips]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
     parts = {
         "policy": catalog.fingerprint,

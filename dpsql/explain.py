@@ -12,7 +12,7 @@ from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
 from dpsql.privacy.commonest import numbered_subject
 from dpsql.privacy.mechanisms import clip_penalty, standard_deviation
 from dpsql.privacy.quantiles import levels
-from dpsql.privacy.rules.aggregates import Counted, Statistic, clips
+from dpsql.privacy.rules.aggregates import Counted, Statistic, centres, clips
 from dpsql.privacy.running import SCALE
 from dpsql.privacy.shapes import Shape
 from dpsql.privacy.stability import Derivation
@@ -60,6 +60,8 @@ def _clip_texts(release: Release, index: int) -> dict[int, str]:
     found = {}
     before = (release.unsettled or release).measurements[index]
     for place, search in before.clips:
+        if release.measurements[search].statistics[0].kind is Counted.CENTRE:
+            continue  # stands in the name of the sum
         declared, statistic = before.statistics[place], release.measurements[index].statistics[place]
         most = number_text(Fraction(declared.clip, declared.factor) * declared.step)
         if search not in release.chosen:
@@ -142,6 +144,11 @@ def _choice(measurement: Measurement, index: int) -> list[str]:
         ]
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None
+    if statistic.kind is Counted.CENTRE:
+        return [
+            f"  {statistic_text(statistic)}: exponential mechanism, one of {centres(statistic):,} from"
+            f" {number_text(low)} to {number_text(high)}",
+        ]
     rows = measurement.rank_margin(index)
     if statistic.kind is Counted.COMMONEST:
         return [
@@ -175,6 +182,7 @@ def statistic_text(statistic: Statistic) -> str:
         Counted.DISTINCT: f"count of different {what}",
         Counted.DISTINCT_SUM: f"sum of different {what}",
         Counted.CLIP: f"clip of the {'count of rows' if statistic.value is None else f'sum of {what}'}",
+        Counted.CENTRE: f"centre of {what}",
         Counted.RANKED: f"{_rank_text(statistic.rank)}{what}",
         Counted.COMMONEST: f"most common {what}",
     }[statistic.kind]
@@ -189,6 +197,8 @@ def _shape_text(value: str, statistic: Statistic) -> str:
             return value
         case Shape.CENTRED:
             return f"{value} - {number_text((low + high) / 2)}"
+        case Shape.RESIDUAL:
+            return f"{value} - {number_text(statistic.centre * statistic.step)}"
         case Shape.ABOVE:
             return f"{value} - {number_text(low)}" if low else value
         case Shape.BELOW:

@@ -30,7 +30,7 @@ from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Correlated, Field, Scalar, refs, walk
-from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, clips
+from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, centres, clips
 from dpsql.privacy.shapes import Shape
 from dpsql.types import Kind, Type, Value
 
@@ -97,6 +97,9 @@ def bounded_queries(
             bars.setdefault(replace(statistic, rank=None), []).append(i)  # several ranks, one histogram
         elif statistic.kind is Counted.CLIP:
             text = _Bounding(plan, keys, dialect).contributions(statistic)
+            branches.append(Branch(EngineQuery(text, 1, sources=sources), (i,)))
+        elif statistic.kind is Counted.CENTRE:
+            text = _Bounding(plan, keys, dialect).means(statistic)
             branches.append(Branch(EngineQuery(text, 1, sources=sources), (i,)))
         elif i not in plain:
             text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)
@@ -593,6 +596,20 @@ class _Bounding:
         per = f"SELECT {OWNER}, CAST({place} AS BIGINT) AS g FROM ({self._values([statistic])}) AS v GROUP BY {OWNER}"
         return f"SELECT g, {self._total('1', 1)} FROM ({per}) AS o GROUP BY g"
 
+    def means(self, statistic: Statistic) -> str:
+        """How many owners have their mean in each place between the bounds.
+
+        Claim: each owner is counted at most once.
+        Because: its values are added up to one mean, which lies in one place; without values it has none.
+        Needs: values from low to high, as `_on_grid` makes them: above low they add up to at most (high - low) each,
+        so that no place is beyond the last.
+        """
+        wide = self._dialect.wide
+        above = f"(SUM(CAST(v0 AS {wide})) - COUNT(v0) * CAST({statistic.low} AS {wide})) * {centres(statistic)}"
+        place = self._dialect.wide_quotient.format(above, f"(COUNT(v0) * CAST({statistic.width + 1} AS {wide}))")
+        per = f"SELECT {OWNER}, CAST({place} AS BIGINT) AS g FROM ({self._values([statistic])}) AS v GROUP BY {OWNER}"
+        return f"SELECT g, {self._total('1', 1)} FROM ({per}) AS o WHERE g IS NOT NULL GROUP BY g"
+
     # --- DISTINCT ---
 
     def distinct(self, statistic: Statistic, rows: int, *, single: bool) -> str:
@@ -656,6 +673,8 @@ def _shaped(text: str, statistic: Statistic) -> str:
     match statistic.shape:
         case Shape.CENTRED:
             return f"2 * {value} - ({statistic.low + statistic.high})"
+        case Shape.RESIDUAL:
+            return f"{value} - ({statistic.centre})"
         case Shape.ABOVE:
             return above
         case Shape.BELOW:

@@ -10,7 +10,7 @@ from itertools import compress, repeat
 import numpy as np
 
 from dpsql.generate.bounding import Branch
-from dpsql.noise.clips import choose_clip
+from dpsql.noise.clips import choose_measure
 from dpsql.noise.cuts import choose_in_turn
 from dpsql.noise.lattice import noisy_sets
 from dpsql.noise.ranks import choose
@@ -30,12 +30,12 @@ def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sa
     Because: with declared keys every cell gets noise, those without rows too, so the shape is public; with unknown
     keys only those whose noisy count of units reaches the threshold are kept, in an order that is the keys' own.
     A value at a rank is chosen for every key that is returned, from that key's part of the histogram.
-    A clip is chosen from a histogram of units.
+    A clip, or a centre, is chosen from a histogram of units.
     Needs: sums that one unit moves no further than each statistic's sensitivity.
     """
     if measurement.is_search:
         (statistic,), (noise,), (table,) = measurement.statistics, measurement.noises, exact
-        return NoisyTable(((),), (np.asarray([choose_clip(statistic, noise, table, sampler)], dtype=np.int64),))
+        return NoisyTable(((),), (np.asarray([choose_measure(statistic, noise, table, sampler)], dtype=np.int64),))
     if measurement.cells is not None:
         keys = measurement.every_cell
         columns = _columns(measurement, exact, keys)

@@ -1,13 +1,30 @@
-"""The clip of a sum, chosen among a few: how many units are beyond each, and how large it is."""
+"""How later sums are measured: a clip, chosen among a few, and the centre that differences are taken from."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from dpsql.noise.ranks import choose
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise, clip_penalty
-from dpsql.privacy.rules.aggregates import Statistic, clips
+from dpsql.privacy.rules.aggregates import Counted, Statistic, centres, clips
 from dpsql.tables import ExactTable
+
+
+def choose_measure(statistic: Statistic, noise: Noise, table: ExactTable, sampler: Sampler) -> int:
+    """The place of what is searched for."""
+    if statistic.kind is Counted.CENTRE:
+        return choose_centre(statistic, noise, table, sampler)
+    return choose_clip(statistic, noise, table, sampler)
+
+
+def choose_centre(statistic: Statistic, noise: Noise, table: ExactTable, sampler: Sampler) -> int:
+    """The place of the median, by the exponential mechanism over the histogram of units (`ranks.choose`)."""
+    places = replace(statistic, low=0, high=centres(statistic) - 1)
+    bars = np.asarray([place for (place,) in table.keys], dtype=np.int64)
+    return choose(places, noise, bars, table.sums[0], sampler)
 
 
 def choose_clip(statistic: Statistic, noise: Noise, table: ExactTable, sampler: Sampler) -> int:

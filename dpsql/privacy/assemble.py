@@ -12,6 +12,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
+from typing import Protocol
 
 from dpsql.errors import NotSupported
 from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Ref, Scalar, both
@@ -38,6 +39,16 @@ _MOST_PARTS = 10**6
 
 # A number made of noisy sums: how far a one in each of them moves it.
 Linear = tuple[tuple[int, Fraction], ...]
+
+
+class Centres(Protocol):
+    """Who knows the centres that loose values are measured around."""
+
+    def may(self, value: Scalar) -> bool:
+        """Whether one may be searched for."""
+
+    def of(self, value: Scalar) -> Fraction | None:
+        """The centre that is searched for; None as long as it is not chosen."""
 
 
 @dataclass(slots=True)
@@ -79,6 +90,7 @@ class Assembly:
     cells: Cells
     new_field: Callable[[str, Type], Field]
     degree: Degree  # 3: Laplace noise, 2: Gaussian
+    centres: Centres | None = None  # None: everything is measured by its declared bounds
     statistics: dict[Statistic, Field] = field(default_factory=dict)
     weights: dict[Statistic, Fraction] = field(default_factory=dict)  # how much the variance of each one counts
     groups: list[tuple[Statistic, ...]] = field(default_factory=list)  # that are clipped, and paid for, together
@@ -197,14 +209,26 @@ class Assembly:
     def _asked(self, arg: Scalar, value: _Value) -> Asked:
         (whole,) = self._sums(arg, value, Way.DIRECT) or (None,)
         assert whole is not None
+        if whole.loose and self._may_be_residual(arg, value):
+            return Asked(Fraction(0), (Way.DIRECT, Way.RESIDUAL), value.total, value.mean, value.spread)
         ways = [way for way in (Way.CENTRED, Way.PAIR) if self._sums(arg, value, way) is not None]
         return Asked(Fraction(whole.low, whole.width), (Way.DIRECT, *ways), value.total, value.mean, value.spread)
+
+    def _may_be_residual(self, arg: Scalar, value: _Value) -> bool:
+        if self.centres is None or not self.centres.may(arg):
+            return False
+        squares = self.degree == 2
+        return rules.sum_residuals(self.child, arg, value.where, self.cells, None, squares=squares) is not None
 
     def _sums(self, arg: Scalar, value: _Value, way: Way) -> tuple[Statistic, ...] | None:
         if way is Way.DIRECT:
             return (rules.sum_rows(self.child, arg, value.where, self.cells),)
         exact = way is not Way.BERNSTEIN
         squares = self.degree == 2
+        if way is Way.RESIDUAL:
+            centre = None if self.centres is None else self.centres.of(arg)
+            found = rules.sum_residuals(self.child, arg, value.where, self.cells, centre, squares=squares)
+            return None if found is None else (found,)
         return rules.sum_shapes(self.child, arg, value.where, way.shapes, self.cells, squares=squares, exact=exact)
 
     def _of(self, args: list[Scalar], where: Scalar | None) -> _Rows:
@@ -325,18 +349,15 @@ class Assembly:
             self.directly[target.id] = ((self.place(first), first.unit),)
             return in_units(self._ref(first), first.step, call.type)
         above, parts = self._above(value)
-        steps = _plus(above, _times(self._number(rows), Fraction(first.low)))
-        if value.way is Way.CENTRED:
-            steps = _plus(above, _times(self._number(rows), Fraction(first.low + first.high, 2)))
-            parts = _sum_of(parts, self._in_count(rows), Fraction(first.low + first.high, 2))
-        else:
-            parts = _sum_of(parts, self._in_count(rows), Fraction(first.low))
+        start = _start(value)
+        steps = _plus(above, _times(self._number(rows), start))
+        parts = _sum_of(parts, self._in_count(rows), start)
         self.directly[target.id] = tuple((place, size * first.step) for place, size in parts)
         total = _times(steps, first.step)
         return total if call.type.kind is Kind.DOUBLE else Call(Op.CAST, (total,), call.type)
 
     def _above(self, value: _Value) -> tuple[Scalar, Linear]:
-        """The noisy sum of steps above the middle (CENTRED) or the lower bound, in doubles."""
+        """The noisy sum of steps above the start, in doubles."""
         refs = [_double(self._ref(statistic)) for statistic in value.sums]
         places = [self.place(statistic) for statistic in value.sums]
         match value.way:
@@ -359,15 +380,10 @@ class Assembly:
         first = value.sums[0]
         above, parts = self._above(value)
         mean = _divide(above, self._number(rows))
-        match value.way:
-            case Way.DIRECT:
-                start, furthest = Fraction(0), Fraction(max(abs(first.low), abs(first.high)))
-            case Way.CENTRED:
-                start, furthest = Fraction(first.low + first.high, 2), Fraction(first.width, 2)
-            case _:
-                # Where the count is made of the same noise, an error of the sum at one bound is none at the other.
-                own = rows.count is None and rows.pivot is value
-                start, furthest = Fraction(first.low), Fraction(0 if own else first.width)
+        start = _start(value)
+        furthest = max(abs(first.low - start), abs(first.high - start))
+        if value.way.counts and rows.count is None and rows.pivot is value:
+            furthest = Fraction(0)  # the count is made of the same noise: at one bound it is that of the sum
         mean = _times(mean if start == 0 else _add(mean, start), first.step)
         errors = _sum_of(parts, self._in_count(rows), furthest)
         self.averages[target.id] = tuple((place, size * first.step) for place, size in errors)
@@ -618,6 +634,20 @@ def _not_below_rounding(spread: Scalar, half: Fraction) -> Scalar:
     smallest = Const(float(half**2 / 10**12), DOUBLE)
     known = Case(((Call(Op.LT, (spread, smallest), BOOLEAN), Const(0.0, DOUBLE)),), spread, DOUBLE)
     return _within(known, Interval(Fraction(0), half**2))
+
+
+def _start(value: _Value) -> Fraction:
+    """From where the sums of a value count, in steps."""
+    first = value.sums[0]
+    match value.way:
+        case Way.DIRECT:
+            return Fraction(0)
+        case Way.CENTRED:
+            return Fraction(first.low + first.high, 2)
+        case Way.RESIDUAL:
+            return Fraction(first.centre)
+        case Way.PAIR | Way.BERNSTEIN:
+            return Fraction(first.low)
 
 
 def _together(sums: tuple[Statistic, ...]) -> int:

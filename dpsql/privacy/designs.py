@@ -4,6 +4,9 @@ A mean can be made of a sum and a count, of a sum around the middle of the bound
 tell the count as well (`shapes`). Which is best depends on what else is asked of the same rows, and on the noise. It is
 weighed here, in terms of errors alone: nothing is read, and nothing of it carries the guarantee.
 
+Where bounds are loose and a centre is searched for, sums count differences from it. A typical value then stands for the
+width: differences are taken to be half of it in size, and the mean of a cell to be a sixth of it away from the centre.
+
 With R the width of the bounds, a value is L + R t. For each output, its error is a sum over the noises of a coefficient
 times the noise; a mean's coefficients depend on the mean itself, which is private: it is taken as uniform.
 """
@@ -24,6 +27,7 @@ class Way(Enum):
 
     DIRECT = (Shape.ITSELF,)
     CENTRED = (Shape.CENTRED,)
+    RESIDUAL = (Shape.RESIDUAL,)
     PAIR = PAIR
     BERNSTEIN = BERNSTEIN
 
@@ -48,6 +52,11 @@ class Asked:
     mean: bool
     spread: bool
 
+    @property
+    def loose(self) -> bool:
+        """Whether a centre may be searched for."""
+        return Way.RESIDUAL in self.ways
+
 
 @dataclass(frozen=True, slots=True)
 class Design:
@@ -70,6 +79,8 @@ Term = tuple[int, Shape] | None
 Coefficient = tuple[Fraction, Fraction]
 Errors = dict[Term, Coefficient]
 
+# Of a loose value, in typical values: how far the mean of a cell is from the centre.
+_AWAY = Fraction(1, 6)
 _ZERO, _HALF, _ONE = Fraction(0), Fraction(1, 2), Fraction(1)
 # The variance of a spread around the mean t, of few differences: squares of t², t(1 - t) and (1 - t)², on average.
 _SPREAD = dict(zip(BERNSTEIN, (Fraction(1, 5), Fraction(1, 30), Fraction(1, 5)), strict=True))
@@ -88,8 +99,7 @@ def choose(asked: Sequence[Asked], *, counted: bool, fixed: bool, degree: Degree
 
 
 def _candidates(asked: Sequence[Asked], *, fixed: bool, degree: Degree) -> Iterator[Design]:
-    for base in (Way.DIRECT, Way.CENTRED):
-        ways = [Way.BERNSTEIN if one.spread else base if base in one.ways else Way.DIRECT for one in asked]
+    for ways in _ways(asked):
         if not fixed:
             yield Design(tuple(ways), False)
             # Under Gaussian noise a pair is no better than a centred sum and a count: it is the same, turned by 45°.
@@ -99,6 +109,18 @@ def _candidates(asked: Sequence[Asked], *, fixed: bool, degree: Degree) -> Itera
         yield Design(tuple(ways), True)
 
 
+def _ways(asked: Sequence[Asked]) -> Iterator[list[Way]]:
+    for base in (Way.DIRECT, Way.CENTRED):
+        found = [Way.BERNSTEIN if one.spread else base if base in one.ways else Way.DIRECT for one in asked]
+        yield found
+        for wanted in (True, False):  # the loose ones of which a mean is asked; or all, where there is such a mean
+            if any(one.loose and one.mean and not one.spread for one in asked):
+                yield [
+                    Way.RESIDUAL if one.loose and not one.spread and one.mean >= wanted else way
+                    for way, one in zip(found, asked, strict=True)
+                ]
+
+
 def weights(
     design: Design, asked: Sequence[Asked], *, counted: bool, degree: Degree
 ) -> dict[frozenset[Term], Fraction] | None:
@@ -106,7 +128,8 @@ def weights(
 
     None where the design does not tell what is asked.
     """
-    needs = counted or any(way is Way.CENTRED or one.mean for way, one in zip(design.ways, asked, strict=True))
+    around = (Way.CENTRED, Way.RESIDUAL)
+    needs = counted or any(way in around or one.mean for way, one in zip(design.ways, asked, strict=True))
     rows: Errors | None = None
     if design.counted:
         rows = {None: (_ONE, _ZERO)}
@@ -131,7 +154,10 @@ def weights(
             count(_plus(total, rows or {}, (one.low, _ZERO)), _largest(one) ** 2, sizes)
         if one.mean:
             assert rows is not None
-            count(_plus(total, rows, (_ZERO, -_ONE)), Fraction(2, 3), sizes)
+            if one.loose:
+                count(_plus(total, rows, (_AWAY - 1, _ZERO)), _HALF**2, sizes)
+            else:
+                count(_plus(total, rows, (_ZERO, -_ONE)), Fraction(2, 3), sizes)
         if one.spread:
             best = sum(_SPREAD.values())
             for shape in BERNSTEIN:
@@ -152,6 +178,8 @@ def _total(i: int, way: Way, one: Asked, rows: Errors) -> Errors:
             return _plus({(i, Shape.ITSELF): (_ONE, _ZERO)}, rows, (-one.low, _ZERO))
         case Way.CENTRED:
             return _plus({(i, Shape.CENTRED): (_ONE, _ZERO)}, rows, (_HALF, _ZERO))
+        case Way.RESIDUAL:
+            return _plus({(i, Shape.RESIDUAL): (_ONE, _ZERO)}, rows, (_ONE, _ZERO))
         case Way.PAIR:
             return {(i, Shape.ABOVE): (_ONE, _ZERO)}
         case Way.BERNSTEIN:
@@ -172,7 +200,7 @@ def _variance(shape: Shape, one: Asked, degree: Degree) -> Fraction:
     match shape:
         case Shape.ITSELF:
             return _largest(one) ** 2
-        case Shape.CENTRED:
+        case Shape.CENTRED | Shape.RESIDUAL:
             return _HALF**2
         case Shape.BETWEEN if degree == 2:
             return BETWEEN_IN_L2**2

@@ -20,6 +20,7 @@ from fractions import Fraction
 class Shape(Enum):
     ITSELF = "g"
     CENTRED = "2g - low - high"  # doubled, so that the middle of the bounds is on the grid
+    RESIDUAL = "g - centre"  # the centre is chosen before, on the grid
     ABOVE = "g - low"
     BELOW = "high - g"
     TWICE_BELOW = "(high - g)²"
@@ -41,7 +42,7 @@ def largest(shape: Shape, low: int, high: int) -> int:
     match shape:
         case Shape.ITSELF:
             return max(abs(low), abs(high), 1)
-        case Shape.CENTRED | Shape.ABOVE | Shape.BELOW:
+        case Shape.CENTRED | Shape.RESIDUAL | Shape.ABOVE | Shape.BELOW:
             return width
         case _:
             return width**2

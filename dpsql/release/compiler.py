@@ -56,7 +56,6 @@ from dpsql.privacy.derive import derive, is_private
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.public import check_total
-from dpsql.release.clips import settled
 from dpsql.release.drafts import Compilation
 from dpsql.release.measuring import Measuring
 from dpsql.release.model import Clips, Release, Settings, Stage
@@ -119,19 +118,15 @@ class _Compiler:
             self._with_tables,
             self._compilation.settings,
         )
-        if not release.searches:
+        if not release.searches or self._compilation.chosen:
             return release
 
         @lru_cache(maxsize=4)
         def settled_at(places: tuple[tuple[int, int], ...]) -> Release:
-            drafts = [settled(self._compilation, draft, dict(places)) for draft in self._compilation.drafts]
-            found = tuple(map(measure, drafts, itertools.count()))
-            shown = tuple(
-                replace(self._outputs.output(field, rest, found), margin_at=output.margin_at)
-                for field, output in zip(rest.fields, outputs, strict=True)
-            )
+            # Compiled once more: what is chosen stands in the engine's queries, and in the rest of the query too.
+            settled = _Compiler(self._compilation.again(dict(places)), self._plan).compile()
             chosen = frozenset(search for search, _ in places)
-            return replace(release, measurements=found, outputs=shown, unsettled=loose, chosen=chosen)
+            return replace(settled, unsettled=loose, chosen=chosen)
 
         loose = replace(release, settle=lambda chosen: settled_at(tuple(sorted(chosen.items()))))
         return loose

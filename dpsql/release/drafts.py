@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.generate.bounding import Branch, Key, bounded_queries
+from dpsql.generate.bounding import Branch, Key
 from dpsql.generate.dialect import Dialect
-from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Field
 from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.allocate import Degree
 from dpsql.privacy.assemble import Linear
 from dpsql.privacy.lattice import Lattice
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import SEARCHED, Cells, Statistic
 from dpsql.privacy.running import Chains
-from dpsql.privacy.stability import Derivation, Stability
+from dpsql.privacy.stability import Derivation
 from dpsql.release.model import Clips, Question, Settings
 from dpsql.types import Type, Value
 
 Norm = Literal["l1", "l2"]
-# Writes the engine's queries, for the sums that were asked for or for the same with other clips.
-Write = Callable[[Sequence[Statistic]], tuple[Branch, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +45,11 @@ class Draft:
     remainder: tuple[tuple[Value, ...], ...]
     question: Question | None
     lattice: Lattice | None
-    write: Write
     clips: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_search(self) -> bool:
-        return any(statistic.kind is Counted.CLIP for statistic in self.statistics)
+        return any(statistic.kind in SEARCHED for statistic in self.statistics)
 
 
 @dataclass(slots=True)
@@ -65,8 +61,12 @@ class Compilation:
     settings: Settings
     dialect: Dialect
     clips: Clips
+    # What was chosen by the measurements that search; and, where the same was compiled before, where each draft stood.
+    chosen: Mapping[int, int] = field(default_factory=dict)
+    standing: Iterator[int] | None = None
     ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000_000))
     drafts: list[Draft] = field(default_factory=list)
+    placed: list[int] = field(default_factory=list)  # where each draft stands, in the order in which they were made
     notes: dict[str, None] = field(default_factory=dict)  # in the order in which they were made
 
     @property
@@ -89,11 +89,21 @@ class Compilation:
 
     def place(self, draft: Draft) -> tuple[int, bool]:
         """Where the draft stands among the others, and whether it is new there: the same is measured once."""
-        for i, other in enumerate(self.drafts):
-            if same(draft, other):
-                return i, False
+        if self.standing is not None:
+            index = next(self.standing)
+        else:
+            index = next((i for i, other in enumerate(self.drafts) if same(draft, other)), len(self.drafts))
+        self.placed.append(index)
+        if index < len(self.drafts):
+            return index, False
         self.drafts.append(draft)
-        return len(self.drafts) - 1, True
+        return index, True
+
+    def again(self, chosen: Mapping[int, int]) -> Compilation:
+        """A new compilation of the same query, in which this is chosen; its drafts stand where those of this one do."""
+        return Compilation(
+            self.catalog, self.accountant, self.settings, self.dialect, self.clips, chosen, iter(tuple(self.placed))
+        )
 
 
 def same(left: Draft, right: Draft) -> bool:
@@ -111,30 +121,3 @@ def same(left: Draft, right: Draft) -> bool:
         and [(s.kind, s.step, s.factor, s.rank, s.shape) for s in left.statistics]
         == [(s.kind, s.step, s.factor, s.rank, s.shape) for s in right.statistics]
     )
-
-
-def writer_of(
-    child: Plan,
-    keys: tuple[Key, ...],
-    groups: tuple[tuple[int, ...], ...],
-    bound: Cells,
-    stability: Stability,
-    norm: Norm,
-    dialect: Dialect,
-) -> Write:
-    """What writes the engine's queries, for these sums or for the same with other clips."""
-
-    def write(statistics: Sequence[Statistic]) -> tuple[Branch, ...]:
-        return bounded_queries(
-            child,
-            keys,
-            statistics,
-            groups,
-            bound,
-            rows=stability.rows,
-            single=stability.single,
-            norm=norm,
-            dialect=dialect,
-        )
-
-    return write

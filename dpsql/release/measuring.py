@@ -27,8 +27,8 @@ from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.running import Along, Chains, worthwhile
 from dpsql.privacy.stability import Derivation, Stability
-from dpsql.release.clips import searched
-from dpsql.release.drafts import Compilation, Draft, writer_of
+from dpsql.release.clips import Searches
+from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Question
 from dpsql.release.outputs import Outputs
 from dpsql.release.rows import refuse_rows
@@ -157,7 +157,8 @@ class Measuring:
         if cells is None:
             self._require_delta(grouped, domains, stability.facts)
         bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells))
-        assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree)
+        searches = None if self._compilation.clips == "declared" else Searches(self._compilation, child)
+        assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
         _ask(assembly, calls)
         counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
         assembly.settle(counter)
@@ -272,7 +273,9 @@ class Measuring:
         stability = derivation.conclusion
         clips: tuple[tuple[int, int], ...] = ()
         if self._compilation.clips != "declared" and chains is None and sets is None:
-            clips = searched(self._compilation, child, statistics, groups)
+            searches = Searches(self._compilation, child)
+            clips = searches.clips(statistics)
+            statistics = searches.settled(statistics, clips)
         question: Question | None = None
         remainder: tuple[tuple[Value, ...], ...] = ()
         # What was cut at different clips does not add up.
@@ -282,7 +285,17 @@ class Measuring:
             if chains is None:
                 keys, remainder = wider, every
         norm = self._compilation.norm if chains is None else "l1"  # for the root (`running.widened`)
-        write = writer_of(child, keys, groups, bound, stability, norm, self._compilation.dialect)
+        branches = bounded_queries(
+            child,
+            keys,
+            statistics,
+            groups,
+            bound,
+            rows=stability.rows,
+            single=stability.single,
+            norm=norm,
+            dialect=self._compilation.dialect,
+        )
         values = [key.value for key in keys]
         for statistic in statistics:
             values += [part for part in (statistic.value, statistic.where) if part is not None]
@@ -297,7 +310,7 @@ class Measuring:
             weights,
             counts,
             selection,
-            write(statistics),
+            branches,
             stages,
             derivation,
             chains,
@@ -305,7 +318,6 @@ class Measuring:
             remainder,
             question,
             sets,
-            write,
             clips,
         )
         index, is_new = self._compilation.place(draft)

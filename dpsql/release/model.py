@@ -18,7 +18,7 @@ from dpsql.privacy.lattice import Lattice
 from dpsql.privacy.mechanisms import Noise, margin, rank_margin
 from dpsql.privacy.quantiles import cut_margin
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import CHOSEN, Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
 from dpsql.privacy.running import Chains, cell_margin, running_margins
 from dpsql.privacy.stability import Derivation
 from dpsql.types import Kind, Type, Value
@@ -64,12 +64,13 @@ class Measurement:
     lattice: Lattice | None = None  # the grouping sets that are measured, and made of the same cells afterwards
     told: tuple[int, ...] | None = None  # margins in steps, where the answer was not bought with this noise
     derived: bool = False  # the answer is made of earlier ones
-    clips: tuple[tuple[int, int], ...] = ()  # statistics whose clip an earlier measurement chooses, and which one
+    # Statistics whose clip or centre an earlier measurement chooses, and which one.
+    clips: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_search(self) -> bool:
-        """Whether it chooses the clip of later sums."""
-        return any(statistic.kind is Counted.CLIP for statistic in self.statistics)
+        """Whether it chooses the clip of later sums, or the centre that they are counted from."""
+        return any(statistic.kind in SEARCHED for statistic in self.statistics)
 
     @property
     def order_of_keys(self) -> tuple[int, ...]:
@@ -117,7 +118,7 @@ class Measurement:
 
     def is_sum(self, statistic: int) -> bool:
         """Whether it is an exact sum with noise, whose margin is known, or a value that was chosen."""
-        return self.statistics[statistic].kind not in (*CHOSEN, Counted.CLIP)
+        return self.statistics[statistic].kind not in CHOSEN | SEARCHED
 
     def steps(self, statistic: int) -> int:
         """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -28,8 +27,8 @@ from dpsql.privacy.running import cell_margin, running_margins, widened
 from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Measurement, in_steps, margin_of
 
-# One part of so many of a sum's price goes to the search of its clip.
-_SEARCH = 5
+# Of the price of a sum whose clip or centre is searched for, this part goes to all searches of the query together.
+_SEARCHES = {Counted.CLIP: Fraction(1, 5), Counted.CENTRE: Fraction(1, 20)}
 
 
 class Pricing:
@@ -42,7 +41,8 @@ class Pricing:
     def priced(self) -> Callable[[Draft, int], Measurement]:
         """The price is shared for the least error of what was asked; delta equally among all thresholds.
 
-        A sum whose clip is searched for leaves a fifth of its share to the search.
+        A sum whose clip is searched for leaves a fifth of its share to searches, and a twentieth for its centre. They
+        share it by kind alone: what they find serves later queries too, however little this one makes of it.
         """
         chosen = sum(draft.selection is not None for draft in self._drafts)
         if not any(draft.statistics for draft in self._drafts):
@@ -75,16 +75,26 @@ class Pricing:
                     hint="Set dpsql.delta, or declare the keys in the policy.",
                 )
         shared = self._shares(loss)
-        given: Counter[int] = Counter()  # to each search
-        for draft, parts in zip(self._drafts, shared, strict=True):
-            for place, search in draft.clips:
-                group = draft.groups.index((place,))
-                given[search] += (part := parts[group] // _SEARCH)
-                parts[group] -= part if self._compilation.clips == "searched" else 0
+        given = self._given_to_searches(shared)
         shared = [[given[i]] if draft.is_search else shared[i] for i, draft in enumerate(self._drafts)]
         if not all(map(all, shared)):
             raise BadSetting("epsilon is too small for so many aggregates", hint="Ask for fewer, or pay more.")
         return lambda draft, index: self._measure(draft, shared[index], delta)
+
+    def _given_to_searches(self, shared: list[list[int]]) -> dict[int, int]:
+        """What each search may cost: taken off the shares of the sums that use it, unless it was found before."""
+        pot = 0
+        for draft, parts in zip(self._drafts, shared, strict=True):
+            for group, share in enumerate(parts):
+                kinds = {self._kind(search) for place, search in draft.clips if place in draft.groups[group]}
+                part = math.floor(share * sum(_SEARCHES[kind] for kind in kinds))
+                pot += part
+                parts[group] -= part if self._compilation.clips == "searched" else 0
+        sizes = {i: _SEARCHES[self._kind(i)] for i, draft in enumerate(self._drafts) if draft.is_search}
+        return {i: math.floor(pot * size / sum(sizes.values())) for i, size in sizes.items()}
+
+    def _kind(self, search: int) -> Counted:
+        return self._drafts[search].statistics[0].kind
 
     def _shares(self, loss: int) -> list[list[int]]:
         """What each group of statistics may cost, by measurement."""

@@ -146,7 +146,7 @@ def tpch(folder: Path, scale: float) -> Dataset:
         joined = "lineitem JOIN orders ON l_orderkey = o_orderkey"
         connection.execute(f"COPY (SELECT o_custkey AS person, {lines} FROM {joined}) TO '{dataset.flat('lineitem')}'")
         connection.execute(f"COPY (SELECT o_custkey AS person, {orders} FROM orders) TO '{dataset.flat('orders')}'")
-    text = policy.read_text()
+    text = policy.read_text().replace("tight = true\n", "")  # nobody looked how many lines customers have
     head, rest = text.split("[privacy]", 1)
     (folder / "policy.toml").write_text(f"{head}# privacy\n[limits]{rest.split('[limits]', 1)[1]}")
     return dataset

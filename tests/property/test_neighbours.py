@@ -25,6 +25,7 @@ from dpsql.privacy import prepare
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.rules import aggregates, joins, relations
 from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.shapes import Shape
 from dpsql.privacy.stability import Stability
 from tests.property.flavours import bounded
 from tests.property.generate import cases, thorough
@@ -294,6 +295,25 @@ def _contributions_of_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Bounding, "contributions", of_rows)
 
 
+def _means_of_rows(patch: pytest.MonkeyPatch) -> None:
+    original = _Bounding.means
+
+    def of_rows(self: _Bounding, statistic: Statistic) -> str:
+        return original(self, statistic).replace("AS v GROUP BY owner", "AS v GROUP BY owner, v0")
+
+    patch.setattr(_Bounding, "means", of_rows)
+
+
+def _residuals_clipped_as_values(patch: pytest.MonkeyPatch) -> None:
+    original = aggregates.clipped_at
+
+    def declared(statistic: Statistic, limit: Fraction) -> Statistic:
+        found = original(statistic, limit)
+        return replace(found, clip=statistic.clip, cut=False) if statistic.shape is Shape.RESIDUAL else found
+
+    patch.setattr(aggregates, "clipped_at", declared)
+
+
 def _distinct_values_not_limited(patch: pytest.MonkeyPatch) -> None:
     original = _Bounding.distinct
 
@@ -487,6 +507,14 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
     _contributions_of_rows: (
         r"without 2, .*clip\) moved by",
         Case("SELECT SUM(n) FROM t", _people(9, SMALL, tight=False), (*_rows(*"129"), *OTHERS)),
+    ),
+    _means_of_rows: (
+        r"without 2, .*centre\) moved by",
+        Case("SELECT AVG(n) FROM t", _people(9, SMALL, tight=False), (*_rows(*"129"), *OTHERS)),
+    ),
+    _residuals_clipped_as_values: (
+        "without ., .* moved by",
+        Case("SELECT AVG(n) FROM t ", _people(9, SMALL, tight=False), (*_rows(*"99999"), *OTHERS)),
     ),
     _distinct_values_not_limited: (
         "without 1, .* moved by",

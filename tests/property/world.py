@@ -39,7 +39,7 @@ from dpsql.policy.model import (
     UnitReference,
 )
 from dpsql.privacy.accounting import Accountant
-from dpsql.privacy.rules.aggregates import CHOSEN, clips, weight_in_keys
+from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic, centres, clips, weight_in_keys
 from dpsql.release import Measurement, Release, Settings, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
@@ -223,8 +223,12 @@ def release_of(case: Case, dialect: Dialect = DUCKDB) -> Release:
     if release.settle is None:
         return release
     # Any clip may be chosen; which one, is no matter of the rows.
-    found = {index: len(clips(release.measurements[index].statistics[0])) for index in release.searches}
+    found = {index: _choices(release.measurements[index].statistics[0]) for index in release.searches}
     return release.settle({index: len(case.sql) % count for index, count in found.items()})
+
+
+def _choices(search: Statistic) -> int:
+    return centres(search) if search.kind is Counted.CENTRE else len(clips(search))
 
 
 # --- running ---

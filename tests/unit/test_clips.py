@@ -14,14 +14,26 @@ import pytest
 from dpsql.engine import Answer
 from dpsql.errors import EngineFailed
 from dpsql.ledger.sql_ledger import SqlLedger
-from dpsql.noise.clips import choose_clip
+from dpsql.noise.clips import choose_centre, choose_clip
 from dpsql.noise.samplers import Losses
 from dpsql.plan.scalars import Field, Ref
 from dpsql.privacy.accounting import Price
 from dpsql.privacy.facts import Fact, Interval
-from dpsql.privacy.mechanisms import clip_chosen, clip_penalty
+from dpsql.privacy.mechanisms import chosen, clip_chosen, clip_penalty
 from dpsql.privacy.rules.aggregates import Cells as Bound
-from dpsql.privacy.rules.aggregates import clip_search, clipped_at, clips, is_loose, sum_rows
+from dpsql.privacy.rules.aggregates import (
+    Counted,
+    centre_at,
+    centre_search,
+    centres,
+    clip_search,
+    clipped_at,
+    clips,
+    is_loose,
+    sum_residuals,
+    sum_rows,
+)
+from dpsql.privacy.shapes import Shape
 from dpsql.privacy.stability import Stability, both_tight
 from dpsql.release import Measurement, Release, Settings
 from dpsql.session import Session
@@ -216,6 +228,87 @@ def test_the_sum_moves_with_the_clip(asked: Clinic) -> None:
     assert statistic.sensitivity.l1 == statistic.clip and statistic.high <= statistic.clip
 
 
+# --- averages ---
+
+MEAN = "SELECT AVG(fee) AS m FROM visits"
+OTHER_MEAN = "SELECT AVG(fee) AS m FROM visits WHERE fee > 3"
+
+
+def test_a_mean_is_made_of_differences_from_a_centre(asked: Clinic) -> None:
+    price = asked.price(MEAN)
+    answer = _ask(asked, MEAN)
+    assert asked.events == ["charge", *["execute", "store"] * 4]
+    assert answer.charged == asked.spent() == price
+    kinds = [measurement.statistics[0].kind.value for measurement in answer.release.measurements]
+    assert sorted(kinds[:-1]) == ["centre", "clip", "clip"]
+    _, residuals = _main(answer.release).statistics
+    assert 5 <= residuals.centre * residuals.step <= 25 and residuals.shape is Shape.RESIDUAL
+    declared = _main(answer.release.unsettled or answer.release).statistics[1]
+    assert residuals.clip * 100 < declared.clip and residuals.centre != declared.centre
+    assert float(answer.table.rows[0][0]) == pytest.approx(14.95, rel=0.15)  # type: ignore[arg-type]
+    assert asked.events.count("charge") == 1
+
+
+def test_the_same_mean_again_is_free_and_the_same(asked: Clinic) -> None:
+    first = _ask(asked, MEAN)
+    del asked.events[:]
+    second = _ask(asked, MEAN)
+    assert (second.table, second.charged, second.margins) == (first.table, FREE, first.margins)
+    assert "execute" not in asked.events
+
+
+def test_later_means_use_centre_and_clip_and_are_closer(asked: Clinic) -> None:
+    first = _ask(asked, MEAN)
+    del asked.events[:]
+    second = _ask(asked, OTHER_MEAN)
+    assert asked.events == ["charge", "execute", "store"]
+    old, new = (_main(answer.release) for answer in (first, second))
+    assert (old.statistics[1].centre, old.statistics[1].clip) == (new.statistics[1].centre, new.statistics[1].clip)
+    assert new.noises[1].scale < old.noises[1].scale
+    margins = [float(answer.margins[0][0] or 0) for answer in (first, second)]
+    assert 0 < margins[1] < 14.95
+
+
+def test_another_centre_is_another_search_and_another_answer(asked: Clinic) -> None:
+    """The key of what was measured around a centre names it: what was found around another is not reused."""
+    release = asked.engine.compile(MEAN, (), Settings())
+    paid = release.unsettled or release
+    bills = [asked.engine._bill(paid, "alice", fresh=True) for _ in range(2)]
+    (centre,) = (i for i in paid.searches if paid.measurements[i].statistics[0].kind is Counted.CENTRE)
+    clip = next(i for i in paid.searches if paid.measurements[i].clips)
+    assert bills[0].instances[centre] != bills[1].instances[centre] and bills[0].keys[centre] == bills[1].keys[centre]
+    last = len(paid.measurements) - 1
+    assert all(bills[0].keys[index] != bills[1].keys[index] for index in (clip, last))
+
+
+def test_a_failure_between_centre_and_clip_keeps_the_charge_and_the_centre(asked: Clinic) -> None:
+    price = asked.price(MEAN)
+
+    def fail_at_the_second() -> None:
+        if asked.events.count("execute") == 2:
+            raise EngineFailed("the engine failed")
+
+    asked.backend.fail = fail_at_the_second
+    with pytest.raises(EngineFailed):
+        _ask(asked, MEAN)
+    assert asked.spent() == price
+    asked.backend.fail = lambda: None
+    del asked.events[:]
+    _ask(asked, MEAN)
+    assert asked.events == ["charge", *["execute", "store"] * 3]
+    assert _ask(asked, MEAN).charged == FREE
+
+
+def test_explain_names_the_centre(asked: Clinic) -> None:
+    session = Session(asked.engine, "alice")
+    assert "centre of fee: exponential mechanism, one of 1,024 from 0 to 100" in "\n".join(session.explain(MEAN))
+    answer = _ask(asked, MEAN)
+    centre = _main(answer.release).statistics[1]
+    text = "\n".join(session.explain(OTHER_MEAN))
+    assert f"sum of fee - {float(centre.centre * centre.step):.4g}" in text
+    assert "the clip was chosen before" in text and "centre of" not in text
+
+
 # --- the rules ---
 
 FEE = Field(1, "fee", integer(4))
@@ -270,6 +363,26 @@ def test_a_chosen_clip_is_never_above_the_declared_one(most: int) -> None:
         assert -found.clip <= found.low * found.factor <= found.high * found.factor <= found.clip
 
 
+@pytest.mark.parametrize(("low", "high", "places"), [(0, 1, 1), (-20, 100, 120), (0, 50_000, 1024)])
+def test_centres_lie_between_the_bounds(low: int, high: int, places: int) -> None:
+    child = Stability(5, False, {1: Fact(Interval(Fraction(low), Fraction(high)))})
+    search = centre_search(child, Ref(FEE))
+    assert centres(search) == places and search.sensitivity.l1 == 1
+    found = [centre_at(search, place) for place in range(places)]
+    assert all(low < one < other < high for one, other in itertools.pairwise(found)) and low < found[0] < high
+
+
+@pytest.mark.parametrize("centre", [None, Fraction(-99), Fraction(-20), Fraction(7, 2), Fraction(10**6)])
+@pytest.mark.parametrize("most", [0, 7, 10**9])
+def test_residuals_are_clipped_around_their_centre(centre: Fraction | None, most: int) -> None:
+    found = sum_residuals(_child(5), Ref(FEE), None, Bound(True, 5, False), centre, squares=False)
+    assert found is not None and found.low <= found.centre <= found.high
+    assert found.sensitivity.l1 == found.clip == 5 * 120 * found.factor
+    cut = clipped_at(found, Fraction(most))
+    assert cut.centre == found.centre and cut.sensitivity.l1 == cut.clip <= found.clip
+    assert max(abs(cut.low - cut.centre), abs(cut.high - cut.centre)) * cut.factor <= cut.clip
+
+
 class Recording:
     """Remembers the losses, and takes the best."""
 
@@ -283,6 +396,17 @@ def test_a_loss_is_the_units_beyond_and_the_size() -> None:
     bars = ExactTable(((2,), (0,)), (np.array([4, 100]),))
     assert choose_clip(search, noise, bars, sampler) == 0  # type: ignore[arg-type]
     assert sampler.asked == ([1, 1, 1], [4, 24, 40], noise.scale)
+
+
+def test_the_centre_is_the_median_of_units() -> None:
+    search, sampler = centre_search(_child(6), Ref(FEE)), Recording()
+    noise = chosen(Fraction(1), Fraction(1, 2), Fraction(1))
+    bars = ExactTable(((100,), (3,), (40,)), (np.array([4, 5, 3]),))
+    assert search.rank == Fraction(1, 2)
+    found = choose_centre(search, noise, bars, sampler)  # type: ignore[arg-type]
+    widths, losses, _ = sampler.asked
+    assert sum(widths) == 120 and losses[found] == min(losses)
+    assert widths == [3, 1, 36, 1, 59, 1, 19] and losses == [12, 2, 2, 0, 4, 4, 12]
 
 
 @pytest.mark.parametrize("epsilon", ["0.1", "1", "4"])

@@ -34,6 +34,8 @@ REAL_DIGITS = 12
 MANY_ROWS = 10
 # A clip is searched for down to this many halves of the declared one: a thousandth.
 HALVINGS = 10
+# Among so many values between the bounds at most a centre is chosen.
+CENTRES = 1024
 # So many values at most are candidates for a quantile; wider bounds get a coarser step.
 MOST_CANDIDATES = 2**20
 
@@ -45,10 +47,13 @@ class Counted(Enum):
     DISTINCT = "distinct"  # how many different values
     DISTINCT_SUM = "distinct sum"  # the sum of different values
     CLIP = "clip"  # not a sum, but how much of one unit shall count, chosen among a few clips
+    CENTRE = "centre"  # not a sum, but the value that later sums count differences from
     RANKED = "ranked"  # the value at a rank: not a sum, but chosen among all values of the grid
     COMMONEST = "commonest"  # the most common value: chosen among all that are declared
 
 
+# No sums, and nothing that is shown: they say how later sums are measured.
+SEARCHED = frozenset({Counted.CLIP, Counted.CENTRE})
 # No sums: a value is chosen from a histogram.
 CHOSEN = frozenset({Counted.RANKED, Counted.COMMONEST})
 
@@ -69,6 +74,7 @@ class Statistic:
     sensitivity: Sensitivity
     rank: Fraction | None = None  # of a value at a rank: the share of rows below it; 0 and 1 are the extremes
     shape: Shape = Shape.ITSELF  # what a row adds, made of its value on the grid
+    centre: int = 0  # of residuals: what is subtracted from the value on the grid
     loose: bool = False  # whether a smaller clip is worth a search
     cut: bool = False  # whether a clip was chosen, which units within the declared limits may exceed
 
@@ -81,7 +87,7 @@ class Statistic:
     def unit(self) -> Fraction:
         """What a one in the sum stands for: a part of the value's own unit, or of a row."""
         match self.shape:
-            case Shape.ITSELF | Shape.ABOVE | Shape.BELOW:
+            case Shape.ITSELF | Shape.RESIDUAL | Shape.ABOVE | Shape.BELOW:
                 return self.step
             case Shape.CENTRED:
                 return self.step / 2
@@ -243,6 +249,28 @@ def sum_shapes(
     )
 
 
+def sum_residuals(
+    child: Stability, value: Scalar, where: Scalar | None, cell: Cells, centre: Fraction | None, *, squares: bool
+) -> Statistic | None:
+    """The sum of how far values lie above a centre, which an earlier measurement chose; the middle until it is known.
+
+    Claim: l1 and l2 <= rows * (high - low), as of any shape alone (`sum_shapes`).
+    Because: the centre is one of the values from `low` to `high`, whatever was chosen.
+    Needs: a clip that is searched for too, for the claim is wide. None where the grid is too fine.
+    """
+    found = sum_shapes(child, value, where, (Shape.RESIDUAL,), cell, squares=squares)
+    if found is None:
+        return None
+    (whole,) = found
+    return replace(_around(whole, centre), loose=True)
+
+
+def _around(residuals: Statistic, centre: Fraction | None) -> Statistic:
+    low, high = residuals.low, residuals.high
+    wanted = (low + high) // 2 if centre is None else round(centre / residuals.step)
+    return replace(residuals, centre=min(max(wanted, low), high))
+
+
 def count_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:
     """COUNT(DISTINCT x).
 
@@ -320,6 +348,30 @@ def is_loose(child: Stability, value: Scalar | None) -> bool:
     return child.rows > MANY_ROWS if child.tight is None else not child.tight and child.rows > 1
 
 
+def centre_search(child: Stability, value: Scalar) -> Statistic:
+    """The value that later sums count differences from: about the median, over units, of each unit's mean.
+
+    Claim: in the histogram that counts units by the place of their mean between the bounds, one unit changes one bar by
+    one. The choice is that of a value at a rank (`mechanisms.chosen`).
+    Because: the engine makes one mean of all that a unit has, and looks up one place for it.
+    Needs: declared bounds of the argument, so that the places are known without looking.
+    """
+    cell = Cells(False, 1, False)
+    whole = _row_sum(child, value, None, *bounds_and_step(child, value, cell), cell)
+    one = Fraction(1)
+    return replace(whole, kind=Counted.CENTRE, rank=Fraction(1, 2), sensitivity=Sensitivity(1, one, one, one))
+
+
+def centres(search: Statistic) -> int:
+    """Among how many places between the bounds a centre is chosen."""
+    return min(search.width, CENTRES)
+
+
+def centre_at(search: Statistic, place: int) -> Fraction:
+    """The value in the middle of a place, in the units of the column."""
+    return search.step * (search.low + Fraction(search.width * (2 * place + 1), 2 * centres(search)))
+
+
 def clip_search(child: Stability, value: Scalar | None) -> Statistic:
     """How much of one unit's sum, or of its rows, shall count: chosen among a few clips (`mechanisms.clip_chosen`).
 
@@ -333,6 +385,16 @@ def clip_search(child: Stability, value: Scalar | None) -> Statistic:
         whole = _row_sum(child, None, None, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
     else:
         whole = _row_sum(child, value, None, *bounds_and_step(child, value, cell), cell)
+    return _as_search(whole)
+
+
+def residual_search(child: Stability, value: Scalar, centre: Fraction | None, *, squares: bool) -> Statistic | None:
+    """The same of how far one unit's values lie from a centre, all together. None where the grid is too fine."""
+    whole = sum_residuals(child, value, None, Cells(False, 1, False), centre, squares=squares)
+    return None if whole is None else _as_search(replace(whole, loose=False))
+
+
+def _as_search(whole: Statistic) -> Statistic:
     one = Fraction(1)
     return replace(whole, kind=Counted.CLIP, sensitivity=Sensitivity(1, one, one, one))
 
@@ -343,14 +405,14 @@ def clips(search: Statistic) -> tuple[int, ...]:
     return tuple(-(-search.clip >> k) for k in range(halvings, -1, -1))
 
 
-def clipped_at(statistic: Statistic, most: Fraction) -> Statistic:
-    """The same sum where one unit counts no more than `most`, in the units of the column.
+def clipped_at(statistic: Statistic, limit: Fraction) -> Statistic:
+    """The same sum where one unit counts no more than `limit`, in the units of the column.
 
     Claim: l1 and l2 are the new clip, which is never above the declared one.
     Because: rows are clamped to it, the unit's sum in each cell is cut to it, and its vector scaled down to it.
-    Needs: nothing of `most`, which may be any released number.
+    Needs: nothing of `limit`, which may be any released number.
     """
-    clip = min(statistic.clip, max(math.ceil(most / statistic.step), 1) * statistic.factor)
+    clip = min(statistic.clip, max(math.ceil(limit / statistic.step), 1) * statistic.factor)
     size = Fraction(clip)
     sensitivity = Sensitivity(statistic.sensitivity.l0, size, size, size * size)
     changed = replace(statistic, clip=clip, sensitivity=sensitivity, cut=True)
@@ -358,9 +420,10 @@ def clipped_at(statistic: Statistic, most: Fraction) -> Statistic:
         return changed
     assert statistic.bounds.low is not None and statistic.bounds.high is not None
     end = clip // statistic.factor
-    low, high = (max(-end, min(end, bound)) for bound in (statistic.low, statistic.high))
+    least, most = statistic.centre - end, statistic.centre + end
+    low, high = (max(least, min(most, bound)) for bound in (statistic.low, statistic.high))
     below, above = (
-        max(-end * statistic.step, min(end * statistic.step, bound))
+        max(least * statistic.step, min(most * statistic.step, bound))
         for bound in (statistic.bounds.low, statistic.bounds.high)
     )
     return replace(changed, low=low, high=high, bounds=Interval(below, above))

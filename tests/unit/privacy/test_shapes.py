@@ -17,6 +17,7 @@ def added(shape: Shape, g: int, low: int, high: int) -> int:
     return {
         Shape.ITSELF: g,
         Shape.CENTRED: above - below,
+        Shape.RESIDUAL: -below,  # around the centre that is furthest away
         Shape.ABOVE: above,
         Shape.BELOW: below,
         Shape.TWICE_BELOW: below * below,
