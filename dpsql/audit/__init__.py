@@ -8,21 +8,22 @@ Nothing private is read, and nothing is spent.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from dpsql.audit.losses import Trials, audited, beside_delta, epsilon, rho
 from dpsql.audit.questions import Question, questions
-from dpsql.audit.synthetic import HABITS, write_synthetic
+from dpsql.audit.synthetic import HABITS, Filled, synthetic
 from dpsql.audit.trials import Scores, scores
 from dpsql.backends import Backend
-from dpsql.backends.duckdb import DuckDBBackend
 from dpsql.errors import Error
+from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, PrivacyPolicy
@@ -35,6 +36,12 @@ TRIALS = 20_000
 BLIND = 0.3  # a bound below this share of the claim proves nothing
 
 Pair = tuple[Backend, Backend]
+
+
+class Places(Protocol):
+    """Where synthetic databases are made."""
+
+    def database(self, name: str, tables: Iterable[Filled]) -> Backend: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +92,14 @@ def audit_prices(privacy: PrivacyPolicy) -> tuple[PrivacyPolicy, Settings]:
 class Audit:
     """The questions of one catalogue, and pairs of neighbours to ask them of."""
 
-    def __init__(self, catalog: Catalog, privacy: PrivacyPolicy, pairs: list[Pair], sampler: Sampler) -> None:
+    def __init__(
+        self, catalog: Catalog, privacy: PrivacyPolicy, dialect: Dialect, pairs: list[Pair], sampler: Sampler
+    ) -> None:
         self._catalog = catalog
+        self._dialect = dialect
         priced, self._settings = audit_prices(privacy)
         self._accountant = Accountant(priced)
-        self._pairs = pairs
+        self.pairs = pairs
         self._sampler = sampler
         self.questions = list(questions(catalog))
 
@@ -110,13 +120,13 @@ class Audit:
 
     def _release(self, sql: str) -> Release:
         plan = resolve(parse(sql), self._catalog)
-        return compile_release(plan, self._catalog, self._accountant, self._settings, DUCKDB)
+        return compile_release(plan, self._catalog, self._accountant, self._settings, self._dialect)
 
     def _finding(self, question: Question, release: Release, trials: int) -> Finding:
         claimed = float(release.price.loss_value)
         loss = beside_delta(epsilon if self.currency == "epsilon" else rho, float(release.price.delta_value))
         found: list[tuple[float, Scores]] = []
-        for pair in self._pairs:
+        for pair in self.pairs:
             seen = _all_scores(release, pair, self._sampler, trials)
             found.append((audited(seen.with_unit, seen.without_unit, loss) if seen.moved else 0.0, seen))
         shown, best = max(found, key=lambda each: each[0])
@@ -138,17 +148,28 @@ def _all_scores(release: Release, pair: Pair, sampler: Sampler, trials: int) -> 
 
 @contextmanager
 def open_audit(catalog: Catalog, privacy: PrivacyPolicy, owners: Backend, sampler: Sampler) -> Iterator[Audit]:
-    """Write the synthetic neighbours to a folder of their own, deleted at the end."""
+    """Synthetic neighbours in databases of the owner's kind, in a folder of their own that is deleted at the end."""
     with ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="dpsql-audit-")))
+        places = closing.enter_context(_places(owners, folder))
         pairs: list[Pair] = []
         for habit in HABITS:
             made: list[Backend] = []
             for with_unit in (True, False):
-                path = folder / f"{habit}_{'with' if with_unit else 'without'}.duckdb"
-                write_synthetic(path, catalog, owners, habit, with_unit=with_unit)
-                backend = DuckDBBackend(path, memory="1GB", threads=1)
+                tables = synthetic(catalog, owners, habit, with_unit=with_unit)
+                backend = places.database(f"{habit}_{'with' if with_unit else 'without'}", tables)
                 closing.callback(backend.close)
                 made.append(backend)
             pairs.append((made[0], made[1]))
-        yield Audit(catalog, privacy, pairs, sampler)
+        yield Audit(catalog, privacy, owners.dialect, pairs, sampler)
+
+
+def _places(owners: Backend, folder: Path) -> AbstractContextManager[Places]:
+    """Where the owner's dialect is spoken. Only its own driver is imported: both take long."""
+    if owners.dialect is DUCKDB:
+        from dpsql.audit.in_duckdb import DuckDBFiles
+
+        return DuckDBFiles(folder)
+    from dpsql.audit.in_postgres import PostgresServer
+
+    return PostgresServer(folder)

@@ -1,21 +1,18 @@
-"""A synthetic twin of the owner's tables: made-up people, and one more who is as heavy as the policy lets anybody be.
+"""Rows of a synthetic twin of the owner's tables: made-up people, and one more who is as heavy as the policy lets be.
 
 Nothing of the private tables is read. Public tables are copied, for what they hold decides how they are joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Literal
 
-import duckdb
-
 from dpsql.backends import Backend
-from dpsql.generate.dialect import quoted
 from dpsql.policy.model import Bound, Catalog, Column, Table
 from dpsql.types import Kind, Type, Value
 
@@ -31,29 +28,28 @@ HABITS: tuple[Habit, ...] = ("heavy", "various", "scattered")
 
 Row = dict[str, Value]
 
-_TYPES = {
-    Kind.BOOLEAN: "BOOLEAN",
-    Kind.INTEGER: "BIGINT",
-    Kind.DOUBLE: "DOUBLE",
-    Kind.TEXT: "VARCHAR",
-    Kind.DATE: "DATE",
-    Kind.TIMESTAMP: "TIMESTAMP",
-}
 _DAY = date(2020, 1, 1)
 
 
-def write_synthetic(path: Path, catalog: Catalog, owners: Backend, habit: Habit, *, with_unit: bool) -> None:
-    """A DuckDB file with the tables of the catalogue, with or without the one person."""
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A table with its columns and rows."""
+
+    table: Table
+    columns: Mapping[str, Type]
+    rows: Sequence[Row]
+
+
+def synthetic(catalog: Catalog, owners: Backend, habit: Habit, *, with_unit: bool) -> Iterator[Filled]:
+    """The tables of the catalogue, with or without the one person."""
     made: dict[str, list[list[Row]]] = {}  # of each table, the rows of each unit
-    with duckdb.connect(str(path)) as connection:
-        for table in in_order(catalog):
-            columns = _columns(table)
-            if table.is_private:
-                made[table.name] = _rows(table, made, habit)
-                rows = [row for own in made[table.name][0 if with_unit else 1 :] for row in own]
-            else:
-                rows = _public_rows(table, owners)
-            _write(connection, table, columns, rows)
+    for table in in_order(catalog):
+        if table.is_private:
+            made[table.name] = _rows(table, made, habit)
+            rows = [row for own in made[table.name][0 if with_unit else 1 :] for row in own]
+        else:
+            rows = _public_rows(table, owners)
+        yield Filled(table, _columns(table), rows)
 
 
 def in_order(catalog: Catalog) -> list[Table]:
@@ -72,27 +68,6 @@ def _columns(table: Table) -> dict[str, Type]:
     elif table.owner is not None and table.owner_type is not None:
         found[table.owner] = table.owner_type
     return found
-
-
-def _write(
-    connection: duckdb.DuckDBPyConnection, table: Table, columns: Mapping[str, Type], rows: Sequence[Row]
-) -> None:
-    schema, name = (quoted(part) for part in table.source[-2:])
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-    unique = f", UNIQUE ({quoted(table.owner)})" if table.owner_unique and table.owner is not None else ""
-    listed = ", ".join(f"{quoted(column)} {_native(type_)}" for column, type_ in columns.items())
-    connection.execute(f"CREATE TABLE {schema}.{name} ({listed}{unique})")
-    if rows:
-        # Column by column: row by row it would take a minute.
-        lists = ", ".join(f"unnest(CAST(? AS {_native(type_)}[]))" for type_ in columns.values())
-        values = [[row.get(column) for row in rows] for column in columns]
-        connection.execute(f"INSERT INTO {schema}.{name} SELECT {lists}", values)
-
-
-def _native(type_: Type) -> str:
-    if type_.kind is Kind.DECIMAL:
-        return f"DECIMAL({min(type_.precision + 3, 38)}, {type_.scale})"  # room for what is beyond the bounds
-    return _TYPES[type_.kind]
 
 
 def _public_rows(table: Table, owners: Backend) -> list[Row]:

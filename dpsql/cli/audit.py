@@ -31,6 +31,9 @@ def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
     the answers from below: for one kind of answer, wrong less than twice in a million audits. Reads no private row and
     spends nothing.
 
+    The synthetic databases are of the same kind as the policy's: DuckDB files, or databases on a PostgreSQL server that
+    is started for the audit. They are deleted after it.
+
     Exit status 1 if an answer shows more than it costs.
 
     \b

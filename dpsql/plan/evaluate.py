@@ -128,7 +128,7 @@ def _converted(value: Value, source: Type, target: Type) -> Value:
         case Kind.TEXT, int() if not isinstance(value, bool):
             return str(value)
         case Kind.TEXT, Decimal() if source.kind is Kind.DECIMAL:
-            return format(value.quantize(Decimal(1).scaleb(-source.scale)), "f")
+            return format(value.quantize(Decimal(1).scaleb(-source.scale)) + 0, "f")  # plus nothing: zero has no sign
         case Kind.TEXT, datetime():
             return (
                 value.isoformat(sep=" ", timespec="auto").rstrip("0") if value.microsecond else value.isoformat(sep=" ")

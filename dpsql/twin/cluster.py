@@ -122,6 +122,11 @@ class Cluster:
                 os.close(self._owner_lock)
                 self._owner_lock = None
 
+    def remove(self) -> None:
+        """Delete what is left of a server that was stopped, wherever it lived."""
+        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._state, ignore_errors=True)
+
     def _halt(self) -> None:
         process, self._process = self._process, None
         if process is not None:

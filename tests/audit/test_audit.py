@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from dpsql.dataset import bind_all, open_backend
 from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
 from dpsql.policy.loader import load
 from dpsql.tables import Integers
+from dpsql.twin.cluster import Cluster
+from grammar_tests.servers import Server
 from grammar_tests.toy_data import POLICIES, fill_clean
+from grammar_tests.toy_postgres import fill
 
 TRIALS = 12_000
 # A few of each kind: aggregate, key and join.
@@ -121,6 +125,42 @@ def test_a_person_who_moves_a_sum_too_far_is_shown(sound: Audit, monkeypatch: py
     (finding,) = sound.run(TRIALS)
     assert isinstance(finding, Finding)
     assert finding.is_defect, finding
+
+
+@pytest.fixture(scope="module")
+def postgres(folder: Path) -> Iterator[Path]:
+    """A policy of the toy data on a PostgreSQL server."""
+    with closing(Server(16)) as server:
+        with server.connect() as connection, duckdb.connect(str(folder / "toy.duckdb"), read_only=True) as data:
+            fill(connection, data)
+        text = "\n".join((POLICIES / part).read_text() for part in ("zcdp.toml", "tables.toml"))
+        path = folder / "on_postgres.toml"
+        path.write_text(text.replace('"duckdb:///toy.duckdb"', f'"{server.url()}"\nledger = "toy.ledger"'))
+        yield path
+
+
+@pytest.mark.parametrize("sampler", [SystemSampler(), HalfTheNoise()], ids=["sound", "defective"])
+def test_a_policy_on_postgres_is_audited_in_its_own_dialect(postgres: Path, sampler: Sampler) -> None:
+    chosen = [("visits", "SUM", "declared"), ("visits", "COUNT(DISTINCT)", "none"), ("items ⋈ visits", "SUM", "none")]
+    for made in audited(postgres.parent, postgres.stem, sampler):
+        assert all(type(backend).__name__ == "PostgresBackend" for pair in made.pairs for backend in pair)
+        made.questions = [q for q in made.questions if (q.tables, q.aggregate, q.keys) in chosen]
+        findings = list(made.run(TRIALS))
+        assert len(findings) == len(chosen)
+        for finding in findings:
+            assert isinstance(finding, Finding)
+            assert finding.has_power
+            assert finding.is_defect == isinstance(sampler, HalfTheNoise), finding
+
+
+def test_nothing_remains_of_the_server_of_an_audit(tmp_path: Path) -> None:
+    from dpsql.audit.in_postgres import PostgresServer
+
+    cluster = Cluster(tmp_path)
+    with PostgresServer(tmp_path):
+        assert cluster.data.exists()
+    assert not cluster.data.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
