@@ -415,7 +415,7 @@ class Engine:
 def _columns_of(measurement: Measurement, table: NoisyTable) -> Iterator[list[Value] | Integers]:
     """Keys, noisy sums and their errors: what the rest of a query may read of a noisy table."""
     # Behind the declared cells stands the remainder, which nobody sees.
-    rows = len(table) if measurement.cells is None else len(measurement.cells)
+    rows = len(table) if measurement.cells is None else min(len(table), len(measurement.cells))
     yield from columns_of(table.keys[:rows]) or [[] for _ in measurement.keys]
     yield from (column[:rows] for column in table.sums)
     yield from cast(list[list[Value]], measurement.error_columns(rows))
@@ -544,6 +544,8 @@ def _replay_key(
     }
     if measurement.rooted:
         parts["running"] = [repr(measurement.chains), measurement.chained]
+    if measurement.top is not None:
+        parts["top"] = [measurement.top.keys, str(measurement.top.noise.scale)]
     if measurement.lattice is not None:
         parts["sets"] = repr(measurement.lattice)
     if clips:

@@ -232,7 +232,15 @@ def _keys_text(measurement: Measurement) -> str:
         return "none, one row"
     if measurement.cells is not None:
         names = [key_text(key.value) for key in measurement.keys]
-        return f"{', '.join(names)}: {len(measurement.cells):,} declared, all returned"
+        declared = f"{', '.join(names)}: {len(measurement.cells):,} declared"
+        if (top := measurement.top) is not None:
+            fewer = _plural(top.margin(len(measurement.cells)), "unit")
+            chosen = "the one with most units is" if top.keys == 1 else f"the {top.keys:,} with most units are"
+            return (
+                f"{declared}; {chosen} chosen first (exponential mechanism, at most {fewer} below any that is left out,"
+                " 95 %), and counted"
+            )
+        return f"{declared}, all returned"
     assert measurement.selection is not None and measurement.threshold is not None
     selector, groups = measurement.statistics[measurement.selection], measurement.bound.groups
     if selector.kind is Counted.UNITS:

@@ -77,7 +77,8 @@ def _keys(measurement: Measurement) -> str:
         return "none"
     names = ", ".join(key_text(key.value) for key in measurement.keys)
     if measurement.cells is not None:
-        return f"{names}: {len(measurement.cells):,} declared"
+        first = "" if measurement.top is None else f", {measurement.top.keys:,} of them chosen first"
+        return f"{names}: {len(measurement.cells):,} declared{first}"
     assert measurement.selection is not None and measurement.threshold is not None
     least = number_text(Fraction(measurement.threshold, measurement.statistics[measurement.selection].factor))
     return f"{names}: unknown, threshold {least}, at most {measurement.bound.groups} per unit"

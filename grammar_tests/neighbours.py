@@ -69,13 +69,16 @@ class Neighbourhood(ABC):
             for scenario, sums in run.without.items():
                 for i, (number, statistic) in enumerate(zip(branch.statistics, statistics, strict=True)):
                     moved = _moved(run.whole, sums, _place(statistic, i))
+                    if measurement.top is not None:
+                        moved = sorted(moved)[-measurement.top.keys :]  # of those that are chosen, as bad as can be
                     for fault in _faults(statistic, measurement, number, moved, scenario):
                         yield f"without {scenario}: {fault}"
                     if measurement.is_rooted(number):
                         for fault in _rooted_faults(measurement, number, run.whole, sums, i):
                             yield f"without {scenario}: {fault}"
-                if statistics[0].kind in CHOSEN and any(run.whole.get(key, (0,))[0] < sums[key][0] for key in sums):
-                    yield f"without {scenario}: a bar of the histogram rises"
+                chooses = statistics[0].kind in CHOSEN or measurement.top is not None
+                if chooses and any(run.whole.get(key, (0,))[0] < sums[key][0] for key in sums):
+                    yield f"without {scenario}: a count among which is chosen rises"
                 for group in measurement.groups:
                     if len(group) > 1 and group[0] in branch.statistics and measurement.is_sum(group[0]):
                         places = {number: branch.statistics.index(number) for number in group}

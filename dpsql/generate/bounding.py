@@ -195,7 +195,11 @@ class _Bounding:
         if single:
             totals = [self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)]
             return self._outer(totals, self._values(statistics))
-        if not cells.keyed or any(statistic.cut for statistic in statistics):
+        if cells.among:
+            # One in each cell is all that a unit adds, and cells are chosen later: nothing is left out or scaled.
+            columns = ", ".join([*self._names, *(f"s{i}" for i in range(len(statistics)))])
+            text = f"SELECT {columns} FROM ({self._pairs(clip)}) AS p"
+        elif not cells.keyed or any(statistic.cut for statistic in statistics):
             text = self._stepped(self._pairs(clip), clip, cells)
         elif self._is_spared(clip, cells, rows) and is_one_table(self._plan):
             text = self._in_two_passes(clip, cells, rows)

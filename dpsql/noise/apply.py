@@ -18,6 +18,7 @@ from dpsql.noise.running import noisy_chains
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise
 from dpsql.privacy.rules.aggregates import CHOSEN, Statistic
+from dpsql.privacy.top import Top
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable, Integers, NoisyTable, columns_of
 from dpsql.types import Value
@@ -36,7 +37,9 @@ def add_noise(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sa
     if measurement.is_search:
         (statistic,), (noise,), (table,) = measurement.statistics, measurement.noises, exact
         return NoisyTable(((),), (np.asarray([choose_measure(statistic, noise, table, sampler)], dtype=np.int64),))
-    if measurement.cells is not None:
+    if measurement.top is not None:
+        keys, sums = _of_top(measurement, measurement.top, exact, sampler)
+    elif measurement.cells is not None:
         keys = measurement.every_cell
         columns = _columns(measurement, exact, keys)
         sums = [_declared(measurement, i, column, sampler) for i, column in enumerate(columns)]
@@ -101,6 +104,20 @@ def _one(
     statistics: Sequence[Statistic], noises: Sequence[Noise], values: Integers, counts: Integers, sampler: Sampler
 ) -> list[int]:
     return [choose(statistics[0], noises[0], values, counts, sampler)]
+
+
+def _of_top(
+    measurement: Measurement, top: Top, exact: Sequence[ExactTable], sampler: Sampler
+) -> tuple[tuple[tuple[Value, ...], ...], list[Integers]]:
+    """Keys chosen one after another, by how many units have them; then noisy counts of those, in the keys' order."""
+    (counts,) = _columns(measurement, exact, measurement.every_cell)
+    left = list(range(len(counts)))
+    for _ in range(top.keys):
+        losses = counts[left].max() - counts[left]
+        del left[sampler.exponential(np.ones_like(losses), losses, top.noise.scale)]
+    kept = np.setdiff1d(np.arange(len(counts)), left)
+    keys = measurement.every_cell
+    return tuple(keys[i] for i in kept), [_noisy(counts[kept], measurement.noises[0], sampler)]
 
 
 def _selected(

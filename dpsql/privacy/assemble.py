@@ -511,6 +511,11 @@ class Assembly:
                 return self._if_any(rows, level)
 
 
+def counts_units(call: Aggregated) -> bool:
+    """COUNT(DISTINCT unit)."""
+    return call.function is Agg.COUNT and call.distinct and any(isinstance(a, Ref) and a.field.unit for a in call.args)
+
+
 def narrowed(call: Aggregated) -> Aggregated:
     """SUM(CASE WHEN c THEN x ELSE 0 END) as SUM(x) FILTER (WHERE c), and the like: the same number of fewer rows."""
     if call.distinct or len(call.args) != 1 or call.function not in (Agg.COUNT, Agg.SUM, Agg.AVG):

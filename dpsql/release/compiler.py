@@ -50,6 +50,7 @@ from dpsql.plan.scalars import (
     Windowed,
     rebuild,
 )
+from dpsql.plan.top import top_keys
 from dpsql.policy.model import Catalog, Table
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.derive import derive, is_private
@@ -89,7 +90,7 @@ class _Compiler:
         self._outputs = Outputs(compilation)
         self._pricing = Pricing(compilation)
         self._preparation = Preparation(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
-        self._measuring = Measuring(compilation, self._preparation, self._outputs, running_totals(plan))
+        self._measuring = Measuring(compilation, self._preparation, self._outputs, running_totals(plan), top_keys(plan))
 
     def compile(self) -> Release:
         refuse_rows(self._plan)

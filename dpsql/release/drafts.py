@@ -46,6 +46,7 @@ class Draft:
     question: Question | None
     lattice: Lattice | None
     clips: tuple[tuple[int, int], ...] = ()
+    top: int | None = None  # so many keys are chosen, and counted
 
     @property
     def is_search(self) -> bool:
@@ -114,6 +115,7 @@ def same(left: Draft, right: Draft) -> bool:
         and left.cells == right.cells
         and left.selection == right.selection
         and left.lattice == right.lattice
+        and left.top == right.top
         and left.groups == right.groups
         and len(left.keys) == len(right.keys)
         and left.clips == right.clips

@@ -14,7 +14,7 @@ from dpsql.plan.inspect import free_fields, stages_of
 from dpsql.plan.nodes import Aggregate, Plan, Project, Released, SetKind, SetOperation
 from dpsql.plan.running import Running
 from dpsql.plan.scalars import Agg, Aggregated, Const, Field, Ref, Scalar, refs
-from dpsql.privacy.assemble import Assembly
+from dpsql.privacy.assemble import Assembly, counts_units
 from dpsql.privacy.derive import FAN_OUT, check_scalar, derive
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
@@ -27,6 +27,7 @@ from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.running import Along, Chains, worthwhile
 from dpsql.privacy.stability import Derivation, Stability
+from dpsql.privacy.top import worthwhile as worthwhile_top
 from dpsql.release.clips import Searches
 from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Question
@@ -39,12 +40,18 @@ _COUNTS = (Counted.ROWS, Counted.UNITS)
 
 class Measuring:
     def __init__(
-        self, compilation: Compilation, preparation: Preparation, outputs: Outputs, running: Mapping[int, Running]
+        self,
+        compilation: Compilation,
+        preparation: Preparation,
+        outputs: Outputs,
+        running: Mapping[int, Running],
+        top: Mapping[int, int],
     ) -> None:
         self._compilation = compilation
         self._preparation = preparation
         self._outputs = outputs
         self._running = running
+        self._top = top
 
     def release(self, plan: Aggregate) -> Plan:
         """One measurement for each grouping set; together they share the price, as any parts of a query do."""
@@ -157,6 +164,9 @@ class Measuring:
         if cells is None:
             self._require_delta(grouped, domains, stability.facts)
         bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells))
+        top = None if cells is None else self._chosen_first(calls, bound, len(cells))
+        if top is not None:
+            bound = Cells(True, top, False, among=True)
         searches = None if self._compilation.clips == "declared" else Searches(self._compilation, child)
         assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
         _ask(assembly, calls)
@@ -178,7 +188,9 @@ class Measuring:
         chained: tuple[int, ...] = ()
         if cells is not None and not assembly.groups:
             chains, chained = self._chained(chosen, calls, values, assembly, domains)
-        index = self._draft(grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained)
+        index = self._draft(
+            grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained, top=top
+        )
 
         key_fields = [self._compilation.new_field(field.name, field.type) for field, _ in grouped]
         released = Released(index, (*key_fields, *assembly.statistics.values()))
@@ -193,6 +205,16 @@ class Measuring:
             self._outputs.show_sums(target, field, assembly, index)
             items.append((target, value))
         return Project(released, tuple(items))
+
+    def _chosen_first(self, calls: list[tuple[Field, Aggregated]], bound: Cells, cells: int) -> int | None:
+        """How many keys are chosen before they are counted, where only those with most units are looked at."""
+        if len(calls) != 1:
+            return None
+        ((field, call),) = calls
+        keys = self._top.get(field.id)
+        if keys is None or not counts_units(call) or not worthwhile_top(keys, bound, cells):
+            return None
+        return keys
 
     def _chained(
         self,
@@ -265,6 +287,7 @@ class Measuring:
         chains: Chains | None,
         chained: tuple[int, ...],
         sets: Lattice | None = None,
+        top: int | None = None,
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(assembly.statistics)
@@ -319,6 +342,7 @@ class Measuring:
             question,
             sets,
             clips,
+            top,
         )
         index, is_new = self._compilation.place(draft)
         if not is_new:

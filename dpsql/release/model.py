@@ -21,6 +21,7 @@ from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
 from dpsql.privacy.running import Chains, cell_margin, running_margins
 from dpsql.privacy.stability import Derivation
+from dpsql.privacy.top import Top
 from dpsql.types import Kind, Type, Value
 
 # The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
@@ -43,7 +44,7 @@ class Measurement:
     """One release of noisy sums: what the engine runs, which noise is added, what it costs."""
 
     keys: tuple[Key, ...]
-    cells: tuple[tuple[Value, ...], ...] | None  # every key that is returned; None: a threshold chooses
+    cells: tuple[tuple[Value, ...], ...] | None  # every key that may be returned; None: a threshold chooses
     bound: Cells
     statistics: tuple[Statistic, ...]
     groups: tuple[tuple[int, ...], ...]  # statistics that are clipped, and paid for, together; each is in one
@@ -66,6 +67,7 @@ class Measurement:
     derived: bool = False  # the answer is made of earlier ones
     # Statistics whose clip or centre an earlier measurement chooses, and which one.
     clips: tuple[tuple[int, int], ...] = ()
+    top: Top | None = None  # of all cells, those few with most units are chosen and counted
 
     @property
     def is_search(self) -> bool:

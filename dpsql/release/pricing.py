@@ -24,6 +24,7 @@ from dpsql.privacy.quantiles import cuts_chosen, levels, ranks_within
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic
 from dpsql.privacy.running import cell_margin, running_margins, widened
+from dpsql.privacy.top import chosen_keys, share_of_choice, share_of_counts
 from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Measurement, in_steps, margin_of
 
@@ -167,6 +168,9 @@ class Pricing:
             draft.question,
             draft.lattice,
             clips=draft.clips,
+            top=None
+            if draft.top is None
+            else chosen_keys(draft.top, share_of_choice(price.loss_value), self._compilation.law),
         )
 
     def _noises(self, draft: Draft, parts: list[int]) -> tuple[Noise, ...]:
@@ -182,6 +186,8 @@ class Pricing:
         found: dict[int, Noise] = {}
         for group, part in zip(draft.groups, parts, strict=True):
             statistics, loss = [draft.statistics[i] for i in group], Price(part).loss_value
+            if draft.top is not None:
+                loss = share_of_counts(loss)
             if len(group) > 1 and statistics[0].kind is Counted.RANKED:
                 found |= zip(group, self._noises_in_turn(statistics, loss), strict=True)
             else:

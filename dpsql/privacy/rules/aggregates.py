@@ -107,6 +107,7 @@ class Cells:
     keyed: bool  # False: one cell for everything
     groups: int  # how many cells one unit may touch
     limited: bool  # the limit on cells is enforced by choosing among the unit's own keys
+    among: bool = False  # the cells are those that are chosen of all: of the others a unit may touch any number
 
 
 def cells(child: Stability, keyed: bool, count: int | None) -> Cells:
@@ -141,10 +142,11 @@ def count_units(where: Scalar | None, cell: Cells) -> Statistic:
     """COUNT(DISTINCT unit), and the count that selects unknown keys.
 
     Claim: linf <= 1, l0 <= groups, l1 <= groups, l2² <= groups (times the factor).
-    Because: a unit adds at most one to each of the cells it touches, and touches at most `groups` after limit or clip.
+    Because: a unit adds at most one to each of the cells it touches, and touches at most `groups` after limit or clip,
+    or where no more of them are looked at.
     Needs: nothing more.
     """
-    factor = 1 if not cell.keyed or cell.limited else FINEST
+    factor = 1 if not cell.keyed or cell.limited or cell.among else FINEST
     size = Fraction(cell.groups)
     sensitivity = Sensitivity(_touched(cell), Fraction(factor), size * factor, size * factor * factor)
     bounds = Interval(Fraction(0), Fraction(1))
@@ -482,7 +484,7 @@ def _touched(cell: Cells) -> int | None:
     """How many cells a unit changes; a clip alone does not bound that."""
     if not cell.keyed:
         return 1
-    return cell.groups if cell.limited else None
+    return cell.groups if cell.limited or cell.among else None
 
 
 def _grid(bounds: Interval, step: Fraction) -> tuple[int, int, int]:
