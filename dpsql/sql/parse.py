@@ -18,6 +18,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
 from dpsql.policy.model import StatementLimits
 from dpsql.sql.meter import check_bytes, check_nesting, check_words
+from dpsql.sql.rereading import check_levels
 from dpsql.sql.shape import check_calls, check_clauses
 
 _DEFAULT = StatementLimits()
@@ -61,6 +62,7 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
     _check_first_word(tokens)
     _check_spaces(tokens, text)
     _check_tokens(tokens, text, limits)
+    check_levels(tokens)
     check_calls(tokens)
     check_clauses(tokens)
     return Statement(text, _tree(tokens, text), explain is not None)

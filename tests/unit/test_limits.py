@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -127,3 +128,19 @@ def test_a_setting_of_very_many_digits_is_refused_at_once(name: str) -> None:
     with pytest.raises(BadSetting, match=f'"dpsql.{name}" is longer than 100 characters'):
         SessionSettings().set(name, f"0.1{'0' * 1_000_000}1")
     SessionSettings().set(name, f"0.1{'0' * 90}1")
+
+
+@pytest.mark.parametrize("call", ["DATE(", "NUMERIC(", "TIMESTAMP(", "(1 + DATE("])
+def test_what_would_be_read_again_at_each_level_is_refused_at_once(call: str, generous: Engine) -> None:
+    """Forty levels would take weeks, and the parser is compiled: it lets no other thread run."""
+
+    def query(levels: int) -> str:
+        closing = ")" * call.count("(")
+        return f"SELECT COUNT(*) FROM people WHERE {call * levels}joined{closing * levels} IS NULL"
+
+    began = time.process_time()
+    with pytest.raises(TooComplex, match="nested more than 3 deep"):
+        generous.compile(query(20), (), Settings())
+    assert time.process_time() - began < 1
+    if call == "DATE(":
+        generous.compile(query(3), (), Settings())

@@ -217,3 +217,20 @@ def test_the_words_of_long_texts_are_not_remembered() -> None:
     long = f"SELECT COUNT(*) FROM people WHERE age IN (0{',1' * MAX_REMEMBERED})"
     for text, same in ((long, False), (long[:40], True)):
         assert (classify(text, DECLARED)[0] is classify(text, DECLARED)[0]) is same
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("DATE(", ")"), ("ARRAY[", "]"), ("IF[", "]"), ("SORT_ARRAY(1, ", ")"), ("(1 + INT(", "))")],
+)
+def test_what_sqlglot_reads_again_at_each_level_holds_up_nobody(opening: str, closing: str) -> None:
+    began = time.process_time()
+    found = _only(f"SELECT {opening * 20}age{closing * 20} FROM people")
+    assert time.process_time() - began < 1
+    assert found.kind is Kind.QUERY
+
+
+@pytest.mark.parametrize("text", ["SELECT age #> FROM people", "SELECT people #>> "])
+def test_what_sqlglot_stumbles_over_is_for_the_engine_to_refuse(text: str) -> None:
+    """It then raises errors that are not its own, which ended the session."""
+    assert _only(text).kind is Kind.QUERY
