@@ -68,8 +68,8 @@ _STRANGE_MOMENTS = (
 )
 # Numbers, dates far away and what casts stumble over.
 _TEXTS = (
-    "'CA', 'NY', 'ca', '', ' x ', 'ß', '12', '-1.5', '1e400', '99999999999999999999', 'nan', 'infinity', '2020-02-29', "
-    "'5881580-07-10', '294247-01-10 04:00:54', '%', 'a\\'"
+    "'CA', 'CA ', 'NY', 'ca', '', ' x ', 'ß', '12', '-1.5', '1e400', '99999999999999999999', 'nan', 'infinity', "
+    "'2020-02-29', '5881580-07-10', '294247-01-10 04:00:54', '%', 'a\\'"
 )
 
 FLAVOURS: Mapping[str, tuple[Flavour, ...]] = MappingProxyType(
@@ -113,7 +113,7 @@ FLAVOURS: Mapping[str, tuple[Flavour, ...]] = MappingProxyType(
             _free("f", f"0, 1, 0.1, 3.4e38, -3.4e38, 1e-45, {_NO_NUMBERS}"),
         ),
         "s": (
-            _listed("s", ("CA", "NY", "Tx"), "'CA', 'NY', 'Tx'", "'', 'zz', 'ca'"),
+            _listed("s", ("CA", "NY", "Tx"), "'CA', 'NY', 'Tx'", "'', 'zz', 'ca', 'CA '"),
             _listed("s", ("a", "ß", ""), "'a', 'ß', ''", "'b', 'SS'", nullable_key=True),
             _listed("s", ("1", "2.5", "2020-01-01"), "'1', '2.5', '2020-01-01'", "'x', '5881580-07-10'"),
             _free("s", _TEXTS),

@@ -116,6 +116,8 @@ class Asking:
         if keys and self.chance(5):
             return f"SELECT DISTINCT {', '.join(keys)} FROM {source}{where}"
         calls = [inner._aggregate(min(depth, 2)) for _ in range(self.one_of((1, 1, 2)))]
+        if self.chance(20):
+            calls = inner._apart()
         return f"SELECT {', '.join([*keys, *calls])} FROM {source}{where}{self._group_by(keys)}"
 
     def _group_by(self, keys: list[str]) -> str:
@@ -190,6 +192,22 @@ class Asking:
             case _:
                 call = function.format(self.bounded(1), self.bounded(1))
         return f"{call} FILTER (WHERE {self.predicate(1)})" if self.chance(20) else call
+
+    def _apart(self) -> list[str]:
+        """Aggregates under conditions on one expression, many of which exclude each other."""
+        kind = self.kind()
+        subject = self.of(kind, self.one_of((0, 0, 1)))
+        conditions = [
+            self.one_of(_CONDITIONS).format(subject, *(self.one_of(_CONSTANTS[kind]) for _ in range(2)))
+            for _ in range(self.one_of((2, 3)))
+        ]
+        if self.chance(40):
+            conditions[-1] = f"NOT ({conditions[0]})"
+        calls = [self.one_of(("COUNT(*)", "COUNT(*)", "SUM({})", "AVG({})", "STDDEV({})")) for _ in conditions]
+        return [
+            f"{call.format(self.bounded(1))} FILTER (WHERE {condition})"
+            for call, condition in zip(calls, conditions, strict=True)
+        ]
 
     # --- what stands in FROM ---
 
@@ -454,7 +472,7 @@ _CONSTANTS: Mapping[Kind, Sequence[str]] = {
     Kind.INTEGER: ("0", "1", "2", "-1", "7", "1000", "CAST(NULL AS int)", "-2147483648", "9223372036854775807"),
     Kind.DECIMAL: ("0.5", "-1.25", "100.00", "0.0001", "12345678901234567890.5", "1e-10"),
     Kind.DOUBLE: ("CAST(0.5 AS double precision)", "CAST(-3 AS double precision)", "CAST(1e300 AS double precision)"),
-    Kind.TEXT: ("'CA'", "'x'", "''", "'12'", "'2020-02-29'", "CAST(NULL AS text)"),
+    Kind.TEXT: ("'CA'", "'CA '", "'x'", "''", "'12'", "'2020-02-29'", "CAST(NULL AS text)"),
     Kind.BOOLEAN: ("TRUE", "FALSE", "CAST(NULL AS boolean)"),
     Kind.DATE: ("DATE '2020-06-01'", "DATE '0001-01-01'", "DATE '9999-12-31'"),
     Kind.TIMESTAMP: ("TIMESTAMP '2020-06-01 12:00:00'", "TIMESTAMP '9999-12-31 23:59:59'"),
@@ -479,6 +497,11 @@ _PER_UNIT = (
 )  # fmt: skip
 
 
+_CONDITIONS = (
+    "{0} = {1}", "{0} <> {1}", "{0} IN ({1}, {2})", "{0} NOT IN ({1}, {2})", "{0} < {1}", "{0} >= {1}", "{1} < {0}",
+    "NOT ({0} <= {1})", "{0} IS NULL", "{0} IS NOT NULL", "({0} = {1}) IS TRUE", "({0} = {1}) IS FALSE",
+    "{0} BETWEEN {1} AND {2}",
+)  # fmt: skip
 _WINDOWS = (
     ("row_number()", _I), ("rank()", _I), ("COUNT(*)", _I), ("SUM({})", _X), ("MAX({})", _X), ("AVG({})", _X),
     ("lag({})", _X), ("first_value({})", _X),
