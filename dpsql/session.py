@@ -38,7 +38,7 @@ class SessionSettings:
     delta: Fraction | None = None
     margin: Fraction | None = None
     fresh: bool = False
-    tidy: bool = False  # counts not below zero, fractions rounded to their margins
+    tidy: bool = False  # counts not below zero, running totals that do not fall, rounded fractions
 
     def set(self, name: str, text: str) -> None:
         match name:

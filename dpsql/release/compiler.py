@@ -37,6 +37,7 @@ from dpsql.plan.nodes import (
     inputs,
     nodes,
 )
+from dpsql.plan.rising import rising_outputs
 from dpsql.plan.running import running_totals
 from dpsql.plan.scalars import (
     Aggregated,
@@ -102,8 +103,10 @@ class _Compiler:
         pairs = zip(rest.fields, outputs, strict=True)
         wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
         wide, places = self._outputs.with_margins(rest, wanted)
+        rising = rising_outputs(self._plan)
         outputs = tuple(
-            replace(output, margin_at=places.get(field.id)) for field, output in zip(rest.fields, outputs, strict=True)
+            replace(output, margin_at=places.get(field.id), rising=rising.get(place))
+            for place, (field, output) in enumerate(zip(rest.fields, outputs, strict=True))
         )
         sql = self._write(wide)
         price = sum((m.price for m in measurements), Price())

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Literal
 
 from dpsql.generate.bounding import Branch, Key
+from dpsql.plan.rising import Rising
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Table
 from dpsql.privacy.accounting import Price
@@ -191,6 +192,7 @@ class Output:
     averaged: tuple[tuple[int, Linear], ...] = ()  # those of which it is an average, times the rows
     margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
     count: bool = False  # a noisy count, shown as it is
+    rising: Rising | None = None  # a running total of counts, or a share of one: it would not fall without noise
 
 
 @dataclass(frozen=True, slots=True)
