@@ -57,12 +57,14 @@ def test_sound_bounding_passes(dataset: Dataset, dirty: Neighbourhood, sql: str)
 
 
 def test_a_missing_clamp_is_noticed(dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unclamped(self: object, i: int, statistic: object) -> str:
-        del self, statistic
-        return f"(TRY_CAST(e{i} AS BIGINT))"
+    def unclamped(self: object, i: int, statistic: object, name: str) -> str:
+        del self, i, statistic
+        return f"(TRY_CAST({name} AS BIGINT))"
 
     monkeypatch.setattr(bounding._Bounding, "_on_grid", unclamped)
-    monkeypatch.setattr(relations.RelationWriter, "_normalised", lambda _, column: f'"{column.name}"')
+    monkeypatch.setattr(
+        relations.RelationWriter, "normalised", lambda _, column, stored="": stored or f'"{column.name}"'
+    )
     assert _faults(dataset, dirty, "SELECT SUM(age) FROM people")
 
 

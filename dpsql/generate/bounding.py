@@ -25,11 +25,12 @@ from typing import Literal
 
 from dpsql.generate.dialect import Dialect, Grid, in_calendar
 from dpsql.generate.large_owners import Steps, is_one_table, is_repeatable
+from dpsql.generate.late_keys import Key, StoredColumn, late_keys, stored_columns
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan, Scan, nodes
-from dpsql.plan.scalars import Correlated, Field, Scalar, refs, walk
+from dpsql.plan.scalars import Correlated, Field, Ref, Scalar, refs, walk
 from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, centres, clips
 from dpsql.privacy.shapes import Shape
 from dpsql.types import Kind, Type, Value
@@ -47,18 +48,6 @@ MOST_ROOM = 64
 LARGEST_NORM = 2**126
 # An expression with more text than this is not copied to each place that uses it.
 LONG = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A GROUP BY expression; `keys` are all it may show, or None if they are unknown.
-
-    Rows with another value are dropped; or, with `remainder`, kept together under NULL, which then is none of the keys.
-    """
-
-    value: Scalar
-    keys: tuple[Value, ...] | None
-    remainder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +176,17 @@ class _Bounding:
         self._key_list = "".join(f"{name}, " for name in self._names)
         self._pair = ", ".join([OWNER, *self._names])
         self._group = f" GROUP BY {', '.join(self._names)}" if keys else ""
+        self._stored = stored_columns(plan)
+        self._late: dict[str, StoredColumn] = {}  # keys that are made of groups of rows, by name
 
     # --- sums ---
 
     def sums(self, clip: _Clip, cells: Cells, *, rows: int, single: bool) -> str:
         statistics = clip.statistics
         if single:
+            self._late = late_keys(self._plan, self._keys, statistics)
+            if self._late:
+                return self._in_raw_groups(statistics)
             totals = [self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)]
             return self._outer(totals, self._values(statistics))
         if cells.among:
@@ -208,6 +202,29 @@ class _Bounding:
         else:
             text = self._by_pairs(clip, cells)
         return self._outer([self._total(f"s{i}", 1) for i in range(len(statistics))], text)
+
+    def _in_raw_groups(self, statistics: Sequence[Statistic]) -> str:
+        """Sums by the columns as they are stored; then keys are made of the groups, which are fewer than the rows.
+
+        Claim: the sums by keys that are made of each row.
+        Because: a key is a function of its column alone, so that all rows of a group have it.
+        Needs: columns that nothing else reads before (`late_keys`), of types in which equal values are the same.
+        """
+        self._writer.raw = {key.field for key in self._late.values()}
+        parts = ["COUNT(*)" if s.value is None and s.where is None else f"SUM(v{i})" for i, s in enumerate(statistics)]
+        sums = [f"{part} AS t{i}" for i, part in enumerate(parts)]
+        raw = f"SELECT {self._key_list}{', '.join(sums)} FROM ({self._values(statistics)}) AS g{self._group}"
+        columns = [f"t{i}" for i in range(len(sums))]
+        made = [
+            f"{self._writer.normalised(self._late[name].column, name)} AS {name}" if name in self._late else name
+            for name in self._names
+        ]
+        raw = f"SELECT {', '.join([*made, *columns])} FROM ({raw}) AS r"
+        late = [(key, name) for key, name in zip(self._keys, self._names, strict=True) if name in self._late]
+        shown = {name: self._shown(key, name) for key, name in late}
+        text = f"SELECT {', '.join([*(shown.get(name, name) for name in self._names), *columns])} FROM ({raw}) AS e"
+        text += self._among_declared(late)
+        return self._outer([self._total(f"t{i}", s.factor) for i, s in enumerate(statistics)], text)
 
     def _is_spared(self, clip: _Clip, cells: Cells, rows: int) -> bool:
         """Whether the rows of owners with so many may be added up as they are."""
@@ -313,21 +330,24 @@ class _Bounding:
         child = self._writer.relation(self._plan, needed)
         raw = [f"{self._key(key.value)} AS {name}" for key, name in zip(self._keys, self._names, strict=True)]
         grid = []
+        names: dict[Scalar, str] = {}  # of values; several sums may be of the same
         for i, statistic in enumerate(statistics):
-            if statistic.value is not None:
+            if statistic.value is not None and statistic.value not in names:
+                names[statistic.value] = f"e{i}"
                 raw.append(f"{self._writer.scalar(statistic.value)} AS e{i}")
             if statistic.where is not None:
                 raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
-            grid.append(f"{self._on_grid(i, statistic)} AS v{i}")
+            name = f"e{i}" if statistic.value is None else names[statistic.value]
+            grid.append(f"{self._on_grid(i, statistic, name)} AS v{i}")
         inner = self._computed([OWNER, *raw], child, needed, [*(key.value for key in self._keys), *exprs])
-        shown = [self._shown(key, name) for key, name in zip(self._keys, self._names, strict=True)]
+        named = list(zip(self._keys, self._names, strict=True))
+        shown = [name if name in self._late else self._shown(key, name) for key, name in named]
         text = f"SELECT {', '.join([OWNER, *shown, *grid])} FROM ({inner}) AS e"
-        conditions = [
-            condition
-            for key, name in zip(self._keys, self._names, strict=True)
-            if not key.remainder and (condition := self._declared(key, name))
-        ]
-        return text + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+        return text + self._among_declared([(key, name) for key, name in named if name not in self._late])
+
+    def _among_declared(self, named: Sequence[tuple[Key, str]]) -> str:
+        found = [declared for key, name in named if not key.remainder and (declared := self._declared(key, name))]
+        return f" WHERE {' AND '.join(found)}" if found else ""
 
     def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field], values: Sequence[Scalar]) -> str:
         """The columns over the plan. Long ones, which later steps name several times, are computed once per row."""
@@ -371,19 +391,22 @@ class _Bounding:
     def _constant(self, value: Value, type_: Type) -> str:
         return self._writer.scalars.constant(value, type_)
 
-    def _on_grid(self, i: int, statistic: Statistic) -> str:
-        """The value of a row as an integer within its bounds, or NULL where it does not count.
+    def _on_grid(self, i: int, statistic: Statistic, name: str = "e0") -> str:
+        """The value of a row, under this name, as an integer within its bounds, or NULL where it does not count.
 
         Claim: NULL or an integer in [low, high].
         Because: values at or beyond the bounds become the grid's bounds; those between are rounded, which cannot leave
-        the outward rounded bounds; NaN and infinity match no branch.
+        the outward rounded bounds; NaN and infinity match no branch. An integer column that the scan has clamped to the
+        same bounds is within them already.
         Needs: magnitudes on the grid below 2**48 (checked when the statistic was made), so doubles hold them exactly.
         """
         if statistic.value is None:
             text = "1"
         elif statistic.value.type.kind is Kind.INTEGER and statistic.step == 1:
             low, high = statistic.low, statistic.high
-            text = f"CASE WHEN e{i} < {low} THEN {low} WHEN e{i} > {high} THEN {high} ELSE e{i} END"
+            text = name
+            if not self._is_clamped_to(statistic.value, low, high):
+                text = f"CASE WHEN {name} < {low} THEN {low} WHEN {name} > {high} THEN {high} ELSE {name} END"
         elif _is_whole_in_steps(statistic):
             # Decimals on their own grid stay exact, and narrow enough for 64 bits.
             type_, bounds = statistic.value.type, statistic.bounds
@@ -391,20 +414,24 @@ class _Bounding:
             below, above = (number(bound, type_, self._writer.scalars) for bound in (bounds.low, bounds.high))
             ten = f"CAST({10**type_.scale} AS {self._writer.scalars.type(Type(Kind.DECIMAL, type_.scale + 1))})"
             text = (
-                f"CASE WHEN e{i} < {below} THEN {statistic.low} WHEN e{i} > {above} THEN {statistic.high}"
-                f" ELSE CAST(e{i} * {ten} AS BIGINT) END"
+                f"CASE WHEN {name} < {below} THEN {statistic.low} WHEN {name} > {above} THEN {statistic.high}"
+                f" ELSE CAST({name} * {ten} AS BIGINT) END"
             )
         else:
             bounds = statistic.bounds
             assert bounds.low is not None and bounds.high is not None
             grid = Grid(bounds.low, bounds.high, statistic.low, statistic.high, statistic.step)
-            text = self._dialect.on_grid(f"e{i}", statistic.value.type, grid)
+            text = self._dialect.on_grid(f"{name}", statistic.value.type, grid)
         text = _shaped(text, statistic)
         if statistic.where is not None:
             text = f"CASE WHEN w{i} THEN {text} END" if text == "1" else f"CASE WHEN w{i} THEN ({text}) END"
         if statistic.value is None and statistic.where is not None:
             return f"CASE WHEN w{i} THEN 1 ELSE 0 END"
         return f"({text})"
+
+    def _is_clamped_to(self, value: Scalar, low: int, high: int) -> bool:
+        stored = self._stored.get(value.field.id) if isinstance(value, Ref) else None
+        return stored is not None and (stored.column.lower, stored.column.upper) == (Fraction(low), Fraction(high))
 
     def _per(self, i: int, statistic: Statistic) -> str:
         """One owner's sum in one cell: never beyond what it is cut to, whatever the number of rows."""

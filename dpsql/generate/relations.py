@@ -6,7 +6,7 @@ equal plans give equal text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import assert_never
@@ -51,6 +51,7 @@ class RelationWriter:
         self._owned = private  # whether the rows that are written carry their owner
         self._referring = False  # whether a private table may be read without it
         self._names: dict[int, str] = {}
+        self.raw: Set[int] = frozenset()  # fields of scans that are read as they are stored
         self.fence = ""  # ends the subqueries that compute columns
         self.among = ""  # where only some owners' rows are wanted: a relation of these owners
         self.scalars = ScalarWriter(dialect, self.name, self._subquery, short=not private)
@@ -242,7 +243,7 @@ class RelationWriter:
                 columns = [f"{quoted(column_of[field.id])} AS {self.name(field)}" for field in fields]
                 return self._select(columns, self._public[table.name])
             # In the database itself its values meet private ones, so they are normalised as those are.
-            columns = [f"{self._normalised(table.columns[column_of[f.id]])} AS {self.name(f)}" for f in fields]
+            columns = [f"{self.normalised(table.columns[column_of[f.id]])} AS {self.name(f)}" for f in fields]
             return self._select(columns, qualified(table.source))
         if self._public is not None:
             raise InternalError("a private table was left in post-processing")
@@ -250,8 +251,8 @@ class RelationWriter:
         for field in fields:
             name = column_of[field.id]
             column = table.columns.get(name)
-            value = self._plain(name, field.type) if column is None else self._normalised(column)
-            columns.append(f"{value} AS {self.name(field)}")
+            value = self._plain(name, field.type) if column is None else self.normalised(column)
+            columns.append(f"{quoted(name) if field.id in self.raw else value} AS {self.name(field)}")
         if not self._owned:
             if not self._referring:
                 raise InternalError("a private table would be read without its owner")
@@ -307,8 +308,10 @@ class RelationWriter:
         value = f"CAST({quoted(name)} AS {self.scalars.type(type_)})"
         return self._dialect.binary.format(value) if type_.kind is Kind.TEXT else value
 
-    def _normalised(self, column: Column) -> str:
+    def normalised(self, column: Column, stored: str = "") -> str:
         """A column as every expression above sees it: NULL if NaN or infinite, clamped to its bounds, widened.
+
+        `stored` is the name under which its stored value is found, if not its own.
 
         Claim: the value is NULL or within the declared bounds (or the safe range of its type).
         Because: each branch of the CASE tests both ends; NaN and infinities match none of them.
@@ -318,7 +321,7 @@ class RelationWriter:
         numbers = [Fraction(v) for v in column.values or () if isinstance(v, int | float) and not isinstance(v, bool)]
         if low is None and numbers and column.type.kind in (Kind.INTEGER, Kind.DOUBLE):
             low, high = min(numbers), max(numbers)
-        name, type_ = quoted(column.name), column.type
+        name, type_ = stored or quoted(column.name), column.type
         native = self.scalars.type(type_)
         match type_.kind:
             case Kind.TEXT:

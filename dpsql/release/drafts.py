@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.generate.bounding import Branch, Key
+from dpsql.generate.bounding import Branch
 from dpsql.generate.dialect import Dialect
+from dpsql.generate.late_keys import Key
 from dpsql.plan.scalars import Field
 from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from dpsql.errors import MissingDeclaration, NotSupported
-from dpsql.generate.bounding import Key, bounded_queries
+from dpsql.generate.bounding import bounded_queries
+from dpsql.generate.late_keys import Key
 from dpsql.plan.adding import added_up, over
 from dpsql.plan.inspect import free_fields, stages_of
 from dpsql.plan.nodes import Aggregate, Plan, Project, Released, SetKind, SetOperation

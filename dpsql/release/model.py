@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.generate.bounding import Branch, Key
+from dpsql.generate.bounding import Branch
+from dpsql.generate.late_keys import Key
 from dpsql.plan.rising import Rising
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Table

@@ -72,11 +72,11 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def _clamp_at_the_scan_removed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RelationWriter, "_normalised", lambda _, column: f'"{column.name}"')
+    patch.setattr(RelationWriter, "normalised", lambda _, column, stored="": stored or f'"{column.name}"')
 
 
 def _clamp_of_the_argument_removed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Bounding, "_on_grid", lambda _, i, __: f"CAST(e{i} AS BIGINT)")
+    patch.setattr(_Bounding, "_on_grid", lambda _, __, ___, name="e0": f"CAST({name} AS BIGINT)")
 
 
 def _cut_per_owner_removed(patch: pytest.MonkeyPatch) -> None:
