@@ -37,7 +37,7 @@ from dpsql.policy.model import Bound, Column, Table
 from dpsql.privacy.derive import is_private
 from dpsql.privacy.owners import compared_fields, evidence, is_unit
 from dpsql.privacy.refine import conjuncts
-from dpsql.types import Kind, Type
+from dpsql.types import DOUBLE, Kind, Type
 
 OWNER = "owner"
 
@@ -404,6 +404,8 @@ class RelationWriter:
             value, share = args
             text = f"{call.function.value}({share}) WITHIN GROUP (ORDER BY {value})"
             return text if call.where is None else f"{text} FILTER (WHERE {self.scalar(call.where)})"
+        if call.function is Agg.AVG and self._public is None:
+            return self._exact_average(call)
         if call.type.kind is Kind.DOUBLE and call.function not in (Agg.SUM, Agg.MIN, Agg.MAX):
             args = [f"CAST({arg} AS {self.scalars.type(call.type)})" for arg in args]
         distinct = "DISTINCT " if call.distinct else ""
@@ -412,6 +414,19 @@ class RelationWriter:
             text += f" FILTER (WHERE {self.scalar(call.where)})"
         # Sums come back wider than their type; what PostgreSQL would refuse as out of range is NULL.
         return self._dialect.fit(text, call.type) if call.function is Agg.SUM else text
+
+    def _exact_average(self, call: Aggregated) -> str:
+        """An average of public values beside private rows: an exact sum, divided by a count.
+
+        Claim: it depends on the values alone, not on the order in which the engine happens to add them up.
+        Because: integers and decimals are added exactly, and the quotient of two numbers is one number.
+        Needs: no doubles among them (`privacy.public.check_total`); averages per unit are sums and counts already.
+        """
+        (arg,) = call.args
+        each = f"{'DISTINCT ' if call.distinct else ''}{self.scalar(arg)}"
+        only = "" if call.where is None else f" FILTER (WHERE {self.scalar(call.where)})"
+        total = f"CAST(SUM({each}){only} AS {self.scalars.type(DOUBLE)})"
+        return f"({total} / NULLIF(COUNT({each}){only}, 0))"
 
     def _window(self, call: Windowed) -> str:
         written = self._dialect.window_arguments(call, [self.scalar(arg) for arg in call.args])
