@@ -15,7 +15,7 @@ from dpsql.noise.samplers import Sampler, SystemSampler
 from dpsql.places import Places
 from dpsql.policy.address import is_postgres_address
 from dpsql.policy.catalog import bind
-from dpsql.policy.loader import database_path, load
+from dpsql.policy.loader import copy_path, database_path, load
 from dpsql.policy.model import Catalog, Policy
 from dpsql.policy.problems import PolicyProblems, Problem, quoted
 from dpsql.policy.section import header
@@ -54,7 +54,8 @@ def open_backend(policy: Policy) -> Backend:
         return PostgresBackend(policy.database, memory=memory, threads=threads)
     from dpsql.backends.duckdb import DuckDBBackend
 
-    return DuckDBBackend(database_path(policy), memory=memory, threads=threads)
+    path = database_path(policy) if policy.prepared is None else copy_path(policy, policy.prepared)
+    return DuckDBBackend(path, memory=memory, threads=threads, prepared=policy.prepared)
 
 
 def build_engine(
@@ -104,7 +105,7 @@ def check(path: Path) -> Checked:
     backend = open_backend(policy)
     try:
         catalog = bind_all(policy, backend)
-        warnings = backend.warnings(sorted({table.source for table in catalog.tables.values()}))
+        warnings = backend.warnings(sorted({table.source for table in catalog.tables.values()})) + _stale(policy)
     except PolicyProblems as found:
         raise PolicyProblems([*problems, *found.problems]) from None
     finally:
@@ -112,6 +113,16 @@ def check(path: Path) -> Checked:
     if problems:
         raise PolicyProblems(problems)
     return Checked(policy, catalog, Accountant(policy.privacy), backend.dialect, tuple(warnings))
+
+
+def _stale(policy: Policy) -> list[str]:
+    """Whether a prepared copy is older than its file. The owner may mean it so; queries do not ask."""
+    if policy.prepared is None or is_postgres_address(policy.database):
+        return []
+    database, copy = database_path(policy), copy_path(policy, policy.prepared)
+    if not database.is_file() or database.stat().st_mtime_ns <= copy.stat().st_mtime_ns:
+        return []
+    return ["the database was written to after its copy was prepared: dpsql prepare makes the next version"]
 
 
 def _uncountable_prices(policy: Policy) -> list[Problem]:

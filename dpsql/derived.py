@@ -53,7 +53,7 @@ Older = tuple[_Part, ...]  # an earlier answer to the same question, sum by sum
 
 
 class Derivations:
-    """`changing`: the owner lets answers expire, since the data change.
+    """`changing`: the owner lets answers expire, or has prepared the data anew, since they change.
 
     What was made of two states of the data would be true of neither. Whether they did change is not looked at, for that
     would tell.

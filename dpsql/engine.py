@@ -98,7 +98,8 @@ class Engine:
         self._sampler = sampler
         self._limits = limits
         self._post = Postprocessor(memory=limits.memory)
-        self._derivations = Derivations(ledger, catalog.fingerprint, changing=limits.replay_days is not None)
+        changing = limits.replay_days is not None or catalog.is_renewed
+        self._derivations = Derivations(ledger, catalog.fingerprint, changing=changing)
         self._releases: Newest[tuple[object, ...], Release] = Newest(lambda _, release: _bytes_of(release), ROOM)
         # Of measurements, by identity.
         self._replay_keys: Newest[int, tuple[Measurement, bytes]] = Newest(lambda _, found: _bytes_in(found[0]), ROOM)
@@ -523,14 +524,14 @@ def _replay_key(
     whatever was paid for it: it is one for all; that of differences names the centre they are taken from.
     """
     if measurement.is_search:
-        texts = [branch.query.sql for branch in measurement.branches]
+        texts = [branch.query.meaning for branch in measurement.branches]
         asked: dict[str, object] = {"policy": catalog.fingerprint, "clip of": texts}
         if clips:
             asked["around"] = [list(clip) for clip in clips]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
     parts = {
         "policy": catalog.fingerprint,
-        "sql": [branch.query.sql for branch in measurement.branches],
+        "sql": [branch.query.meaning for branch in measurement.branches],
         "cells": None if measurement.cells is None else tagged_keys(measurement.cells),
         "noise": [
             [noise.law, str(noise.scale), statistic.factor, str(statistic.step), statistic.kind.value]

@@ -104,9 +104,16 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant, 
                 f"    clamped to [{number_text(low)}, {number_text(high)}] in steps of {number_text(statistic.step)}"
             )
     lines.append(f"  Keys: {_keys_text(measurement)}")
+    lines += _prepared_texts(measurement)
     lines.append("  Derivation:")
     lines += _derivation(measurement.derivation, 2)
     return lines
+
+
+def _prepared_texts(measurement: Measurement) -> list[str]:
+    """Which way the engine goes, where it reads prepared copies. The answer is the same on both."""
+    ways = {branch.way: None for branch in measurement.branches if branch.query.plain}
+    return [f"  Prepared copy: {way or 'every unit is bounded as the query runs'}" for way in ways]
 
 
 def _running_text(measurement: Measurement, index: int) -> str:

@@ -21,6 +21,7 @@ from dpsql.backends import Backend
 from dpsql.backends.postgres import PostgresBackend, numbered
 from dpsql.backends.postgres_connections import SETTINGS
 from dpsql.generate.query import EngineQuery
+from dpsql.policy.prepared import COPIED_OWNER
 from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, weight_in_keys
 from dpsql.privacy.running import coefficients
 from dpsql.release import Measurement
@@ -104,12 +105,7 @@ class Neighbourhood(ABC):
 
     def run_on_neighbours(self, query: EngineQuery) -> dict[str, Sums]:
         """The sums without each scenario's rows."""
-        sql = query.sql
-        for table, owner in OWNERS.items():
-            sql = sql.replace(f'"main"."{table}"', f'(SELECT * FROM main."{table}" WHERE {_kept(owner)})')
-        for table in OWNED_BY_REFERENCE:
-            rest = f"(SELECT * FROM owned_{table} WHERE {_kept('owner_of_row')})"
-            sql = sql.replace(f'"main"."{table}"', rest)
+        sql = self._without_some(query.sql)
         together = f"SELECT scenario.name, answer.* FROM scenarios AS scenario, LATERAL ({sql}) AS answer"
         rows = self._ask(together, query.parameters)
         found: dict[str, list[tuple[Key, tuple[int, ...]]]] = {EVERYONE: [], UNOWNED: []}
@@ -117,6 +113,15 @@ class Neighbourhood(ABC):
         for name, *row in rows:
             found[name].append((tuple(row[: query.keys]), tuple(row[query.keys :])))
         return {name: _sums(pairs) for name, pairs in found.items()}
+
+    def _without_some(self, sql: str) -> str:
+        """The query over the rows that the scenario at hand leaves."""
+        for table, owner in OWNERS.items():
+            sql = sql.replace(f'"main"."{table}"', f'(SELECT * FROM main."{table}" WHERE {_kept(owner)})')
+        for table in OWNED_BY_REFERENCE:
+            rest = f"(SELECT * FROM owned_{table} WHERE {_kept('owner_of_row')})"
+            sql = sql.replace(f'"main"."{table}"', rest)
+        return sql
 
     @abstractmethod
     def close(self) -> None: ...
@@ -134,14 +139,14 @@ class Neighbourhood(ABC):
 
 
 class DuckDBNeighbourhood(Neighbourhood):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, references: bool = True) -> None:
         self._backend = open_database(path)
         self._connection = duckdb.connect(":memory:", config={"threads": 1})
         self._connection.execute(f"ATTACH '{path}' AS toy (READ_ONLY)")
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.execute("USE toy")
         self.units = units(self._connection)
-        for table, owned in OWNED_BY_REFERENCE.items():
+        for table, owned in OWNED_BY_REFERENCE.items() if references else ():
             self._connection.execute(f"CREATE TEMP TABLE owned_{table} AS {owned}")
         self._connection.execute(_SCENARIOS)
         self._connection.executemany("INSERT INTO scenarios VALUES (?, ?, ?)", _scenarios(self.units))
@@ -152,6 +157,19 @@ class DuckDBNeighbourhood(Neighbourhood):
 
     def _ask(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql, dict(parameters)).fetchall()
+
+
+class CopyNeighbourhood(DuckDBNeighbourhood):
+    """The same of a prepared copy: that of a neighbour is the copy without one owner's rows."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, references=False)
+
+    def _without_some(self, sql: str) -> str:
+        for table in (*OWNERS, *OWNED_BY_REFERENCE):
+            rest = f'(SELECT * FROM main."{table}" WHERE {_kept(COPIED_OWNER)})'
+            sql = sql.replace(f'"main"."{table}"', rest)
+        return sql
 
 
 class PostgresNeighbourhood(Neighbourhood):

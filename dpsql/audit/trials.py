@@ -91,9 +91,11 @@ def _is_chosen(measurement: Measurement, branch: Branch) -> bool:
 
 
 def _exact(measurement: Measurement, backend: Backend, salt: str) -> list[ExactTable]:
+    # The synthetic tables are not prepared; what is asked is the same.
     queries = [
-        replace(branch.query, parameters={"salt": salt} if "$salt" in branch.query.sql else {})
+        replace(branch.query, sql=sql, parameters={"salt": salt} if "$salt" in sql else {})
         for branch in measurement.branches
+        if (sql := branch.query.meaning)
     ]
     return backend.execute(queries, timeout=TIMEOUT)
 

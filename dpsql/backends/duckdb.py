@@ -20,7 +20,17 @@ from dpsql.generate.duckdb_statements import Statements
 from dpsql.generate.engine_log import engine_failed, log_engine_error
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.generate.watchdog import Watch, Watchdog
-from dpsql.policy.model import ColumnSchema, DatabaseSchema, TableSchema
+from dpsql.policy.model import ColumnSchema, DatabaseSchema, PreparedPolicy, TableSchema
+from dpsql.policy.prepared import (
+    ABOUT,
+    ABOUT_COLUMNS,
+    AGAIN,
+    SCHEMA,
+    not_a_copy,
+    read_about,
+    require_meant,
+    with_copies,
+)
 from dpsql.tables import ExactTable, Integers
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Kind, Type, Value, decimal, integer
 
@@ -70,9 +80,13 @@ class DuckDBBackend:
 
     dialect = DUCKDB
 
-    def __init__(self, path: Path, *, memory: str, threads: int) -> None:
+    def __init__(self, path: Path, *, memory: str, threads: int, prepared: PreparedPolicy | None = None) -> None:
         if not path.is_file():
+            if prepared is not None:
+                raise PolicyError(f'there is no prepared copy at "{path}"', hint=AGAIN)
             raise PolicyError(f'there is no database at "{path}"', hint="Check the address in the policy.")
+        self._path = path
+        self._prepared = prepared
         self._connection = _open(path, memory, threads)
         self._watchdog = Watchdog()
         self._statements = Statements()
@@ -82,10 +96,25 @@ class DuckDBBackend:
         failure: Error
         try:
             with closing(self._connection.cursor()) as cursor:
-                return _read_schema(cursor)
+                return self._known(cursor, _read_schema(cursor))
         except duckdb.Error as error:
             failure = engine_failed(error)
         raise failure
+
+    def _known(self, cursor: duckdb.DuckDBPyConnection, schema: DatabaseSchema) -> DatabaseSchema:
+        """The schema that the policy is about: of the database itself, or of what it was when it was prepared."""
+        is_copy = (SCHEMA, ABOUT) in schema.tables
+        if self._prepared is None:
+            if is_copy:
+                # Its own ledger would lie beside it, and forget what was spent.
+                raise PolicyError(f'"{self._path}" is a prepared copy', hint="Name the database itself in url.")
+            return schema
+        rows = cursor.execute(f"SELECT {', '.join(ABOUT_COLUMNS)} FROM {SCHEMA}.{ABOUT}").fetchall() if is_copy else []
+        if len(rows) != 1:
+            raise not_a_copy()
+        about = read_about(*rows[0])
+        require_meant(about, self._prepared)
+        return with_copies(schema.tables, schema.default_schema, about)
 
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
         """Nothing: there are no roles, and what could be wrong with a table does not let it be declared."""

@@ -15,6 +15,7 @@ from dpsql.cli.report import describe_defect
 COMMANDS = {
     "init": ("dpsql.cli.init", "Draft a policy file for a database."),
     "check": ("dpsql.cli.check", "Check a policy file against its database."),
+    "prepare": ("dpsql.cli.prepare", "Copy the tables into a form in which queries are quick."),
     "query": ("dpsql.cli.ask", "Answer a query, and pay for it."),
     "explain": ("dpsql.cli.ask", "Show what a query would cost, its noise and why it is private."),
     "budget": ("dpsql.cli.budget", "Show what is spent and what is left."),

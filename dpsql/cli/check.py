@@ -43,6 +43,10 @@ def check(policy: str) -> None:
     private = [table for table in tables if table.is_private]
     public = [table for table in tables if not table.is_private]
     click.echo(f"{policy}: ok, {_counted(private, 'private')}, {_counted(public, 'public')}")
+    if (prepared := checked.policy.prepared) is not None:
+        click.echo(
+            f'prepared: "{printable(prepared.copy)}", version {prepared.version}, is read instead of the database'
+        )
     for table in private:
         click.echo("\n" + "\n".join(_abilities(table, checked)))
     if public:

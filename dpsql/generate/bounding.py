@@ -12,12 +12,15 @@ The value at a rank is chosen from a histogram: the same steps, with the value o
 Where the engine guarantees one row per owner, per, limit and clip would do nothing and are left out. They do nothing
 either for an owner with no more rows than declared: only the others, who are few, go through all of them. Where a
 clip was chosen below what is declared, everybody does.
+
+A prepared copy has beside each row how many its owner has, so that the two kinds of owners are told apart by a filter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
@@ -31,6 +34,7 @@ from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
 from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Correlated, Field, Ref, Scalar, refs, walk
+from dpsql.policy.model import Table
 from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, centres, clips
 from dpsql.privacy.shapes import Shape
 from dpsql.types import Kind, Type, Value
@@ -56,6 +60,7 @@ class Branch:
 
     query: EngineQuery
     statistics: tuple[int, ...]
+    way: str = ""  # how prepared copies are used, for EXPLAIN
 
 
 def bounded_queries(
@@ -69,44 +74,57 @@ def bounded_queries(
     single: bool,
     norm: Literal["l1", "l2"],
     dialect: Dialect,
+    within: Table | None = None,
 ) -> tuple[Branch, ...]:
-    """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT and each histogram."""
+    """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT and each histogram.
+
+    `within` is a table of which every owner has at least as many rows as in the plan.
+    """
     branches = []
-    sources = _sources(plan, keys, statistics)
+    tables = _tables(plan, keys, statistics)
+    copied = any(table.copy is not None for table in tables)
+
+    def branch(write: Callable[[_Bounding], str], width: int, answers: Sequence[int]) -> Branch:
+        bounding = _Bounding(plan, keys, dialect, within)
+        query = EngineQuery(write(bounding), width, sources=_sources(tables))
+        if copied:
+            query = replace(query, plain=write(_Bounding(plan, keys, dialect, within, copies=False)))
+        return Branch(query, tuple(answers), bounding.way)
+
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in _PLAIN]
     if plain:
         together = [[plain.index(i) for i in group] for group in groups if group[0] in plain]
         most = cells.groups if cells.limited else _declared_cells(keys)
         clip = _Clip([statistics[i] for i in plain], together, norm, cells=most, exclusive=rows == 1)
-        text = _Bounding(plan, keys, dialect).sums(clip, cells, rows=rows, single=single)
-        branches.append(Branch(EngineQuery(text, len(keys), sources=sources), tuple(plain)))
+        branches.append(branch(lambda b: b.sums(clip, cells, rows=rows, single=single), len(keys), plain))
     bars: dict[Statistic, list[int]] = {}
     for i, statistic in enumerate(statistics):
         if statistic.kind in CHOSEN:
             bars.setdefault(replace(statistic, rank=None), []).append(i)  # several ranks, one histogram
         elif statistic.kind is Counted.CLIP:
-            text = _Bounding(plan, keys, dialect).contributions(statistic)
-            branches.append(Branch(EngineQuery(text, 1, sources=sources), (i,)))
+            branches.append(branch(lambda b, s=statistic: b.contributions(s), 1, [i]))  # type: ignore[misc]
         elif statistic.kind is Counted.CENTRE:
-            text = _Bounding(plan, keys, dialect).means(statistic)
-            branches.append(Branch(EngineQuery(text, 1, sources=sources), (i,)))
+            branches.append(branch(lambda b, s=statistic: b.means(s), 1, [i]))  # type: ignore[misc]
         elif i not in plain:
-            text = _Bounding(plan, keys, dialect).distinct(statistic, rows, single=single)
-            branches.append(Branch(EngineQuery(text, len(keys), sources=sources), (i,)))
+            branches.append(branch(lambda b, s=statistic: b.distinct(s, rows, single=single), len(keys), [i]))  # type: ignore[misc]
     for statistic, ranks in bars.items():
-        text = _Bounding(plan, keys, dialect).histogram(statistic, rows, single=single)
-        branches.append(Branch(EngineQuery(text, len(keys) + 1, sources=sources), tuple(ranks)))
+        branches.append(branch(lambda b, s=statistic: b.histogram(s, rows, single=single), len(keys) + 1, ranks))  # type: ignore[misc]
     return tuple(branches)
 
 
-def _sources(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) -> tuple[tuple[str, ...], ...]:
-    """Every table that the queries read: also those on the way to an owner, and those of subqueries in expressions."""
+def _tables(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) -> list[Table]:
+    """Every table that is named: also those of subqueries in expressions."""
     values = [key.value for key in keys]
     for statistic in statistics:
         values += [part for part in (statistic.value, statistic.where) if part is not None]
     plans = [plan, *(part.plan for value in values for part in walk(value) if isinstance(part, Correlated))]
-    tables = [node.table for each in plans for node in nodes(each) if isinstance(node, Scan)]
-    found = {table.source for table in tables} | {step.source for table in tables for step in table.path}
+    return [node.table for each in plans for node in nodes(each) if isinstance(node, Scan)]
+
+
+def _sources(tables: Sequence[Table]) -> tuple[tuple[str, ...], ...]:
+    """Every table of the database that the queries read: copies, else also those on the way to an owner."""
+    found = {table.source if table.copy is None else table.copy.source for table in tables}
+    found |= {step.source for table in tables if table.copy is None for step in table.path}
     return tuple(sorted(found))
 
 
@@ -167,11 +185,15 @@ class _Clip:
 
 
 class _Bounding:
-    def __init__(self, plan: Plan, keys: Sequence[Key], dialect: Dialect) -> None:
+    def __init__(
+        self, plan: Plan, keys: Sequence[Key], dialect: Dialect, within: Table | None, *, copies: bool = True
+    ) -> None:
         self._plan = plan
         self._keys = keys
         self._dialect = dialect
-        self._writer = RelationWriter(dialect, private=True)
+        self._counted = within if copies and within is not None and within.copy is not None else None
+        self.way = ""
+        self._writer = RelationWriter(dialect, private=True, copies=copies)
         self._names = [f"k{i}" for i in range(len(keys))]
         self._key_list = "".join(f"{name}, " for name in self._names)
         self._pair = ", ".join([OWNER, *self._names])
@@ -189,11 +211,15 @@ class _Bounding:
                 return self._in_raw_groups(statistics)
             totals = [self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)]
             return self._outer(totals, self._values(statistics))
+        stepped = not cells.keyed or any(statistic.cut for statistic in statistics)
+        steps = _steps(clip, cells)
         if cells.among:
             # One in each cell is all that a unit adds, and cells are chosen later: nothing is left out or scaled.
             columns = ", ".join([*self._names, *(f"s{i}" for i in range(len(statistics)))])
             text = f"SELECT {columns} FROM ({self._pairs(clip)}) AS p"
-        elif not cells.keyed or any(statistic.cut for statistic in statistics):
+        elif self._counted is not None and (stepped or steps.spare(rows)) and steps.most_spared:
+            text = self._in_two_parts(clip, cells, steps.most_spared)
+        elif stepped:
             text = self._stepped(self._pairs(clip), clip, cells)
         elif self._is_spared(clip, cells, rows) and is_one_table(self._plan):
             text = self._in_two_passes(clip, cells, rows)
@@ -231,6 +257,31 @@ class _Bounding:
         parts = [part for s in clip.statistics for part in (s.value, s.where) if part is not None]
         values = [*(key.value for key in self._keys), *parts]
         return _steps(clip, cells).spare(rows) and is_repeatable(self._plan, values)
+
+    def _in_two_parts(self, clip: _Clip, cells: Cells, rows: int) -> str:
+        """The rows of owners who have at most so many in a prepared copy, as they are; those of others by the steps.
+
+        Claim: what per, limit and clip leave of all owners.
+        Because: they change nothing of an owner with at most `rows` rows (`Steps.most_spared`), and no owner has more
+        rows here than in the table. Each owner is in one of the parts, with all rows (`RelationWriter.part`).
+        Needs: nothing more: no row is read twice.
+        """
+        sums = [f"{self._sum(i, statistic)} AS s{i}" for i, statistic in enumerate(clip.statistics)]
+        with self._few(rows):
+            few = f"SELECT {', '.join([*self._names, *sums])} FROM ({self._values(clip.statistics)}) AS v{self._group}"
+        with self._many(rows):
+            return f"{few} UNION ALL ({self._stepped(self._pairs(clip), clip, cells)})"
+
+    def _few(self, rows: int) -> AbstractContextManager[None]:
+        """What is written meanwhile reads only owners who have at most so many rows in the prepared copy."""
+        assert self._counted is not None
+        few = "1 row" if rows == 1 else f"{rows:,} rows"
+        self.way = f"units with at most {few} in {self._counted.name} are added up as they are"
+        return self._writer.part(self._counted, f"<= {rows}")
+
+    def _many(self, rows: int) -> AbstractContextManager[None]:
+        assert self._counted is not None
+        return self._writer.part(self._counted, f"> {rows}")
 
     def _by_pairs(self, clip: _Clip, cells: Cells) -> str:
         """One row for each owner and key, which the steps change for large owners only.
@@ -347,6 +398,8 @@ class _Bounding:
 
     def _among_declared(self, named: Sequence[tuple[Key, str]]) -> str:
         found = [declared for key, name in named if not key.remainder and (declared := self._declared(key, name))]
+        if self._counted is not None:
+            found = [self._dialect.after_scan.format(declared) for declared in found]
         return f" WHERE {' AND '.join(found)}" if found else ""
 
     def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field], values: Sequence[Scalar]) -> str:
@@ -586,6 +639,23 @@ class _Bounding:
         Because: the value is a key as the others are, and the steps are those of a count of rows; L1 in any accounting.
         Needs: nothing more.
         """
+        groups = f"{self._key_list}g"
+        if single:
+            text = self._grid_rows(statistic)
+            return f"SELECT {groups}, {self._total('1', statistic.factor)} FROM ({text}) AS o GROUP BY {groups}"
+        if self._counted is None:
+            text = self._bars(statistic, rows)
+        else:
+            # No more rows than count in full, and so in no more cells.
+            least = min(rows, statistic.clip // statistic.factor)
+            with self._few(least):
+                few = f"SELECT {groups}, {statistic.factor} AS s0 FROM ({self._grid_rows(statistic)}) AS v"
+            with self._many(least):
+                text = f"{few} UNION ALL (SELECT {groups}, s0 FROM ({self._bars(statistic, rows)}) AS b)"
+        return f"SELECT {groups}, {self._total('s0', 1)} FROM ({text}) AS o GROUP BY {groups}"
+
+    def _grid_rows(self, statistic: Statistic) -> str:
+        """Keys and the value on its grid of each row; rows without one are gone before any is chosen."""
         assert statistic.value is not None
         raw = [OWNER, *self._keys_as(), f"{self._writer.scalar(statistic.value)} AS e0", *self._where_as(statistic)]
         used = [*(key.value for key in self._keys), statistic.value, *([statistic.where] if statistic.where else [])]
@@ -596,20 +666,22 @@ class _Bounding:
         conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
         conditions += [] if statistic.where is None else ["w0"]
         text = f"SELECT {shown} FROM ({inner}) AS e" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
-        # Rows without a value are gone before anything is chosen among an owner's rows.
-        text = f"SELECT * FROM ({text}) AS v WHERE g IS NOT NULL"
-        self._names.append("g")
+        return f"SELECT * FROM ({text}) AS v WHERE g IS NOT NULL"
+
+    def _bars(self, statistic: Statistic, rows: int) -> str:
+        """What the steps leave of each owner's rows: with the value as one more key, a clipped count."""
         groups = f"{self._key_list}g"
-        if single:
-            return f"SELECT {groups}, {self._total('1', statistic.factor)} FROM ({text}) AS o GROUP BY {groups}"
+        text = self._grid_rows(statistic)
         most = statistic.clip // statistic.factor
         factor = f" * {statistic.factor}" if statistic.factor > 1 else ""
         counted = f"CAST(CASE WHEN COUNT(*) > {most} THEN {most} ELSE COUNT(*) END AS BIGINT){factor} AS s0"
         text = f"SELECT {OWNER}, {groups}, {counted} FROM ({text}) AS v GROUP BY {OWNER}, {groups}"
         cells = Cells(True, rows, rows == 1)
         clip = _Clip([statistic], [[0]], "l1")
+        self._names.append("g")
         text = self._limited(text, ["s0"], 1) if cells.limited else self._clipped(text, clip, cells)
-        return f"SELECT {groups}, {self._total('s0', 1)} FROM ({text}) AS o GROUP BY {groups}"
+        self._names.pop()
+        return text
 
     # --- clips ---
 
@@ -645,19 +717,31 @@ class _Bounding:
 
     def distinct(self, statistic: Statistic, rows: int, *, single: bool) -> str:
         """COUNT(DISTINCT x) or SUM(DISTINCT x): at most `rows` pairs of key and value per owner."""
+        if single:
+            text = self._values_by_owner(statistic)
+        elif self._counted is None:
+            text = self._few_values(statistic, rows)
+        else:
+            # No more rows than pairs are allowed.
+            with self._few(rows):
+                few = self._values_by_owner(statistic)
+            with self._many(rows):
+                text = f"{few} UNION ALL ({self._few_values(statistic, rows)})"
+        if statistic.kind is Counted.DISTINCT_SUM or not self._dialect.count_distinct:
+            text = f"SELECT DISTINCT {self._key_list}d FROM ({text}) AS q"
+        counted = "COUNT(DISTINCT d)" if self._dialect.count_distinct else "COUNT(d)"
+        return self._outer([counted if statistic.kind is Counted.DISTINCT else self._total("d", 1)], text)
+
+    def _values_by_owner(self, statistic: Statistic) -> str:
+        """Owner, keys and value of each row that has one."""
         assert statistic.value is not None
         if statistic.kind is Counted.DISTINCT:
-            value = self._key(statistic.value)
-            total = "COUNT(DISTINCT d)" if self._dialect.count_distinct else "COUNT(d)"
-            raw = [OWNER, *self._keys_as(), f"{value} AS d", *self._where_as(statistic)]
+            shown = f"{self._key(statistic.value)} AS d"
         else:
-            value = self._writer.scalar(statistic.value)
-            raw = [OWNER, *self._keys_as(), f"{value} AS e0", *self._where_as(statistic)]
-            total = f"{self._total('d', 1)}"
-        needed = [ref.field for part in (*(key.value for key in self._keys), statistic.value) for ref in refs(part)]
-        if statistic.where is not None:
-            needed += [ref.field for ref in refs(statistic.where)]
+            shown = f"{self._writer.scalar(statistic.value)} AS e0"
+        raw = [OWNER, *self._keys_as(), shown, *self._where_as(statistic)]
         used = [*(key.value for key in self._keys), statistic.value, *([statistic.where] if statistic.where else [])]
+        needed = [ref.field for part in used for ref in refs(part)]
         inner = self._computed(raw, self._writer.relation(self._plan, needed), needed, used)
         if statistic.kind is Counted.DISTINCT_SUM:
             grid = self._on_grid(0, statistic)
@@ -667,17 +751,17 @@ class _Bounding:
             conditions.append("w0")
         conditions.append("d IS NOT NULL")
         pairs = ", ".join([OWNER, *self._names, "d"])
-        text = f"SELECT {pairs} FROM ({inner}) AS e WHERE {' AND '.join(conditions)}"
-        if not single:
-            order = ", ".join([self._hash([*self._names, "d"]), *self._names, "d"])
-            numbered = (
-                f"SELECT *, row_number() OVER (PARTITION BY {OWNER} ORDER BY {order}) AS place"
-                f" FROM (SELECT DISTINCT {pairs} FROM ({text}) AS u) AS p"
-            )
-            text = f"SELECT {pairs} FROM ({numbered}) AS n WHERE place <= {rows}"
-        if statistic.kind is Counted.DISTINCT_SUM or not self._dialect.count_distinct:
-            text = f"SELECT DISTINCT {self._key_list}d FROM ({text}) AS q"
-        return self._outer([total], text)
+        return f"SELECT {pairs} FROM ({inner}) AS e WHERE {' AND '.join(conditions)}"
+
+    def _few_values(self, statistic: Statistic, rows: int) -> str:
+        """Of each owner at most `rows` different pairs of key and value, by a keyed hash."""
+        pairs = ", ".join([OWNER, *self._names, "d"])
+        order = ", ".join([self._hash([*self._names, "d"]), *self._names, "d"])
+        numbered = (
+            f"SELECT *, row_number() OVER (PARTITION BY {OWNER} ORDER BY {order}) AS place"
+            f" FROM (SELECT DISTINCT {pairs} FROM ({self._values_by_owner(statistic)}) AS u) AS p"
+        )
+        return f"SELECT {pairs} FROM ({numbered}) AS n WHERE place <= {rows}"
 
     def _keys_as(self) -> list[str]:
         return [f"{self._key(key.value)} AS {name}" for key, name in zip(self._keys, self._names, strict=True)]

@@ -73,6 +73,8 @@ class Dialect:
     window_result: Callable[[Windowed, str], str]  # what the engine's function gives, as the type of the call
     # Ends a subquery whose columns shall be computed once, where the engine would copy them to wherever they are used.
     fence: str = ""
+    # A test {0} of keys that nearly all rows pass. An engine that tests compressed text while it scans does it slowly.
+    after_scan: str = "{0}"
     # Arithmetic on doubles, where the engine raises errors instead of giving infinity.
     double: Callable[[Call, Sequence[str]], str] | None = None
 

@@ -10,7 +10,7 @@ from typing import Literal
 from dpsql.plan.nodes import Filter, Join, OfUnit, Plan, Project, Scan, SemiJoin, SetKind, SetOperation, nodes
 from dpsql.plan.scalars import Correlated, Scalar, walk
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
-from dpsql.privacy.shapes import BERNSTEIN, PAIR, weighed
+from dpsql.privacy.shapes import BERNSTEIN, PAIR, Shape, weighed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,13 @@ class Steps:
             found.append(statistic.clip // (statistic.factor * parts) if self.norm == "l1" else squares)
         return min(found, default=None)
 
+    @property
+    def most_spared(self) -> int:
+        """The most rows of an owner that may be added up without looking whose they are; 0: none."""
+        if len(self._of(Counted.ROWS)) < len(self.statistics):
+            return 1 if self.spare(1) else 0
+        return min(most for most in (self.most_rows, self.most_cells) if most is not None)
+
     def spare(self, rows: int) -> bool:
         """Whether the rows of an owner who has at most so many may be added up without looking whose they are.
 
@@ -67,7 +74,11 @@ class Steps:
         return min(statistic.clip, math.isqrt(int(statistic.sensitivity.l2_squared)))
 
     def _size(self, statistic: Statistic) -> int:
-        return weighed(statistic.shape, statistic.low, statistic.high, squares=self.norm == "l2")
+        """What a row adds at most; around a centre, no further than the end that is further from it."""
+        ends = (statistic.low, statistic.high)
+        if statistic.shape is Shape.RESIDUAL:
+            return max(*(abs(end - statistic.centre) for end in ends), 1)
+        return max(weighed(statistic.shape, *ends, squares=self.norm == "l2"), 1)
 
     def _of(self, kind: Counted) -> list[tuple[Statistic, int]]:
         """The statistics of a kind, each with the number of equal parts that its group is shared out in."""

@@ -15,6 +15,12 @@ class EngineQuery:
     keys: int
     parameters: Mapping[str, object] = field(default_factory=dict, repr=False)
     sources: tuple[tuple[str, ...], ...] = ()  # schema and name of every table that it reads
+    plain: str = ""  # where it reads prepared copies: what it would be without them
+
+    @property
+    def meaning(self) -> str:
+        """What is asked, however the data is kept: stored answers are known by it."""
+        return self.plain or self.sql
 
 
 class Cancellation:

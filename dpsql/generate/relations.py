@@ -6,7 +6,7 @@ equal plans give equal text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import assert_never
@@ -34,6 +34,7 @@ from dpsql.plan.nodes import (
 )
 from dpsql.plan.scalars import Agg, Aggregated, Correlated, Field, Ref, Scalar, SortKey, Subquery, Windowed, refs, walk
 from dpsql.policy.model import Bound, Column, Table
+from dpsql.policy.prepared import COPIED_OWNER, COPIED_ROWS
 from dpsql.privacy.derive import is_private
 from dpsql.privacy.owners import compared_fields, evidence, is_unit
 from dpsql.privacy.refine import conjuncts
@@ -45,8 +46,11 @@ OWNER = "owner"
 class RelationWriter:
     """Writes one query: over the database, or, above the releases, over the loaded copies that `public` names."""
 
-    def __init__(self, dialect: Dialect, *, private: bool, public: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, dialect: Dialect, *, private: bool, public: Mapping[str, str] | None = None, copies: bool = True
+    ) -> None:
         self._dialect = dialect
+        self._copies = copies  # whether prepared copies are read, where there are any
         self._public = None if private else public or {}
         self._owned = private  # whether the rows that are written carry their owner
         self._referring = False  # whether a private table may be read without it
@@ -54,6 +58,7 @@ class RelationWriter:
         self.raw: Set[int] = frozenset()  # fields of scans that are read as they are stored
         self.fence = ""  # ends the subqueries that compute columns
         self.among = ""  # where only some owners' rows are wanted: a relation of these owners
+        self._part: tuple[Table, str] | None = None  # or a copy, and a test of how many rows of it an owner has
         self.scalars = ScalarWriter(dialect, self.name, self._subquery, short=not private)
 
     def name(self, field: Field) -> str:
@@ -61,6 +66,22 @@ class RelationWriter:
 
     def scalar(self, node: Scalar) -> str:
         return self.scalars.scalar(node)
+
+    @contextmanager
+    def part(self, table: Table, test: str) -> Iterator[None]:
+        """Of a table that has a copy, only the rows of owners who have so many of them as the test says.
+
+        Claim: a relation within the table (`Stability.within`) has the rows that these owners have in it without the
+        test, and no others.
+        Because: an owner passes with all rows or with none; who has none in the table has none in the relation; and a
+        row of a private relation depends on its owner's rows and on public tables alone.
+        Needs: the rules of `privacy.rules`, which prove that; copies as `generate.copies` writes them.
+        """
+        self._part = table, test
+        try:
+            yield
+        finally:
+            self._part = None
 
     def relation(self, plan: Plan, needed: Iterable[Field] | None = None) -> str:
         """SQL for `plan` that yields the needed fields, and the owner where rows are private."""
@@ -256,15 +277,38 @@ class RelationWriter:
         if not self._owned:
             if not self._referring:
                 raise InternalError("a private table would be read without its owner")
-            return self._select(columns, qualified(table.source)) + self.fence
-        assert table.owner is not None and table.owner_type is not None
-        if not table.path:
-            columns.insert(0, f"{self._plain(table.owner, table.owner_type)} AS {OWNER}")
-            return self._select(columns, qualified(table.source), self._is_wanted(table)) + self.fence
+            return self._select(columns, self._source(table), self._in_part(table)) + self.fence
+        return self._with_owners(table, columns, [self.name(field) for field in fields])
+
+    def rows_with_owners(self, table: Table, columns: Sequence[str]) -> str:
+        """All rows of a private table that have an owner, with the columns as they are: c0, c1 … and `owner`."""
+        names = [f"c{i}" for i in range(len(columns))]
+        return self._with_owners(table, [f"{quoted(c)} AS {n}" for c, n in zip(columns, names, strict=True)], names)
+
+    def _with_owners(self, table: Table, columns: list[str], names: list[str]) -> str:
+        owner = self._owner_column(table)
+        if owner is not None:
+            assert table.owner_type is not None
+            columns.insert(0, f"{self._plain(owner, table.owner_type)} AS {OWNER}")
+            tests = [self._is_wanted(owner, table), *([part] if (part := self._in_part(table)) else [])]
+            return self._select(columns, self._source(table), " AND ".join(tests)) + self.fence
         columns += self._parts(table.path[0].via, table.path[0].types, "v")
-        shown = [f"n.{OWNER}", *(self.name(field) for field in fields)]
         here = self._select(columns, qualified(table.source)) + self.fence
-        return self._select(shown, self._joined(here, table, 0))
+        return self._select([f"n.{OWNER}", *names], self._joined(here, table, 0))
+
+    def _owner_column(self, table: Table) -> str | None:
+        """The column that says whose a row is; None where that is found in other tables."""
+        if self._copies and table.copy is not None:
+            return COPIED_OWNER
+        return None if table.path else table.owner
+
+    def _source(self, table: Table) -> str:
+        return qualified(table.copy.source if self._copies and table.copy is not None else table.source)
+
+    def _in_part(self, table: Table) -> str:
+        if self._part is None or self._part[0] is not table:
+            return ""
+        return f"{quoted(COPIED_ROWS)} {self._part[1]}"
 
     def _joined(self, here: str, table: Table, step: int) -> str:
         """Rows with the parts of a reference (v0, v1 …), joined to the owners that the rest of the path leads to.
@@ -284,20 +328,20 @@ class RelationWriter:
         else:
             assert table.owner is not None and table.owner_type is not None
             columns.insert(0, f"{self._plain(table.owner, table.owner_type)} AS {OWNER}")
-            there = self._select(columns, source, self._is_wanted(table))
+            there = self._select(columns, source, self._is_wanted(table.owner, table))
         same = " AND ".join(f"h.v{i} = n.k{i}" for i in range(len(reference.key)))
         return f"({here}) AS h JOIN ({there}) AS n ON {same}"
 
-    def _is_wanted(self, table: Table) -> str:
+    def _is_wanted(self, column: str, table: Table) -> str:
         """Rows without an owner do not exist; where `among` names owners, those of others are not read either.
 
         Claim: with `among`, a relation has the rows that these owners have in it without, and no others.
         Because: a row of a private relation depends on its owner's rows and on public tables alone.
         Needs: the rules of `privacy.rules`, which prove that.
         """
-        assert table.owner is not None and table.owner_type is not None
-        known = f"{quoted(table.owner)} IS NOT NULL"
-        owner = self._plain(table.owner, table.owner_type)
+        assert table.owner_type is not None
+        known = f"{quoted(column)} IS NOT NULL"
+        owner = self._plain(column, table.owner_type)
         return f"{known} AND {owner} IN (SELECT {OWNER} FROM {self.among})" if self.among else known
 
     def _parts(self, names: tuple[str, ...], types: tuple[Type, ...], letter: str) -> list[str]:

@@ -20,6 +20,7 @@ from dpsql.policy.model import (
     TableSchema,
     UnitReference,
 )
+from dpsql.policy.prepared import AGAIN, unit_facts
 from dpsql.policy.problems import Report, nearest, quoted
 from dpsql.policy.public import ReadPublic, with_contents
 from dpsql.policy.references import UNIT_KINDS, Bound, IsUnique, bind_step, comparison_class
@@ -59,6 +60,8 @@ def bind(
         tables = {name: with_contents(table, read_public) for name, table in tables.items()}
     _check_declared_once(policy, tables, report)
     _check_one_kind_of_unit(policy, tables, report)
+    if policy.prepared is not None:
+        _check_copies(policy, tables, report)
     report.raise_if_any()
     return Catalog(
         tables=MappingProxyType(_aliases(tables, schema) | tables),
@@ -211,6 +214,7 @@ def _owning_table(declared: TablePolicy, found: Bound, report: Report) -> Table 
         max_groups_per_unit=declared.max_groups_per_unit,
         tight=declared.tight,
         unique=found.unique,
+        copy=found.schema.copy,
     )
 
 
@@ -229,6 +233,7 @@ def _referring_table(declared: TablePolicy, found: Bound, step: Step, target: Ta
         tight=declared.tight,
         path=(step, *target.path),
         unique=found.unique,
+        copy=found.schema.copy,
     )
 
 
@@ -311,3 +316,20 @@ def _check_one_kind_of_unit(policy: Policy, tables: Mapping[str, Table], report:
                 f"the units of {quoted(table.name)} and {quoted(private[0].name)} have types that cannot be compared",
                 "a policy protects one kind of unit",
             )
+
+
+def _check_copies(policy: Policy, tables: Mapping[str, Table], report: Report) -> None:
+    """The copy of a private table knows its owners as the policy does now.
+
+    Claim: the owner in a copy is the owner that the policy says, and the number beside it is that of this owner's rows.
+    Because: the copy names the way that was gone to the owner, which must be the one the policy has.
+    Needs: copies that are as `dpsql prepare` left them; the identity in the policy tells them from others.
+    """
+    for table in tables.values():
+        if not table.is_private:
+            continue
+        line = policy.tables[table.name].line
+        if table.copy is None:
+            report.add(line, f"table {quoted(table.name)} is not in the prepared copy", AGAIN)
+        elif table.copy.unit != unit_facts(table):
+            report.add(line, f"table {quoted(table.name)} had another unit when the copy was prepared", AGAIN)

@@ -1,4 +1,5 @@
-"""Edits the [users] of the policy file: comments and layout stay, and a file that would not load is never written.
+"""Edits the policy file, its [users] and what is prepared: comments and layout stay, and a file that would not load is
+never written.
 
 An edit is made twice, in the text and in what the text means. Where the new text does not mean exactly what it
 should, the file is laid out in a way that is not understood here, and nothing is written.
@@ -22,7 +23,7 @@ from dpsql.files import sync_directory
 from dpsql.passwords import Verifier
 from dpsql.policy.lines import Place, Scanner
 from dpsql.policy.loader import load_text, parse, read_file
-from dpsql.policy.model import Policy
+from dpsql.policy.model import Policy, PreparedPolicy
 from dpsql.policy.problems import quoted
 from dpsql.policy.section import header
 
@@ -73,6 +74,24 @@ def _set(path: Path, name: str, key: str, value: Setting | None) -> Policy:
     return _edit(path, name, change, lambda text: _with_setting(text, name, key, value))
 
 
+def set_prepared(path: Path, prepared: PreparedPolicy | None) -> Policy:
+    """Let the policy name a prepared copy, or none."""
+    settings: dict[str, str | int] | None = None
+    if prepared is not None:
+        settings = {"copy": prepared.copy, "version": prepared.version, "identity": prepared.identity}
+    old = read_file(path)
+    document, _ = parse(path, old)
+    wanted = deepcopy(document)
+    database = wanted.get("database")
+    if not isinstance(database, dict):
+        load_text(path, old)  # says what is wrong with it
+        raise _prepared_not_understood()
+    database.pop("prepared", None)
+    if settings is not None:
+        database["prepared"] = settings
+    return _rewritten(path, old, wanted, lambda text: _with_prepared(text, settings), _prepared_not_understood())
+
+
 def _edit(path: Path, name: str, change: Callable[[Users], None], rewrite: Callable[[str], str]) -> Policy:
     old = read_file(path)
     document, _ = parse(path, old)
@@ -86,6 +105,12 @@ def _edit(path: Path, name: str, change: Callable[[Users], None], rewrite: Calla
     except KeyError:
         load_text(path, old)
         raise unknown_user(name) from None
+    return _rewritten(path, old, wanted, rewrite, _layout_not_understood(name))
+
+
+def _rewritten(
+    path: Path, old: bytes, wanted: Mapping[str, object], rewrite: Callable[[str], str], otherwise: PolicyError
+) -> Policy:
     text = old.decode()
     newline = "\r\n" if "\r\n" in text else "\n"
     try:
@@ -94,7 +119,7 @@ def _edit(path: Path, name: str, change: Callable[[Users], None], rewrite: Calla
     except (tomllib.TOMLDecodeError, _NotUnderstood):
         understood = False
     if not understood:
-        raise _layout_not_understood(name)
+        raise otherwise
     policy = load_text(path, new.encode())
     _replace(path, old, new.encode())
     return policy
@@ -133,6 +158,13 @@ def _layout_not_understood(name: str) -> PolicyError:
     return PolicyError(
         f"user {quoted(name)} is written in a way that dpsql cannot edit",
         hint=f"Edit the file by hand, or write the user as a section [{header(('users', name))}] first.",
+    )
+
+
+def _prepared_not_understood() -> PolicyError:
+    return PolicyError(
+        "[database] is written in a way that dpsql cannot edit",
+        hint="Write it as a section [database], with a line for each key, and try again.",
     )
 
 
@@ -187,6 +219,23 @@ def _with_setting(text: str, name: str, key: str, value: Setting | None) -> str:
         line_break = "" if text[:at].endswith("\n") else "\n"
         return f"{text[:at]}{line_break}{written}\n{text[at:]}"
     raise _NotUnderstood
+
+
+def _with_prepared(text: str, settings: Mapping[str, str | int] | None) -> str:
+    found = _scanned(text)
+    place, section = found.assignments.get(("database", "prepared")), found.headers.get(("database",))
+    if settings is None:
+        return text if place is None else _without(text, place, None)
+    parts = [f"{key} = {quoted(value) if isinstance(value, str) else value}" for key, value in settings.items()]
+    written = f"{{ {', '.join(parts)} }}"
+    if place is not None:
+        return text[: place.value] + written + text[place.end :]
+    if section is None:
+        raise _NotUnderstood
+    own = [assigned.end for path, assigned in found.assignments.items() if path[0] == "database"]
+    at = _line_end(text, max([section.end, *own]))
+    line_break = "" if text[:at].endswith("\n") else "\n"
+    return f"{text[:at]}{line_break}prepared = {written}\n{text[at:]}"
 
 
 def _without(text: str, place: Place, inline: Place | None) -> str:

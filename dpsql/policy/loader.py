@@ -21,6 +21,7 @@ from dpsql.policy.model import (
     Limits,
     Place,
     Policy,
+    PreparedPolicy,
     PrivacyPolicy,
     StatementLimits,
     TablePolicy,
@@ -33,7 +34,8 @@ from dpsql.policy.server_reader import read_server
 from dpsql.policy.table_reader import read_tables
 
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
-_DATABASE = ("url", "ledger")
+_DATABASE = ("url", "ledger", "prepared")
+_PREPARED = ("copy", "version", "identity")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
 _LIMITS = (
     "max_cells",
@@ -91,9 +93,9 @@ def load_text(path: Path, data: bytes) -> Policy:
 
     if report.problems or database is None or privacy is None:
         raise PolicyProblems(report.problems)
-    url, ledger = database
+    url, ledger, prepared = database
     listed = MappingProxyType(tables), MappingProxyType(users)
-    return Policy(path, url, privacy, *listed, limits, ledger, server, MappingProxyType(views))
+    return Policy(path, url, privacy, *listed, limits, ledger, server, MappingProxyType(views), prepared)
 
 
 def database_path(policy: Policy) -> Path:
@@ -101,6 +103,11 @@ def database_path(policy: Policy) -> Path:
     if not _is_duckdb(policy.database):
         raise PolicyProblems([Problem(str(policy.path), None, "the database is not a DuckDB file", _EXAMPLE_URL)])
     return policy.path.parent / policy.database.removeprefix(_DUCKDB)
+
+
+def copy_path(policy: Policy, prepared: PreparedPolicy) -> Path:
+    """The file of a prepared copy of a DuckDB database."""
+    return policy.path.parent / prepared.copy
 
 
 def database_name(policy: Policy) -> str:
@@ -144,7 +151,7 @@ def _split_position(message: str, last_line: int) -> tuple[str, int]:
 # --- [database] ---
 
 
-def _read_database(root: Section, path: Path) -> tuple[str, Place | None] | None:
+def _read_database(root: Section, path: Path) -> tuple[str, Place | None, PreparedPolicy | None] | None:
     section = _required(root, "database", _DATABASE)
     if section is None:
         return None
@@ -158,7 +165,20 @@ def _read_database(root: Section, path: Path) -> tuple[str, Place | None] | None
     ledger = section.text("ledger")
     if url is not None and is_postgres_address(url) and "ledger" not in section.content:
         section.missing("ledger", 'write: ledger = "clinic.ledger", a file on a disk that is never restored')
-    return None if url is None else (url, None if ledger is None else _read_place(section, ledger, path))
+    place = None if ledger is None else _read_place(section, ledger, path)
+    return None if url is None else (url, place, _read_prepared(section))
+
+
+def _read_prepared(section: Section) -> PreparedPolicy | None:
+    """What `dpsql prepare` has written."""
+    prepared = section.section("prepared", _PREPARED)
+    if prepared is None:
+        return None
+    copy, version, identity = prepared.text("copy"), prepared.integer("version"), prepared.text("identity")
+    if not copy or version is None or not identity:
+        section.problem("prepared", '"prepared" in [database] is not as dpsql writes it', "run: dpsql prepare")
+        return None
+    return PreparedPolicy(copy, version, identity, prepared.line())
 
 
 def _read_place(section: Section, ledger: str, path: Path) -> Place | None:

@@ -112,6 +112,16 @@ Place = Path | PostgresAddress  # of a ledger: a file, or a database on a server
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedPolicy:
+    """The copy of the private tables that `dpsql prepare` made, and that is read instead of them."""
+
+    copy: str  # a DuckDB file, from the folder of the policy file, or a schema of the PostgreSQL database
+    version: int
+    identity: str  # the copy holds the same
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerPolicy:
     """Where `dpsql serve` listens, and whom it lets in."""
 
@@ -139,6 +149,7 @@ class Policy:
     ledger: Place | None  # None: beside the database
     server: ServerPolicy = field(default_factory=ServerPolicy)
     views: Mapping[str, ViewPolicy] = field(default_factory=lambda: MappingProxyType({}))
+    prepared: PreparedPolicy | None = None
 
 
 # --- the policy joined with the schema of the database: what the compiler reads ---
@@ -174,6 +185,15 @@ class Step:
     types: tuple[Type, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A prepared copy of a private table: each row with its owner, and with how many rows of it that owner has."""
+
+    source: tuple[str, ...]  # schema and table in the database that is read
+    unit: str  # the way to the owner that was gone when the copy was made
+    version: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """A declared table. `owner` is None for a public one. There is one of each, so it is compared by identity.
@@ -196,6 +216,7 @@ class Table:
     unique: frozenset[frozenset[str]] = frozenset()
     # The different values in each column of a small public table; None for all others.
     contents: Mapping[str, tuple[Value, ...]] | None = None
+    copy: Copy | None = None  # what is read instead
 
     @property
     def is_private(self) -> bool:
@@ -231,6 +252,11 @@ class Catalog:
     views: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     limits: StatementLimits = field(default_factory=StatementLimits)
 
+    @property
+    def is_renewed(self) -> bool:
+        """Whether the owner has prepared the data anew: earlier answers are of another state of them."""
+        return any(table.copy is not None and table.copy.version > 1 for table in self.tables.values())
+
 
 # --- the schema of the database, as a backend reads it from the engine's catalogue ---
 
@@ -250,6 +276,7 @@ class TableSchema:
     unique: frozenset[frozenset[str]]  # sets of columns the engine enforces as unique
     is_view: bool = False
     obstacle: str | None = None  # why dpsql cannot read it, as in "is a foreign table"
+    copy: Copy | None = None
 
 
 @dataclass(frozen=True, slots=True)

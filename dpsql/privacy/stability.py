@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from dpsql.policy.model import Table
 from dpsql.privacy.facts import Facts
 
 
@@ -25,6 +26,8 @@ class Stability:
     fixed: frozenset[int] = frozenset()  # columns that show the same in all rows of a unit
     numbered: frozenset[int] = frozenset()  # columns that number the rows of each unit: 1, 2, 3 …
     tight: bool | None = None  # whether units come near `rows`, as far as the policy says
+    # A table of which every unit has at least as many rows as here.
+    within: Table | None = None
 
 
 def both_tight(left: bool | None, right: bool | None) -> bool | None:

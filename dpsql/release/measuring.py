@@ -317,6 +317,7 @@ class Measuring:
             bound,
             rows=stability.rows,
             single=stability.single,
+            within=stability.within,
             norm=norm,
             dialect=self._compilation.dialect,
         )
@@ -365,10 +366,11 @@ class Measuring:
                 cells,
                 rows=stability.rows,
                 single=stability.single,
+                within=stability.within,
                 norm=self._compilation.norm,
                 dialect=self._compilation.dialect,
             )
-            return "; ".join(branch.query.sql for branch in branches)
+            return "; ".join(branch.query.meaning for branch in branches)
 
         return question
 

@@ -67,7 +67,13 @@ def join_units(
     if kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
         fixed |= right.fixed
     tight = both_tight(left.tight, right.tight)
-    return Stability(rows, single, facts, min(groups, default=None), unique, fixed, tight=tight)
+    # A side whose rows all come out at most once, and of which every row that comes out has one.
+    within = None
+    if one_left and kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
+        within = right.within
+    if one_right and kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT):
+        within = left.within
+    return Stability(rows, single, facts, min(groups, default=None), unique, fixed, tight=tight, within=within)
 
 
 def join_public(
@@ -94,7 +100,11 @@ def join_public(
         kind, mine if private_left else public, public if private_left else mine, conditions, sides, limit
     )
     unique = child.unique if few else frozenset()
-    return replace(child, facts=facts, single=child.single and few, unique=unique, numbered=frozenset()), not few
+    within = child.within if few else None
+    joined = replace(
+        child, facts=facts, single=child.single and few, unique=unique, numbered=frozenset(), within=within
+    )
+    return joined, not few
 
 
 def _at_most_one(unique: frozenset[frozenset[int]], conditions: Sequence[Scalar], fields: Sequence[Field]) -> bool:

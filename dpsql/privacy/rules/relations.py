@@ -34,7 +34,7 @@ def scan(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> S
     fixed = frozenset(field.id for field in fields) if table.owner_unique else frozenset()
     most, groups = table.max_rows_per_unit, table.max_groups_per_unit
     tight = True if most == 1 else table.tight
-    return Stability(most, table.owner_unique, facts, groups, unique, fixed, tight=tight)
+    return Stability(most, table.owner_unique, facts, groups, unique, fixed, tight=tight, within=table)
 
 
 def unique_columns(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> frozenset[frozenset[int]]:
@@ -219,7 +219,9 @@ def aggregate_by_unit(
     unique = frozenset({frozenset(field.id for field, value in keys if not is_unit(value))})
     if further:
         fixed = frozenset(field.id for field, value in keys if is_fixed(value, child))
-        return Stability(child.rows, child.single, facts, child.groups, unique, fixed, tight=child.tight)
+        return Stability(
+            child.rows, child.single, facts, child.groups, unique, fixed, tight=child.tight, within=child.within
+        )
     everything = frozenset(field.id for field, _ in (*keys, *aggregates))
     return Stability(1, True, facts, None, unique | {frozenset()}, everything, tight=True)
 

@@ -1,0 +1,63 @@
+"""`dpsql prepare`: a copy of the private tables in which bounded queries are quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dpsql.cli.report import refusals
+from dpsql.cli.rows import printable
+
+
+@click.command()
+@click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
+@click.option("--to", metavar="FILE", help="The copy to write; beside the database if not given.")
+@click.option("--off", is_flag=True, help="Read the database itself again. The copy stays where it is.")
+def prepare(policy: str, to: str | None, off: bool) -> None:
+    """Copy the tables into a form in which queries are quick, for data that changes rarely.
+
+    Each row of a private table is copied with the person it belongs to, found through all references, and with how
+    many rows that person has; people with many rows lie together. Answers, noise and prices stay what they are, and so
+    do stored answers: queries are only spared what the copy has done once.
+
+    The policy then names the copy, and queries read it instead of the database: what changes there is not seen before
+    you run this again, which makes the next version. Nothing is written to the database itself.
+
+    \b
+    Example:
+      dpsql prepare
+      dpsql prepare --to /fast/clinic.duckdb
+      dpsql prepare --off
+    """
+    from dpsql import preparing
+
+    if off and to is not None:
+        raise click.UsageError("--off makes no copy: it does not go with --to")
+    with refusals():
+        if off:
+            _tell_forgotten(preparing.forget(Path(policy)), policy)
+            return
+        done = preparing.prepare(Path(policy), to, lambda table: click.echo(f"copying {printable(table)}", err=True))
+    private = sum(bool(table.unit) for table in done.tables)
+    public = len(done.tables) - private
+    click.echo(
+        f'"{done.prepared.copy}": version {done.prepared.version}, {_plural(private, "private table")},'
+        f" {_plural(public, 'public table')}"
+    )
+    click.echo(f"{policy} names it: queries read it from now on, and servers once they are started anew.")
+    click.echo("What changes in the database is not seen before the next: dpsql prepare")
+    if done.before is not None:
+        click.echo(f'The copy before, "{done.before.copy}", may be deleted when no server reads it any more.')
+
+
+def _tell_forgotten(before: object, policy: str) -> None:
+    if before is None:
+        click.echo(f"{policy}: names no prepared copy")
+        return
+    click.echo(f"{policy} names no copy any more: queries read the database itself, and servers once they are started")
+    click.echo("anew. The copy may then be deleted.")
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
