@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import assert_never
 
-from dpsql.errors import NotSupported, PrivateRows
+from dpsql.errors import InternalError, NotSupported, PrivateRows
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.noisy_tables import from_lists, from_table
@@ -129,6 +129,9 @@ class _Compiler:
         def settled_at(places: tuple[tuple[int, int], ...]) -> Release:
             # Compiled once more: what is chosen stands in the engine's queries, and in the rest of the query too.
             settled = _Compiler(self._compilation.again(dict(places)), self._plan).compile()
+            # What runs is what was paid for, part by part.
+            if [m.price for m in settled.measurements] != [m.price for m in release.measurements]:
+                raise InternalError("a chosen clip would change what the query costs")
             chosen = frozenset(search for search, _ in places)
             return replace(settled, unsettled=loose, chosen=chosen)
 
