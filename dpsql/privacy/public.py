@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dpsql.errors import NotSupported
-from dpsql.plan.nodes import Plan, nodes, scalars
-from dpsql.plan.scalars import Agg, Aggregated, Scalar, Windowed, walk
+from dpsql.plan.nodes import Join, Plan, SetOperation, Sort, Window, inputs, nodes, scalars
+from dpsql.plan.scalars import Agg, Aggregated, Ref, Scalar, SortKey, Windowed, walk
+from dpsql.privacy.rules.windows import in_total_order
 from dpsql.types import Kind
 
 # So many digits may be added up whatever the number of rows: 128 bits hold 38.
@@ -31,6 +34,30 @@ def check_total(plan: Plan) -> None:
                     _check_numbers(part.args, part.position)
                 if isinstance(part, Windowed) and part.function in _SUMS_IN_WINDOWS:
                     _check_numbers(part.args, None)
+
+
+def in_fixed_order(plan: Plan) -> Plan:
+    """The same relation, where LIMIT and window functions choose among tied rows by all their columns.
+
+    Claim: it has the same rows whenever the engine computes it.
+    Because: rows that are tied still are equal, and which of them is taken does not matter.
+    Needs: this, because every private row meets what was chosen, and the engine's own order may be another one each
+    time.
+    """
+    match plan:
+        case Join() | SetOperation():
+            return replace(plan, left=in_fixed_order(plan.left), right=in_fixed_order(plan.right))
+        case Sort(child=child, keys=keys) if plan.limit is not None or plan.offset:
+            named = {key.value for key in keys}
+            more = tuple(SortKey(Ref(field)) for field in child.fields if Ref(field) not in named)
+            return replace(plan, child=in_fixed_order(child), keys=(*keys, *more))
+        case Window(child=child, items=items):
+            calls = tuple((field, in_total_order(call, child)) for field, call in items)
+            return Window(in_fixed_order(child), calls)
+        case _ if inputs(plan):
+            return replace(plan, child=in_fixed_order(plan.child))  # type: ignore[union-attr,arg-type]
+        case _:
+            return plan
 
 
 def _check_exact(call: Aggregated) -> None:

@@ -57,7 +57,7 @@ from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.derive import derive, is_private
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.prepare import Preparation
-from dpsql.privacy.public import check_total
+from dpsql.privacy.public import check_total, in_fixed_order
 from dpsql.release.drafts import Compilation
 from dpsql.release.measuring import Measuring
 from dpsql.release.model import Clips, Release, Settings, Stage
@@ -294,4 +294,4 @@ class _Compiler:
                 hint="Aggregate the private rows first, then join the results.",
             )
         check_total(plan)
-        return plan
+        return in_fixed_order(plan)
