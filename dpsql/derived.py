@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,10 +27,12 @@ from dpsql.tables import Integers, NoisyTable
 from dpsql.types import Value
 
 MOST_KEYS = 4  # of which all combinations are remembered
+REMEMBERED = 1_000  # measurements, of which names need not be made again
 MOST_RECORDS = 1_000  # sums that are remembered of the same rows and keys
 
 Stages = Sequence[object]  # which answers of earlier stages a question was asked with
 Cell = tuple[Value, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class Derivations:
     def __init__(self, ledger: Ledger, policy: str, *, changing: bool) -> None:
         self._ledger = ledger
         self._policy = policy
+        self._made: OrderedDict[int, tuple[Measurement, dict[tuple[object, ...], Any]]] = OrderedDict()  # by identity
+        self._lock = threading.Lock()
         self._changing = changing
 
     def find(self, measurement: Measurement, stages: Stages, asked: Settings) -> Derived | None:
@@ -113,19 +120,18 @@ class Derivations:
             steps.append(margin if found is None else _together(margin, part.steps))
         return Known(bought.instance, NoisyTable(bought.table.keys, tuple(columns)), tuple(steps))
 
-    def remember(self, measurement: Measurement, stages: Stages, key: bytes, answer: Known) -> None:
-        """Note which questions a stored answer determines; a closer answer to one of them stays."""
+    def beside(self, measurement: Measurement, stages: Stages, key: bytes, answer: Known) -> dict[bytes, bytes]:
+        """The records of which questions an answer determines, to be stored with it; a closer answer to one stays."""
         if measurement.rooted or not _is_source(measurement):
-            return
-        own = measurement.order_of_keys
+            return {}
+        found: dict[bytes, bytes] = {}
         for kept in _choices(measurement):
-            cells = math.prod(len({cell[i] for cell in measurement.every_cell}) for i in own if i not in kept)
             place = self._place(measurement, kept, stages)
             records = self._records(place)
             for i in range(len(measurement.statistics)):
                 margin = measurement.steps(i) if answer.steps is None else answer.steps[i]
-                part = _Part(key, i, kept, margin * math.sqrt(cells), measurement.price)
-                name = _name(measurement, kept, i)
+                part = _Part(key, i, kept, margin * math.sqrt(self._cells(measurement, kept)), measurement.price)
+                name = self._name(measurement, kept, i)
                 old = records.get(name)
                 if (
                     old is None
@@ -134,7 +140,8 @@ class Derivations:
                     or self._ledger.lookup(old.source) is None
                 ):
                     records[name] = part
-            self._ledger.store(place, _written(_dearest(records)))
+            found[place] = _written(_dearest(records))
+        return found
 
     # --- records ---
 
@@ -145,16 +152,46 @@ class Derivations:
         records = self._records(self._place(measurement, kept, stages))
         if not records:
             return None
-        parts = [records.get(_name(measurement, kept, i)) for i in range(len(measurement.statistics))]
+        parts = [records.get(self._name(measurement, kept, i)) for i in range(len(measurement.statistics))]
         known = [part for part in parts if part is not None]
         return known if len(known) == len(parts) else None
 
     def _place(self, measurement: Measurement, kept: tuple[int, ...], stages: Stages) -> bytes:
         """Under which key of the ledger the records of a question stand, whichever sums it asks for."""
-        assert measurement.question is not None
-        keys = [measurement.keys[i].keys for i in kept]
-        tagged = [tagged_keys([(value,) for value in found or ()]) for found in keys]
-        return _hash(["derived", self._policy, measurement.question(kept, None), tagged, stages])
+
+        def place() -> bytes:
+            assert measurement.question is not None
+            keys = [measurement.keys[i].keys for i in kept]
+            tagged = [tagged_keys([(value,) for value in found or ()]) for found in keys]
+            return _hash(["derived", self._policy, measurement.question(kept, None), tagged, stages])
+
+        return place() if stages else self._once(measurement, ("place", kept), place)
+
+    def _name(self, measurement: Measurement, kept: tuple[int, ...], statistic: int) -> str:
+        return self._once(measurement, ("name", kept, statistic), lambda: _name(measurement, kept, statistic))
+
+    def _cells(self, measurement: Measurement, kept: tuple[int, ...]) -> int:
+        """How many cells are added up to one that has these keys alone."""
+        dropped = [i for i in measurement.order_of_keys if i not in kept]
+        return self._once(
+            measurement,
+            ("cells", kept),
+            lambda: math.prod(len({cell[i] for cell in measurement.every_cell}) for i in dropped),
+        )
+
+    def _once(self, measurement: Measurement, what: tuple[object, ...], make: Callable[[], T]) -> T:
+        """What a measurement alone determines, made once for as long as the measurement is remembered."""
+        with self._lock:
+            of, known = self._made.get(id(measurement), (None, {}))
+            if of is not measurement:
+                known = {}
+                self._made[id(measurement)] = measurement, known
+                while len(self._made) > REMEMBERED:
+                    self._made.popitem(last=False)
+        if what not in known:
+            known[what] = make()
+        made: T = known[what]
+        return made
 
     def _records(self, place: bytes) -> dict[str, _Part]:
         stored = self._ledger.lookup(place)

@@ -333,8 +333,8 @@ class Engine:
         noisy = Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
         if (older := bill.older.get(index)) is not None:
             noisy = self._derivations.combined(measurement, noisy, older)
-        self.ledger.store(bill.keys[index], encode(noisy))
-        self._derivations.remember(measurement, bill.stages[index], bill.keys[index], noisy)
+        beside = self._derivations.beside(measurement, bill.stages[index], bill.keys[index], noisy)
+        self.ledger.store(bill.keys[index], encode(noisy), beside)
         return noisy
 
     def _stage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -82,8 +82,8 @@ class Purse:
         del user, key
         return False
 
-    def store(self, key: bytes, answer: bytes) -> None:
-        del key, answer
+    def store(self, key: bytes, answer: bytes, beside: Mapping[bytes, bytes] | None = None) -> None:
+        del key, answer, beside
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
         del user, limit

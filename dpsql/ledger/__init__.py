@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,8 +74,8 @@ class Ledger(Protocol):
         """Whether a replay of this answer is free for the user."""
         ...
 
-    def store(self, key: bytes, answer: bytes) -> None:
-        """Keep a released answer, in place of an older one. It holds noisy values only."""
+    def store(self, key: bytes, answer: bytes, beside: Mapping[bytes, bytes] | None = None) -> None:
+        """Keep a released answer, in place of an older one, and what stands beside it. They hold noisy values only."""
         ...
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:

@@ -141,18 +141,20 @@ class SqlLedger(ABC):
         """Whether a replay of this answer is free for the user."""
         return self._read(lambda db: accounts.has_paid(db, user, key))
 
-    def store(self, key: bytes, answer: bytes) -> None:
-        """Keep a released answer, in place of an older one. It holds noisy values only.
+    def store(self, key: bytes, answer: bytes, beside: Mapping[bytes, bytes] | None = None) -> None:
+        """Keep a released answer, in place of an older one, and what stands beside it. They hold noisy values only.
 
         Not durable by itself: an answer that a power failure takes is bought anew, as one that was never stored.
         """
 
         def stored(db: Database) -> None:
-            db.execute(
-                "INSERT INTO answers (key, created, payload) VALUES (?, ?, ?) "
-                "ON CONFLICT (key) DO UPDATE SET created = excluded.created, payload = excluded.payload",
-                (key, clock.timestamp(), answer),
-            )
+            now = clock.timestamp()
+            for name, payload in {**(beside or {}), key: answer}.items():
+                db.execute(
+                    "INSERT INTO answers (key, created, payload) VALUES (?, ?, ?) "
+                    "ON CONFLICT (key) DO UPDATE SET created = excluded.created, payload = excluded.payload",
+                    (name, now, payload),
+                )
 
         self._together.do(self._standing(stored), durable=False)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -120,8 +120,8 @@ def _watch(ledger: Ledger, events: list[str], monkeypatch: pytest.MonkeyPatch) -
         events.append("charge")
         return paid
 
-    def stored(key: bytes, answer: bytes) -> None:
-        store(key, answer)
+    def stored(key: bytes, answer: bytes, beside: Mapping[bytes, bytes]) -> None:
+        store(key, answer, beside)
         events.append("store")
 
     monkeypatch.setattr(ledger, "charge", charged)
