@@ -7,18 +7,16 @@ the middle is chosen. What the person adds comes from the engine, and the choice
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 
 import numpy as np
 
 from dpsql.audit.losses import Trials
-from dpsql.noise.cuts import Side, choose_cuts, histogram, loss_of
 from dpsql.noise.ranks import choose
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise, rank_margin
-from dpsql.privacy.quantiles import cut_in_turn
-from dpsql.privacy.rules.aggregates import Statistic, rank_of
+from dpsql.privacy.rules.aggregates import Statistic
 from dpsql.tables import ExactTable
 from dpsql.types import Value
 
@@ -46,30 +44,6 @@ def choices(
         for values in drawn
     )
     return drawn, (one, other)
-
-
-def choices_in_turn(
-    quantiles: Sequence[Statistic], noises: Sequence[Noise], added: Bars, sampler: Sampler, trials: int
-) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
-    """The same of quantiles that are chosen one within the other; of the values, those of the first choice."""
-    ranks = tuple(map(rank_of, quantiles))
-    first, widths = cut_in_turn(ranks), dict(zip(ranks, noises, strict=True))
-    assert first is not None
-    others = _others(quantiles[0], noises[0])
-    both = {value: others.get(value, 0) + added.get(value, 0) for value in others | added}
-    one, other = (_side(quantiles[0], bars) for bars in (both, others))
-    drawn = [[dict(choose_cuts(first, widths, side, sampler)) for _ in range(trials)] for side in (one, other)]
-    evidence = [
-        np.array([loss_of(first, widths, other, cuts) - loss_of(first, widths, one, cuts) for cuts in each])
-        for each in drawn
-    ]
-    shown = [np.array([cuts[first.rank][0] for cuts in each], dtype=np.float64) for each in drawn]
-    return (shown[0], shown[1]), (evidence[0], evidence[1])
-
-
-def _side(statistic: Statistic, bars: Bars) -> Side:
-    values, counts = np.array(list(bars), dtype=np.int64), np.array(list(bars.values()), dtype=np.int64)
-    return histogram(statistic.low, statistic.high, values, counts)
 
 
 def _by_cell(table: ExactTable) -> Mapping[Key, Bars]:

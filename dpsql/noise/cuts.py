@@ -99,18 +99,6 @@ def choose_cuts(
     yield from choose_cuts(first.behind, noises, behind, sampler)
 
 
-def loss_of(
-    first: Cut | None, noises: Mapping[Fraction, Noise], side: Side, cuts: Mapping[Fraction, tuple[int, int]]
-) -> float:
-    """What all of these cuts lose, each in its own scale."""
-    if first is None:
-        return 0.0
-    place = wanted(first, noises[first.rank], side)
-    before, behind = side.cut(*cuts[first.rank])
-    rest = (loss_of(cut, noises, part, cuts) for cut, part in ((first.before, before), (first.behind, behind)))
-    return float(place.loss(*cuts[first.rank]) / place.scale) + sum(rest)
-
-
 def wanted(cut: Cut, noise: Noise, side: Side) -> Place:
     grain = cut.within.denominator * PARTS
     counts = side.counts

@@ -376,7 +376,10 @@ def check_neighbours(case: Case, here: World | None = None) -> Release:
             for number, other in enumerate(others):
                 _check_distance(measurement, number, gone, mine[number], other)
             for group in measurement.groups:
-                _check_together(measurement, group, gone, mine, others)
+                if measurement.is_sum(group[0]):
+                    _check_together(measurement, group, gone, mine, others)
+                elif measurement.statistics[group[0]].kind in CHOSEN:
+                    _check_only_less(group, gone, mine, others)
     return release
 
 
@@ -393,6 +396,13 @@ def _check_together(
         else:
             part += sum(moved) / claim.l1
     assert part <= 1, f"without {gone}, sums {group} moved by {float(part)} of what they may together"
+
+
+def _check_only_less(group: Sequence[int], gone: str, before: Sequence[Vector], after: Sequence[Vector]) -> None:
+    """What is chosen from a histogram needs units that only add to it: quantiles cut in turn, and the most common."""
+    for number in group:
+        more = {key for key, bar in after[number].items() if bar > before[number].get(key, 0)}
+        assert not more, f"without {gone}, bars of histogram {number} rose: {more}"
 
 
 def _check_distance(measurement: Measurement, number: int, gone: str, before: Vector, after: Vector) -> None:
