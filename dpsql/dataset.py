@@ -51,7 +51,7 @@ def open_backend(policy: Policy) -> Backend:
     if is_postgres_address(policy.database):
         from dpsql.backends.postgres import PostgresBackend
 
-        return PostgresBackend(policy.database, memory=memory, threads=threads)
+        return PostgresBackend(policy.database, memory=memory, threads=threads, prepared=policy.prepared)
     from dpsql.backends.duckdb import DuckDBBackend
 
     path = database_path(policy) if policy.prepared is None else copy_path(policy, policy.prepared)
@@ -105,7 +105,7 @@ def check(path: Path) -> Checked:
     backend = open_backend(policy)
     try:
         catalog = bind_all(policy, backend)
-        warnings = backend.warnings(sorted({table.source for table in catalog.tables.values()})) + _stale(policy)
+        warnings = backend.warnings(sorted({table.place for table in catalog.tables.values()})) + _stale(policy)
     except PolicyProblems as found:
         raise PolicyProblems([*problems, *found.problems]) from None
     finally:

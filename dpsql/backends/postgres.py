@@ -20,7 +20,17 @@ from dpsql.generate.engine_log import engine_failed
 from dpsql.generate.postgres_dialect import POSTGRES
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.generate.watchdog import TIMED_OUT, Watch, Watchdog, stopped
-from dpsql.policy.model import DatabaseSchema
+from dpsql.policy.model import DatabaseSchema, PreparedPolicy, TableSchema
+from dpsql.policy.prepared import (
+    ABOUT,
+    ABOUT_COLUMNS,
+    AGAIN,
+    is_our_schema,
+    not_a_copy,
+    read_about,
+    require_meant,
+    with_copies,
+)
 from dpsql.tables import ExactTable
 from dpsql.types import Kind, Type, Value
 
@@ -35,7 +45,8 @@ class PostgresBackend:
 
     dialect = POSTGRES
 
-    def __init__(self, url: str, *, memory: str, threads: int) -> None:
+    def __init__(self, url: str, *, memory: str, threads: int, prepared: PreparedPolicy | None = None) -> None:
+        self._prepared = prepared
         settings = {
             "work_mem": f"{_kilobytes(memory) // (4 * max(1, threads))}kB",
             "max_parallel_workers_per_gather": str(max(0, threads - 1)),
@@ -52,14 +63,30 @@ class PostgresBackend:
         try:
             with self._connections.transaction(seconds=_PUBLIC_SECONDS) as connection:
                 tables, identities = read_tables(connection)
+                schema = self._known(connection, tables)
         except psycopg.Error as error:
             failure = engine_failed(error)
         else:
             with self._lock:
                 self._identities = identities
                 self._changed = None
-            return DatabaseSchema(tables, self._connections.default_schema)
+            return schema
         raise failure
+
+    def _known(self, connection: Connection, tables: Mapping[tuple[str, str], TableSchema]) -> DatabaseSchema:
+        """The schema that the policy is about: of the database itself, or of what it was when it was prepared."""
+        default = self._connections.default_schema
+        if self._prepared is None:
+            return DatabaseSchema({n: table for n, table in tables.items() if not is_our_schema(n[0])}, default)
+        if (self._prepared.copy, ABOUT) not in tables:
+            raise PolicyError(f'there is no prepared copy in the schema "{self._prepared.copy}"', hint=AGAIN)
+        sql = f"SELECT {', '.join(ABOUT_COLUMNS)} FROM {qualified((self._prepared.copy, ABOUT))}"
+        rows = connection.execute(sql).fetchall()
+        if len(rows) != 1:
+            raise not_a_copy()
+        about = read_about(*rows[0])
+        require_meant(about, self._prepared)
+        return with_copies(tables, default, about)
 
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
         """What the owner should know about the role and these tables."""

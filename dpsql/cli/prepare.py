@@ -12,9 +12,11 @@ from dpsql.cli.rows import printable
 
 @click.command()
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
-@click.option("--to", metavar="FILE", help="The copy to write; beside the database if not given.")
+@click.option("--to", metavar="PLACE", help="The copy to write: a file, or a schema. Beside the tables if not given.")
+@click.option("--as", "writer", metavar="URL", help="An address of the PostgreSQL database whose role may write to it.")
+@click.option("--yes", is_flag=True, help="Write to the PostgreSQL database without asking.")
 @click.option("--off", is_flag=True, help="Read the database itself again. The copy stays where it is.")
-def prepare(policy: str, to: str | None, off: bool) -> None:
+def prepare(policy: str, to: str | None, writer: str | None, yes: bool, off: bool) -> None:
     """Copy the tables into a form in which queries are quick, for data that changes rarely.
 
     Each row of a private table is copied with the person it belongs to, found through all references, and with how
@@ -22,23 +24,30 @@ def prepare(policy: str, to: str | None, off: bool) -> None:
     do stored answers: queries are only spared what the copy has done once.
 
     The policy then names the copy, and queries read it instead of the database: what changes there is not seen before
-    you run this again, which makes the next version. Nothing is written to the database itself.
+    you run this again, which makes the next version. The copy of a DuckDB file is another file beside it. That of a
+    PostgreSQL database is a schema of its own in it, for the private tables alone, with their indexes; it refuses to be
+    written to, and the role of the policy may read it.
 
     \b
     Example:
       dpsql prepare
       dpsql prepare --to /fast/clinic.duckdb
+      dpsql prepare --as postgresql://owner@db.example.org/clinic
       dpsql prepare --off
     """
     from dpsql import preparing
 
-    if off and to is not None:
-        raise click.UsageError("--off makes no copy: it does not go with --to")
+    if off and (to is not None or writer is not None):
+        raise click.UsageError("--off makes no copy: it goes with neither --to nor --as")
     with refusals():
         if off:
             _tell_forgotten(preparing.forget(Path(policy)), policy)
             return
-        done = preparing.prepare(Path(policy), to, lambda table: click.echo(f"copying {printable(table)}", err=True))
+        if not yes and preparing.writes_to_database(Path(policy)):
+            click.confirm("This writes copies of the private tables into the PostgreSQL database. Go on?", abort=True)
+        done = preparing.prepare(
+            Path(policy), to, writer, lambda name: click.echo(f"copying {printable(name)}", err=True)
+        )
     private = sum(bool(table.unit) for table in done.tables)
     public = len(done.tables) - private
     click.echo(
@@ -48,7 +57,9 @@ def prepare(policy: str, to: str | None, off: bool) -> None:
     click.echo(f"{policy} names it: queries read it from now on, and servers once they are started anew.")
     click.echo("What changes in the database is not seen before the next: dpsql prepare")
     if done.before is not None:
-        click.echo(f'The copy before, "{done.before.copy}", may be deleted when no server reads it any more.')
+        click.echo(
+            f'The copy before, "{printable(done.before.copy)}", may be deleted when no server reads it any more.'
+        )
 
 
 def _tell_forgotten(before: object, policy: str) -> None:

@@ -123,7 +123,7 @@ def _tables(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) ->
 
 def _sources(tables: Sequence[Table]) -> tuple[tuple[str, ...], ...]:
     """Every table of the database that the queries read: copies, else also those on the way to an owner."""
-    found = {table.source if table.copy is None else table.copy.source for table in tables}
+    found = {table.place for table in tables}
     found |= {step.source for table in tables if table.copy is None for step in table.path}
     return tuple(sorted(found))
 

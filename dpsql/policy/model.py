@@ -223,6 +223,11 @@ class Table:
         return self.owner is not None
 
     @property
+    def place(self) -> tuple[str, ...]:
+        """Schema and table that is read."""
+        return self.source if self.copy is None else self.copy.source
+
+    @property
     def hidden(self) -> Mapping[str, Type]:
         """The columns that say whose a row is and are not declared: they can be compared, and nothing else."""
         found: dict[str, Type] = {}

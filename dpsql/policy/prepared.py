@@ -31,7 +31,7 @@ class CopiedTable:
     source: tuple[str, str]  # what it is a copy of
     copy: tuple[str, str]  # where it is
     unit: str  # the way to the owner, as `unit_facts` writes it; empty for a public table
-    unique: tuple[tuple[str, ...], ...] = ()  # what the engine held unique in the source, and cannot say of the copy
+    unique: tuple[tuple[str, ...], ...] = ()  # what the engine held unique in the source, where it does not in the copy
 
 
 @dataclass(frozen=True, slots=True)
