@@ -193,13 +193,39 @@ class RelationWriter:
 
     def _subquery(self, node: Subquery | Correlated) -> str:
         with self._rows(owned=False):
+            if node.kind == "exists":
+                return f"EXISTS ({self._some_row(node.plan)})"
             inner = self.relation(node.plan)
-        if node.kind == "exists":
-            return f"EXISTS ({inner})"
         if node.kind == "scalar":
             return f"({inner})"
         assert node.arg is not None
         return f"({self.scalar(node.arg)} {node.kind.upper()} ({inner}))"
+
+    def _some_row(self, plan: Plan) -> str:
+        """A query that has a row where the relation has one.
+
+        Conditions stand at its top, whichever they are below: PostgreSQL makes a join of EXISTS only where nothing
+        further down refers to the row around it.
+        """
+        below, conditions, owner = plan, list[Scalar](), ""
+        while True:
+            match below:
+                case Project(child=child, items=items) if not _makes(items, conditions):
+                    below = child
+                case Filter(child=child, predicate=predicate) if not _has_subquery(predicate):
+                    conditions.append(predicate)
+                    below = child
+                case OfUnit(child=child, owner=field) if not owner:
+                    owner = f"{OWNER} = {self.name(field)}"
+                    below = child
+                case _:
+                    break
+        if not conditions and not owner:
+            return self.relation(plan)
+        with self._rows(owned=bool(owner)):
+            inner = self.relation(below, self._needed((), conditions))
+        tests = [*map(self.scalar, conditions), *([owner] if owner else [])]
+        return self._select([], self._nest(inner), " AND ".join(tests))
 
     # --- joins ---
 
@@ -510,5 +536,11 @@ def _only_table(plan: Plan) -> Scan | None:
             return None
 
 
+def _makes(items: Iterable[tuple[Field, Scalar]], conditions: Iterable[Scalar]) -> bool:
+    """Whether one of the conditions reads a column that a projection makes."""
+    made = {field.id for field, value in items if value != Ref(field)}
+    return any(ref.field.id in made for condition in conditions for ref in refs(condition))
+
+
 def _has_subquery(value: Scalar) -> bool:
-    return any(isinstance(part, Correlated) for part in walk(value))
+    return any(isinstance(part, Correlated | Subquery) for part in walk(value))
