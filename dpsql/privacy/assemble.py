@@ -6,7 +6,7 @@ Everything above the sums is post-processing, so ratios, variances and correlati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -24,6 +24,7 @@ from dpsql.privacy.disjoint import disjoint
 from dpsql.privacy.facts import Interval
 from dpsql.privacy.intervals import LARGEST, never_null
 from dpsql.privacy.owners import is_unit
+from dpsql.privacy.products import DIGITS, Product, products
 from dpsql.privacy.quantiles import better_together, levels
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic, rank_of
@@ -73,6 +74,7 @@ class _Value:
     spread: bool = False
     way: Way = Way.DIRECT
     sums: tuple[Statistic, ...] = ()
+    product: Product | None = None  # where the sum is that of another value, and what is left
 
 
 _SPREADS = frozenset({Agg.VAR_POP, Agg.VAR_SAMP, Agg.STDDEV_POP, Agg.STDDEV_SAMP})
@@ -186,14 +188,16 @@ class Assembly:
 
     def _settle(self, rows: _Rows, counter: Statistic | None) -> None:
         count = rules.count_rows(self.child, rows.where, self.cells)
-        asked = [self._asked(arg, value) for arg, value in rows.values.items()]
+        made = self._products(rows)
+        apart = {arg: value for arg, value in rows.values.items() if arg not in made}
+        asked = [self._asked(rows, arg, made) for arg in apart]
         design = choose(asked, counted=rows.counted, fixed=count == counter, degree=self.degree)
         found = weights(design, asked, counted=rows.counted, degree=self.degree)
         assert found is not None
         if design.counted:
             rows.count = count
             self.statistic(count, found[frozenset({None})])
-        for i, ((arg, value), way) in enumerate(zip(rows.values.items(), design.ways, strict=True)):
+        for i, ((arg, value), way) in enumerate(zip(apart.items(), design.ways, strict=True)):
             value.way = way
             sums = self._sums(arg, value, way)
             assert sums is not None
@@ -205,14 +209,30 @@ class Assembly:
                 self.groups.append(sums)
         if design.counted or design.pivot is not None:
             self.counts.append(self._in_count(rows))
+        for arg, product in made.items():
+            value, base = rows.values[arg], asked[list(apart).index(product.base)]
+            value.product = product
+            rest, bounds = product.rest, product.bounds
+            value.sums = (rules.sum_expression(self.child, rest, value.where, bounds, self.cells, DIGITS),)
+            # Relative to the whole value; where bounds are loose, typical values are taken to be a quarter of them.
+            size = product.part * (4 if base.loose else 1)
+            self.statistic(value.sums[0], size**2 * (value.total + value.mean))
 
-    def _asked(self, arg: Scalar, value: _Value) -> Asked:
+    def _products(self, rows: _Rows) -> dict[Scalar, Product]:
+        """The values whose sums are made of those of others; a spread needs sums of its own."""
+        return products((arg for arg, value in rows.values.items() if not value.spread), self.child.facts)
+
+    def _asked(self, rows: _Rows, arg: Scalar, made: Mapping[Scalar, Product]) -> Asked:
+        value = rows.values[arg]
         (whole,) = self._sums(arg, value, Way.DIRECT) or (None,)
         assert whole is not None
+        others = [other for other, product in made.items() if product.base == arg]
+        total = value.total + sum(rows.values[other].total for other in others)
+        mean = value.mean or any(rows.values[other].mean for other in others)
         if whole.loose and self._may_be_residual(arg, value):
-            return Asked(Fraction(0), (Way.DIRECT, Way.RESIDUAL), value.total, value.mean, value.spread)
+            return Asked(Fraction(0), (Way.DIRECT, Way.RESIDUAL), total, mean, value.spread)
         ways = [way for way in (Way.CENTRED, Way.PAIR) if self._sums(arg, value, way) is not None]
-        return Asked(Fraction(whole.low, whole.width), (Way.DIRECT, *ways), value.total, value.mean, value.spread)
+        return Asked(Fraction(whole.low, whole.width), (Way.DIRECT, *ways), total, mean, value.spread)
 
     def _may_be_residual(self, arg: Scalar, value: _Value) -> bool:
         if self.centres is None or not self.centres.may(arg):
@@ -345,16 +365,25 @@ class Assembly:
         rows = self._of([arg], call.where)
         value = rows.values[arg]
         first = value.sums[0]
-        if value.way is Way.DIRECT or (value.way is Way.PAIR and first.low == 0):
+        if value.product is None and (value.way is Way.DIRECT or (value.way is Way.PAIR and first.low == 0)):
             self.directly[target.id] = ((self.place(first), first.unit),)
             return in_units(self._ref(first), first.step, call.type)
-        above, parts = self._above(value)
-        start = _start(value)
-        steps = _plus(above, _times(self._number(rows), start))
-        parts = _sum_of(parts, self._in_count(rows), start)
-        self.directly[target.id] = tuple((place, size * first.step) for place, size in parts)
-        total = _times(steps, first.step)
+        total, self.directly[target.id] = self._total(rows, value)
         return total if call.type.kind is Kind.DOUBLE else Call(Op.CAST, (total,), call.type)
+
+    def _total(self, rows: _Rows, value: _Value) -> tuple[Scalar, Linear]:
+        """The noisy sum of a value, in doubles."""
+        first = value.sums[0]
+        if (product := value.product) is not None:
+            base, parts = self._total(rows, rows.values[product.base])
+            rest = _times(_double(self._ref(first)), first.step)
+            own = ((self.place(first), first.step),)
+            return _plus(_times(base, product.times), rest), _sum_of(own, parts, product.times)
+        above, parts = self._above(value)
+        if start := _start(value):
+            above = _plus(above, _times(self._number(rows), start))
+            parts = _sum_of(parts, self._in_count(rows), start)
+        return _times(above, first.step), tuple((place, size * first.step) for place, size in parts)
 
     def _above(self, value: _Value) -> tuple[Scalar, Linear]:
         """The noisy sum of steps above the start, in doubles."""
@@ -377,7 +406,19 @@ class Assembly:
         (arg,) = call.args
         rows = self._of([arg], call.where)
         value = rows.values[arg]
+        bounds, _ = rules.bounds_and_step(self.child, arg, self.cells)
+        mean, self.averages[target.id] = self._mean_in_units(rows, value)
+        return self._if_any(rows, _within(mean, bounds))
+
+    def _mean_in_units(self, rows: _Rows, value: _Value) -> tuple[Scalar, Linear]:
+        """The noisy mean of a value, in doubles, and how far off it is at most, times the rows."""
         first = value.sums[0]
+        if (product := value.product) is not None:
+            base, errors = self._mean_in_units(rows, rows.values[product.base])
+            rest = _times(_divide(_double(self._ref(first)), self._number(rows)), first.step)
+            assert product.bounds.high is not None
+            own = _sum_of(((self.place(first), first.step),), self._in_count(rows), product.bounds.high)
+            return _plus(_times(base, product.times), rest), _sum_of(own, errors, abs(product.times))
         above, parts = self._above(value)
         mean = _divide(above, self._number(rows))
         start = _start(value)
@@ -386,8 +427,7 @@ class Assembly:
             furthest = Fraction(0)  # the count is made of the same noise: at one bound it is that of the sum
         mean = _times(mean if start == 0 else _add(mean, start), first.step)
         errors = _sum_of(parts, self._in_count(rows), furthest)
-        self.averages[target.id] = tuple((place, size * first.step) for place, size in errors)
-        return self._if_any(rows, _within(mean, first.bounds))
+        return mean, tuple((place, size * first.step) for place, size in errors)
 
     def _distinct_average(self, target: Field, call: Aggregated) -> Scalar:
         (arg,) = call.args

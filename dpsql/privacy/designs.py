@@ -48,7 +48,7 @@ class Asked:
 
     low: Fraction  # the lower bound, in widths of the bounds
     ways: tuple[Way, ...]  # those that its grid allows
-    total: bool
+    total: int  # in how many outputs
     mean: bool
     spread: bool
 
@@ -150,7 +150,7 @@ def weights(
         sizes |= {(i, shape): _variance(shape, one, degree) for shape in way.shapes}
     for i, (way, one) in enumerate(zip(design.ways, asked, strict=True)):
         total = _total(i, way, one, rows or {})
-        if one.total:
+        for _ in range(one.total):
             count(_plus(total, rows or {}, (one.low, _ZERO)), _largest(one) ** 2, sizes)
         if one.mean:
             assert rows is not None

@@ -201,7 +201,14 @@ def sum_rows(child: Stability, value: Scalar, where: Scalar | None, cell: Cells)
     return replace(_row_sum(child, value, where, bounds, step, cell), loose=is_loose(child, value))
 
 
-def sum_expression(child: Stability, value: Scalar, where: Scalar | None, bounds: Interval, cell: Cells) -> Statistic:
+def sum_expression(
+    child: Stability,
+    value: Scalar,
+    where: Scalar | None,
+    bounds: Interval,
+    cell: Cells,
+    digits: int = REAL_DIGITS,
+) -> Statistic:
     """A sum dpsql needs itself (a product, a square), with bounds it knows. Same claim as `sum_rows`."""
     assert bounds.low is not None and bounds.high is not None
     if max(abs(bounds.low), abs(bounds.high)) > LARGEST:
@@ -209,7 +216,7 @@ def sum_expression(child: Stability, value: Scalar, where: Scalar | None, bounds
             "the bounds are too wide for a sum of products",
             hint="Declare narrower bounds, or write LEAST and GREATEST.",
         )
-    step = _coarsened(child, _default_step(value, bounds), bounds, cell)
+    step = _coarsened(child, _default_step(value, bounds, digits), bounds, cell)
     return _row_sum(child, value, where, bounds, step, cell)
 
 
@@ -513,7 +520,7 @@ def bounds_and_step(child: Stability, value: Scalar, cell: Cells) -> tuple[Inter
     return bounds, _coarsened(child, _default_step(value, bounds), bounds, cell)
 
 
-def _default_step(value: Scalar, bounds: Interval) -> Fraction:
+def _default_step(value: Scalar, bounds: Interval, digits: int = REAL_DIGITS) -> Fraction:
     """The grain of a sum whose column declares none: a static rule of type and bounds."""
     match value.type.kind:
         case Kind.INTEGER:
@@ -528,7 +535,7 @@ def _default_step(value: Scalar, bounds: Interval) -> Fraction:
                 exponent += 1
             while most and Fraction(10) ** (exponent - 1) >= most:
                 exponent -= 1
-            return Fraction(10) ** (exponent - REAL_DIGITS)
+            return Fraction(10) ** (exponent - digits)
 
 
 def _coarsened(child: Stability, step: Fraction, bounds: Interval, cell: Cells) -> Fraction:
