@@ -142,7 +142,9 @@ def _all_scores(release: Release, pair: Pair, sampler: Sampler, trials: int) -> 
     """
     plain = [measurement for measurement in release.measurements if not measurement.stages]
     found = [scores(measurement, pair, sampler, trials) for measurement in plain]
-    with_unit, without_unit = sum(each.with_unit for each in found), sum(each.without_unit for each in found)
+    least = min(len(each.with_unit) for each in found)
+    with_unit = sum(each.with_unit[:least] for each in found)
+    without_unit = sum(each.without_unit[:least] for each in found)
     return Scores(np.asarray(with_unit), np.asarray(without_unit), found[0].shown)
 
 

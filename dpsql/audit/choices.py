@@ -1,12 +1,15 @@
-"""Trials of a value at a rank: the person's own rows of the histogram, among others who make the choice most telling.
+"""Trials of a choice: the person's own rows of the histogram, among others who make the choice most telling.
 
-Neighbours may hold whatever other people, so the audit puts those in that show most: rows in the middle of the grid,
-and so many at an end that the wanted place falls among them. Then a row more above shifts it, and with it which side of
-the middle is chosen. What the person adds comes from the engine, and the choice is the product's own.
+Neighbours may hold whatever other people, so the audit puts those in that show most. For a value at a rank: rows in the
+middle of the grid, and so many at an end that the wanted place falls among them. Then a row more above shifts it, and
+with it which side of the middle is chosen. For the most common value: another that is so far ahead that without the
+person it is chosen in four of five cases. What the person adds comes from the engine, and the choice is the product's
+own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -16,7 +19,7 @@ from dpsql.audit.losses import Trials
 from dpsql.noise.ranks import choose
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise, rank_margin
-from dpsql.privacy.rules.aggregates import Statistic
+from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.tables import ExactTable
 from dpsql.types import Value
 
@@ -35,7 +38,7 @@ def choices(
     statistic: Statistic, noise: Noise, added: Bars, sampler: Sampler, trials: int
 ) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
     """Values chosen with the person and without, and the log of the likelihood ratio of each."""
-    others = _others(statistic, noise)
+    others = _others(statistic, noise, added)
     both = {value: others.get(value, 0) + added.get(value, 0) for value in others | added}
     drawn = _drawn(statistic, noise, both, sampler, trials), _drawn(statistic, noise, others, sampler, trials)
     scale = float(noise.scale)
@@ -59,7 +62,20 @@ def _less(bars: Bars, fewer: Bars) -> Bars:
     return {value: count for value, count in found.items() if count}
 
 
-def _others(statistic: Statistic, noise: Noise) -> Bars:
+def _others(statistic: Statistic, noise: Noise, added: Bars) -> Bars:
+    return _rivals(statistic, noise, added) if statistic.kind is Counted.COMMONEST else _around(statistic, noise)
+
+
+def _rivals(statistic: Statistic, noise: Noise, added: Bars) -> Bars:
+    """One other value, a little more common than the person's: an event that is rare without somebody tells most."""
+    mine = max(added, key=lambda value: added[value], default=statistic.low)
+    rival = statistic.low if mine != statistic.low else statistic.high
+    # Both so far ahead of the values of nobody that these hardly ever win.
+    ahead = math.ceil(float(noise.scale) * (math.log(statistic.candidates) + 3))
+    return {mine: ahead} | ({} if mine == rival else {rival: ahead + math.ceil(1.5 * float(noise.scale))})
+
+
+def _around(statistic: Statistic, noise: Noise) -> Bars:
     """Twice what one person may add in the middle, and at an end what puts the wanted place in the middle of those."""
     assert statistic.rank is not None
     middle = 2 * statistic.clip
@@ -78,7 +94,13 @@ def _drawn(statistic: Statistic, noise: Noise, bars: Bars, sampler: Sampler, tri
 
 
 def _losses(statistic: Statistic, noise: Noise, bars: Bars, drawn: Trials) -> Trials:
-    """How many grains each value is away from the wanted place: as `mechanisms.chosen` says it, once more."""
+    """How many grains each value is away from the wanted place: as `mechanisms.chosen` says it, once more.
+
+    For the most common value, how many fewer it has than the most common one, as `mechanisms.most_common` says.
+    """
+    if statistic.kind is Counted.COMMONEST:
+        fewer: Trials = max(bars.values()) - np.array([bars.get(int(value), 0) for value in drawn], dtype=np.float64)
+        return fewer
     assert statistic.rank is not None
     places = np.array(sorted(bars), dtype=np.float64)
     ends = np.cumsum([bars[value] for value in sorted(bars)])

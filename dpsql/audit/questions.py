@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from dpsql.audit.synthetic import in_order
 from dpsql.generate.dialect import quoted
 from dpsql.policy.model import Catalog, Column, Table
 from dpsql.types import Kind
+
+MOST_STEPS = 250  # of a key of running totals
 
 _NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
 
@@ -26,6 +29,7 @@ def questions(catalog: Catalog) -> Iterator[Question]:
     private = [table for table in tables if table.is_private]
     for table in private:
         yield from _over(table.name, f"{_named(table)} AS a", table, table, all_aggregates=True)
+        yield from _combined(table)
     for table in private:
         for other in private:
             if table.path and other.name == table.path[0].table:
@@ -54,7 +58,14 @@ def _over(label: str, source: str, table: Table, keyed: Table, *, all_aggregates
         aggregates["SUM"] = f"SUM({x})"
         if all_aggregates:
             aggregates |= {"AVG": f"AVG({x})", "STDDEV": f"STDDEV({x})", "COUNT(DISTINCT)": f"COUNT(DISTINCT {x})"}
+            aggregates |= {"VARIANCE": f"VAR_POP({x})", "SUM(DISTINCT)": f"SUM(DISTINCT {x})"}
             aggregates |= {"MEDIAN": f"MEDIAN({x})", "MIN": f"MIN({x})", "MAX": f"MAX({x})"}
+            other = next((c for c in table.columns.values() if _is_bounded(c) and c is not number), None)
+            if other is not None:
+                y = f"a.{quoted(other.name)}"
+                aggregates |= {f"{name}": f"{name}({y}, {x})" for name in ("COVAR_POP", "CORR", "REGR_SLOPE")}
+    if all_aggregates and (named := _declared_key(table)) is not None:
+        aggregates["MODE"] = f"MODE() WITHIN GROUP (ORDER BY a.{quoted(named.name)})"
     if all_aggregates and not table.path:
         aggregates["COUNT(DISTINCT unit)"] = f"COUNT(DISTINCT a.{quoted(table.owner or '')})"
     kinds = {"none": None, "declared": _declared_key(keyed), "unknown": _unknown_key(keyed)}
@@ -67,6 +78,27 @@ def _over(label: str, source: str, table: Table, keyed: Table, *, all_aggregates
                 yield Question(label, aggregate, kind, f"SELECT {key}, {expression} FROM {source} GROUP BY {key}")
 
 
+def _combined(table: Table) -> Iterator[Question]:
+    """Counts that agree with others: of grouping sets, and of running totals."""
+    source = f"{_named(table)} AS a"
+    declared = [f"a.{quoted(c.name)}" for c in table.columns.values() if _is_declared(c)][:2]
+    if len(declared) == 2:
+        keys = ", ".join(declared)
+        sql = f"SELECT {keys}, COUNT(*) FROM {source} GROUP BY CUBE ({keys})"
+        yield Question(table.name, "COUNT(*)", "cube", sql)
+    for column in table.columns.values():
+        if _is_bounded(column) and column.type.kind is Kind.INTEGER and _steps(column) <= MOST_STEPS:
+            key = f"a.{quoted(column.name)}"
+            sql = f"SELECT {key}, SUM(COUNT(*)) OVER (ORDER BY {key}) FROM {source} GROUP BY {key}"
+            yield Question(table.name, "running COUNT(*)", "declared", sql)
+            break
+
+
+def _steps(column: Column) -> float:
+    assert isinstance(column.lower, Fraction) and isinstance(column.upper, Fraction)
+    return float(column.upper - column.lower)
+
+
 def _named(table: Table) -> str:
     return ".".join(map(quoted, table.name.split(".")))
 
@@ -76,7 +108,11 @@ def _is_bounded(column: Column) -> bool:
 
 
 def _declared_key(table: Table) -> Column | None:
-    return next((c for c in table.columns.values() if c.values is not None or c.type.kind is Kind.BOOLEAN), None)
+    return next((c for c in table.columns.values() if _is_declared(c)), None)
+
+
+def _is_declared(column: Column) -> bool:
+    return column.values is not None or column.type.kind is Kind.BOOLEAN
 
 
 def _unknown_key(table: Table) -> Column | None:

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsql.audit.choices import choices, most_moved
+from dpsql.audit.combined import combined_scores, is_combined
 from dpsql.audit.losses import Trials
 from dpsql.backends import Backend
 from dpsql.generate.bounding import Branch
 from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
+from dpsql.privacy.rules.aggregates import CHOSEN
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
 from dpsql.types import Value
@@ -50,6 +52,9 @@ class Scores:
 def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler: Sampler, trials: int) -> Scores:
     salt = sampler.salt()  # the same for both: neighbours differ by the unit alone
     one, other = (_exact(measurement, backend, salt) for backend in backends)
+    if is_combined(measurement):
+        (with_unit, without_unit), shown = combined_scores(measurement, one, other, sampler, trials)
+        return Scores(with_unit, without_unit, shown)
     found = _sum_scores(measurement, one, other, sampler, trials)
     # Sums and choices are drawn independently, so their evidence adds up.
     for branch, mine, rest in zip(measurement.branches, one, other, strict=True):
@@ -82,7 +87,7 @@ def _sum_scores(
 
 
 def _is_chosen(measurement: Measurement, branch: Branch) -> bool:
-    return measurement.statistics[branch.statistics[0]].rank is not None
+    return measurement.statistics[branch.statistics[0]].kind in CHOSEN
 
 
 def _exact(measurement: Measurement, backend: Backend, salt: str) -> list[ExactTable]:

@@ -48,9 +48,11 @@ def _aggregated(read: Expressions, function: Agg, node: exp.Expression, scope: S
 
 
 def arguments(read: Expressions, function: Agg, args: list[Scalar], node: exp.Expression) -> tuple[Scalar, ...]:
-    if function in (Agg.COUNT, Agg.MIN, Agg.MAX):
+    if function is Agg.COUNT:
         return tuple(args)
-    if function in (Agg.BOOL_AND, Agg.BOOL_OR):
+    if function in (Agg.MIN, Agg.MAX):
+        wanted = all(arg.type.kind is not Kind.BOOLEAN for arg in args)
+    elif function in (Agg.BOOL_AND, Agg.BOOL_OR):
         wanted = all(arg.type.kind is Kind.BOOLEAN for arg in args)
     else:
         wanted = all(arg.type.is_numeric for arg in args)
