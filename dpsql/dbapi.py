@@ -79,6 +79,7 @@ class Amount:
     epsilon: float
     delta: float
     rho: float | None  # what adds up under zcdp accounting; None under basic, where epsilon does
+    pure: float | None  # under zcdp, the epsilon of what is pure, which adds up with others of the kind
     grains: Price
 
     def __str__(self) -> str:
@@ -86,8 +87,10 @@ class Amount:
         if self.grains.loss:
             rho = "" if self.rho is None else f" (rho {self.rho:.4g})"
             parts.append(f"epsilon {self.epsilon:.4g}{rho}")
-        if self.grains.delta:
+        if self.grains.delta and (parts or not self.pure):
             parts.append(f"delta {self.delta:.4g}")
+        if self.pure:
+            parts.append(f"{'or ' if parts else ''}epsilon {self.pure:.4g} as pure")
         return ", ".join(parts) or "nothing"
 
 
@@ -109,8 +112,10 @@ class Budget:
 
 
 def _amount(price: Price, accountant: Accountant) -> Amount:
-    rho = float(price.loss_value) if accountant.policy.accounting == "zcdp" else None
-    return Amount(float(accountant.epsilon_of(price.loss)), float(price.delta_value), rho, price)
+    is_zcdp = accountant.policy.accounting == "zcdp"
+    rho = float(price.loss_value) if is_zcdp else None
+    pure = None if price.pure_value is None or not is_zcdp else float(price.pure_value)
+    return Amount(float(accountant.epsilon_of(price.loss)), float(price.delta_value), rho, pure, price)
 
 
 # --- connections ---
@@ -257,7 +262,7 @@ class Cursor:
         accountant = self.connection._engine.accountant
         price = _amount(self._answer.release.price, accountant)
         charged = _amount(self._answer.charged, accountant)
-        return Cost(price.epsilon, price.delta, price.rho, price.grains, charged)
+        return Cost(price.epsilon, price.delta, price.rho, price.pure, price.grains, charged)
 
     @property
     def margins(self) -> tuple[int | float | None, ...] | None:

@@ -22,7 +22,7 @@ import numpy as np
 from dpsql.ledger import Ledger, Purchase
 from dpsql.privacy.accounting import Price
 from dpsql.release import Measurement, Settings
-from dpsql.stored import Known, decode, tagged_keys
+from dpsql.stored import Known, decode, grains_of, tagged_keys
 from dpsql.tables import Integers, NoisyTable
 from dpsql.types import Value
 
@@ -52,6 +52,7 @@ class _Part:
     kept: tuple[int, ...]
     steps: float
     price: Price
+    deviation: float
 
 
 Older = tuple[_Part, ...]  # an earlier answer to the same question, sum by sum
@@ -113,12 +114,24 @@ class Derivations:
         """The new answer and the old one, weighted such that together they are least far off."""
         columns: list[Integers] = []
         steps: list[float] = []
+        deviations: list[float] = []
         for i, (new, part) in enumerate(zip(bought.table.sums, older, strict=True)):
-            margin = measurement.steps(i)
+            margin: float = measurement.steps(i)
+            deviation = measurement.deviation(i)
             found = self._values(measurement, part) if margin and part.steps else None
-            columns.append(new if found is None else _weighted(new, margin, found[0], part.steps))
-            steps.append(margin if found is None else _together(margin, part.steps))
-        return Known(bought.instance, NoisyTable(bought.table.keys, tuple(columns)), tuple(steps))
+            if found is not None:
+                share = _share(deviation, part.deviation)
+                new = _weighted(new, share, found[0])
+                margin, deviation = (
+                    # Rounding to whole steps is one more error, of half a step at most.
+                    math.hypot(share * one, (1 - share) * other, 0.5)
+                    for one, other in ((margin, part.steps), (deviation, part.deviation))
+                )
+            columns.append(new)
+            steps.append(margin)
+            deviations.append(deviation)
+        table = NoisyTable(bought.table.keys, tuple(columns))
+        return Known(bought.instance, table, tuple(steps), tuple(deviations))
 
     def beside(self, measurement: Measurement, stages: Stages, key: bytes, answer: Known) -> dict[bytes, bytes]:
         """The records of which questions an answer determines, to be stored with it; a closer answer to one stays."""
@@ -130,7 +143,9 @@ class Derivations:
             records = self._records(place)
             for i in range(len(measurement.statistics)):
                 margin = measurement.steps(i) if answer.steps is None else answer.steps[i]
-                part = _Part(key, i, kept, margin * math.sqrt(self._cells(measurement, kept)), measurement.price)
+                deviation = measurement.deviation(i) if answer.deviations is None else answer.deviations[i]
+                wider = math.sqrt(self._cells(measurement, kept))
+                part = _Part(key, i, kept, margin * wider, measurement.price, deviation * wider)
                 name = self._name(measurement, kept, i)
                 old = records.get(name)
                 if (
@@ -198,8 +213,8 @@ class Derivations:
         if stored is None:
             return {}
         return {
-            name: _Part(bytes.fromhex(source), at, tuple(kept), steps, Price(*price))
-            for name, (source, at, kept, steps, price) in json.loads(stored).items()
+            name: _Part(bytes.fromhex(source), at, tuple(kept), steps, Price(*price), *(deviation or [steps / 1.96]))
+            for name, (source, at, kept, steps, price, *deviation) in json.loads(stored).items()
         }
 
     def _values(self, measurement: Measurement, part: _Part) -> tuple[Integers, str] | None:
@@ -236,8 +251,8 @@ def _choices(measurement: Measurement) -> Iterator[tuple[int, ...]]:
 
 
 def _suffices(measurement: Measurement, steps: Sequence[float], asked: Settings) -> bool:
-    """Whoever states an error, or a price, gets what was stated; others get what is there."""
-    if asked.margin is None and asked.epsilon is None:
+    """Whoever states an error, a price or its kind gets what was stated; others get what is there."""
+    if asked.margin is None and asked.epsilon is None and not asked.pure:
         return True
     for i, margin in enumerate(steps):
         if margin > measurement.steps(i):
@@ -249,16 +264,17 @@ def _suffices(measurement: Measurement, steps: Sequence[float], asked: Settings)
     return True
 
 
-def _weighted(new: Integers, its_margin: float, old: Integers, old_margin: float) -> Integers:
-    """The mean with weights against the squares of the margins; whole numbers, so that nothing overflows."""
-    ours, theirs = (math.ceil(margin**2 * 2**20) for margin in (old_margin, its_margin))
-    both = new.astype(object) * ours + old.astype(object) * theirs
-    return np.asarray((both + (ours + theirs) // 2) // (ours + theirs), dtype=np.int64)
+def _share(its_deviation: float, old_deviation: float) -> float:
+    """The part of the weighted mean that is the new answer's: against the variances, whichever law each noise has."""
+    return old_deviation**2 / (its_deviation**2 + old_deviation**2)
 
 
-def _together(one: float, other: float) -> float:
-    """The margin of the weighted mean, whose rounding to whole steps is one more error, of half a step at most."""
-    return math.hypot(one * other / math.hypot(one, other), 0.5)
+def _weighted(new: Integers, share: float, old: Integers) -> Integers:
+    """The weighted mean, in whole numbers, so that nothing overflows."""
+    whole = 2**40
+    ours = round(share * whole)
+    both = new.astype(object) * ours + old.astype(object) * (whole - ours)
+    return np.asarray((both + whole // 2) // whole, dtype=np.int64)
 
 
 def _name(measurement: Measurement, kept: tuple[int, ...], statistic: int) -> str:
@@ -280,7 +296,7 @@ def _dearest(records: dict[str, _Part]) -> dict[str, _Part]:
 
 def _written(records: dict[str, _Part]) -> bytes:
     document = {
-        name: [part.source.hex(), part.place, part.kept, part.steps, [part.price.loss, part.price.delta]]
+        name: [part.source.hex(), part.place, part.kept, part.steps, grains_of(part.price), part.deviation]
         for name, part in records.items()
     }
     return json.dumps(document, separators=(",", ":")).encode()

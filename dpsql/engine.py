@@ -35,7 +35,7 @@ from dpsql.release import Clips, Measurement, Release, Settings, Stage, as_told,
 from dpsql.remembered import Newest
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
-from dpsql.stored import Known, decode, encode, tagged_keys
+from dpsql.stored import Known, decode, encode, grains_of, tagged_keys
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
 from dpsql.types import Value
@@ -47,6 +47,11 @@ _OF_CELL, _OF_TEXT = 65, 20  # bytes of a cell, and of what was compiled for eac
 # its price for its clip, and a twentieth for its centre.
 POOREST_SEARCH = {Counted.CLIP: 40, Counted.CENTRE: 160}
 SMALL_ROWS, SMALL_TEXT = 100, 10_000  # rows and characters of an answer that is remembered
+
+_ENDS = {
+    "others": "it takes more rho than is left: after it, only pure answers can be paid, for {whose}",
+    "pure": "after it, pure answers pay with their rho, as others do, for {whose}",
+}
 
 Rows = list[tuple[Value, ...]]
 
@@ -199,6 +204,26 @@ class Engine:
         bill = self._bill(release.unsettled or release, user, fresh=False)
         return _as_known(release, bill.known, bill, self._owed(user, bill.sources))
 
+    def left(self, user: str) -> str:
+        """What a user can still spend, in words; and where nothing more is paid as pure, why."""
+        left = self.ledger.remaining(user)
+        if not self.accountant.sells_pure or left.pure is not None or not left.loss:
+            return price_text(left, self.accountant)
+        had_others = self.ledger.spent().pure is None or self.ledger.spent(user).pure is None
+        why = "not all answers were pure" if had_others else "their epsilon is spent"
+        return f"{price_text(left, self.accountant)}; pure answers pay as others do, since {why}"
+
+    def warnings(self, release: Release, user: str, *, fresh: bool) -> list[str]:
+        """What the purchase would end for good, said before it is paid. Free: it reads the ledger alone."""
+        if not self.accountant.sells_pure:
+            return []
+        found = self.ledger.closing(user, self._bill(release.unsettled or release, user, fresh).purchases)
+        whose = {
+            kind: "your allowance" if all(closing.user for closing in found if closing.kind == kind) else "everybody"
+            for kind in dict.fromkeys(closing.kind for closing in found)
+        }
+        return [_ENDS[kind].format(whose=name) for kind, name in whose.items()]
+
     def close(self) -> None:
         self._backend.close()
         self._post.close()
@@ -284,7 +309,7 @@ class Engine:
     def _made(self, measurement: Measurement, stages: list[object], asked: Settings, user: str) -> Derived | None:
         """The answer made of earlier ones, unless a new one is cheaper for who never paid for those."""
         made = self._derivations.find(measurement, stages, asked)
-        if made is None or not self._owed(user, made.purchases).fits_in(measurement.price):
+        if made is None or not self._owed(user, made.purchases).is_no_dearer(measurement.price):
             return None
         return made
 
@@ -307,10 +332,7 @@ class Engine:
             return self.ledger.charge(user, bill.purchases, sql=sql)
         except BudgetExhausted as error:
             cost = sum((purchase.price for purchase in bill.purchases), Price())
-            left = self.ledger.remaining(user)
-            error.detail = (
-                f"The query costs {price_text(cost, self.accountant)}; {price_text(left, self.accountant)} is left."
-            )
+            error.detail = f"The query costs {price_text(cost, self.accountant)}; left is {self.left(user)}."
             error.hint = "Ask for less with SET dpsql.epsilon, repeat an earlier query for free, or ask the owner."
             raise
 
@@ -540,7 +562,7 @@ def _replay_key(
             for noise, statistic in zip(measurement.noises, measurement.statistics, strict=True)
         ],
         "selection": [measurement.selection, measurement.threshold],
-        "price": [measurement.price.loss, measurement.price.delta],
+        "price": grains_of(measurement.price),
         "stages": _stage_names(stages, instances),
     }
     if measurement.rooted:

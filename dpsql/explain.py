@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 from dpsql.plan.scalars import Call, Op, Ref, Scalar
@@ -21,10 +22,11 @@ from dpsql.release import Measurement, Release
 _COUNTED = {Op.DAYS_BETWEEN: "days", Op.SECONDS_BETWEEN: "seconds"}
 
 
-def explain(release: Release, accountant: Accountant, remaining: Price) -> list[str]:
+def explain(release: Release, accountant: Accountant, left: str, warnings: Sequence[str] = ()) -> list[str]:
     """The lines of EXPLAIN."""
     lines = [f"Price: {price_text(release.price, accountant) if release.price.loss else 'free'}"]
-    lines.append(f"Left: {price_text(remaining, accountant)}")
+    lines.append(f"Left: {left}")
+    lines += [f"Warning: {warning}" for warning in warnings]
     for number, (index, measurement) in enumerate(paid_for(release), 1):
         lines += _measurement(number, measurement, accountant, _clip_texts(release, index))
     # Until its clip is chosen, a sum has the noise of the declared one at most.
@@ -279,12 +281,15 @@ def _derivation(derivation: Derivation, depth: int) -> list[str]:
 
 
 def price_text(price: Price, accountant: Accountant) -> str:
-    if price.loss == 0 and price.delta == 0:
-        return "nothing"
+    """What adds up with all other prices; and of what is pure, the epsilon that adds up with others of the kind."""
+    as_pure = f"epsilon {_short(float(price.pure_value))} as pure" if price.pure_value else None
+    if price.loss == 0 and (price.delta == 0 or as_pure):
+        return f"{as_pure}, and nothing else" if as_pure else "nothing"
     epsilon = f"epsilon {_short(float(accountant.epsilon_of(price.loss)))}"
     if accountant.policy.accounting == "zcdp":
         epsilon += f" (rho {_short(float(price.loss_value))})"
-    return f"{epsilon}, delta {_short(float(price.delta_value))}" if price.delta else epsilon
+    delta = [f"delta {_short(float(price.delta_value))}"] if price.delta else []
+    return ", ".join([epsilon, *delta, *([f"or {as_pure}"] if as_pure else [])])
 
 
 def number_text(value: Fraction) -> str:

@@ -13,7 +13,6 @@ from dpsql.engine import Answer, Engine
 from dpsql.errors import BadSetting, BudgetExhausted, Error
 from dpsql.explain import explain
 from dpsql.generate.query import Cancellation
-from dpsql.privacy.accounting import Price
 from dpsql.release import Output, Release, Settings
 from dpsql.sql.parse import is_explain
 from dpsql.tables import ResultTable
@@ -39,6 +38,7 @@ class SessionSettings:
     margin: Fraction | None = None
     fresh: bool = False
     tidy: bool = False  # counts not below zero, running totals that do not fall, rounded fractions
+    pure: bool = False  # Laplace noise and no delta, paid as pure
 
     def set(self, name: str, text: str) -> None:
         match name:
@@ -48,7 +48,7 @@ class SessionSettings:
                 self.delta = _positive(name, text)
             case "margin":
                 self.margin = _positive(name, text)
-            case "fresh" | "tidy":
+            case "fresh" | "tidy" | "pure":
                 if text.lower() not in _ON:
                     raise BadSetting(f'parameter "dpsql.{name}" requires a Boolean value')
                 setattr(self, name, _ON[text.lower()])
@@ -56,16 +56,16 @@ class SessionSettings:
                 raise _unknown(name)
 
     def reset(self, name: str) -> None:
-        if name not in ("epsilon", "delta", "margin", "fresh", "tidy"):
+        if name not in ("epsilon", "delta", "margin", "fresh", "tidy", "pure"):
             raise _unknown(name)
-        setattr(self, name, False if name in ("fresh", "tidy") else None)
+        setattr(self, name, False if name in ("fresh", "tidy", "pure") else None)
 
     def show(self, name: str) -> str:
         match name:
             case "epsilon" | "delta" | "margin":
                 value: Fraction | None = getattr(self, name)
                 return "default" if value is None else f"{float(value):g}"
-            case "fresh" | "tidy":
+            case "fresh" | "tidy" | "pure":
                 return "on" if getattr(self, name) else "off"
             case _:
                 raise _unknown(name)
@@ -73,7 +73,8 @@ class SessionSettings:
 
 def _unknown(name: str) -> BadSetting:
     return BadSetting(
-        f'unrecognized configuration parameter "dpsql.{name}"', hint="There are epsilon, delta, margin, fresh and tidy."
+        f'unrecognized configuration parameter "dpsql.{name}"',
+        hint="There are epsilon, delta, margin, fresh, tidy and pure.",
     )
 
 
@@ -103,7 +104,7 @@ class Session:
 
     def release(self, sql: str, parameters: Sequence[Value] = ()) -> Release:
         """What a query would do. Free: nothing is read, nothing is paid."""
-        wanted = Settings(self.settings.epsilon, self.settings.delta, self.settings.margin)
+        wanted = Settings(self.settings.epsilon, self.settings.delta, self.settings.margin, self.settings.pure)
         return self.engine.compile(sql, parameters, wanted, fresh=self.settings.fresh)
 
     def describe(self, sql: str, parameters: Sequence[Value] = ()) -> tuple[Output, ...]:
@@ -111,12 +112,14 @@ class Session:
 
     def explain(self, sql: str, parameters: Sequence[Value] = ()) -> list[str]:
         release = self.release(sql, parameters)
+        warnings = self.engine.warnings(release, self.user, fresh=self.settings.fresh)
         if not self.settings.fresh:
             release = self.engine.preview(release, self.user)
-        return explain(release, self.engine.accountant, self.remaining())
+        return explain(release, self.engine.accountant, self.left(), warnings)
 
-    def remaining(self) -> Price:
-        return self.engine.ledger.remaining(self.user)
+    def left(self) -> str:
+        """What the user can still spend, in words."""
+        return self.engine.left(self.user)
 
     def execute(
         self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None

@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from dpsql.privacy.accounting import Price
 from dpsql.tables import NoisyTable, columns_of
 from dpsql.types import Value
 
@@ -22,8 +23,9 @@ class Known:
 
     instance: str
     table: NoisyTable
-    # The 95 % margin of each sum, where it is not that of the noise it was bought with.
+    # The 95 % margin of each sum, and its deviation, where they are not those of the noise it was bought with.
     steps: tuple[float, ...] | None = None
+    deviations: tuple[float, ...] | None = None
 
 
 def encode(noisy: Known) -> bytes:
@@ -36,6 +38,8 @@ def encode(noisy: Known) -> bytes:
     }
     if noisy.steps is not None:
         document["steps"] = noisy.steps
+    if noisy.deviations is not None:
+        document["deviations"] = noisy.deviations
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -47,8 +51,15 @@ def decode(stored: bytes) -> Known:
     else:  # as it was stored by versions before
         keys = tuple(tuple(_untagged_all(key)) for key in document["keys"])
     sums = tuple(np.asarray(column, dtype=np.int64) for column in document["sums"])
-    steps = document.get("steps")
-    return Known(document["instance"], NoisyTable(keys, sums), None if steps is None else tuple(steps))
+    steps, deviations = (
+        None if (found := document.get(name)) is None else tuple(found) for name in ("steps", "deviations")
+    )
+    return Known(document["instance"], NoisyTable(keys, sums), steps, deviations)
+
+
+def grains_of(price: Price) -> list[int]:
+    """A price as it stands in keys and records; as it did before there were pure ones, where it is none."""
+    return [price.loss, price.delta] if price.pure is None else [price.loss, price.delta, price.pure]
 
 
 _PLAIN = frozenset((bool, int, float, str, type(None)))  # that JSON tells apart by itself

@@ -9,7 +9,7 @@ import math
 from fractions import Fraction
 
 from dpsql.policy.model import Accounting, PrivacyPolicy
-from dpsql.privacy.accounting import LOSS_UNIT, Accountant
+from dpsql.privacy.accounting import LOSS_UNIT, Accountant, Price, pure_price
 from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin
 from dpsql.release import least
 
@@ -18,13 +18,14 @@ MARGINS = (10, 30, 100, 300, 1_000)
 ONE = Fraction(1)
 
 HEAD = (
-    "| counts within | Laplace, `basic` | Gaussian, zCDP by the textbook | `zcdp` | `zcdp`, 1 % of delta for keys |",
-    "| ---: | ---: | ---: | ---: | ---: |",
+    "| counts within | Laplace, `basic` | Gaussian, zCDP by the textbook | `zcdp` | `zcdp`, 1 % of delta for keys"
+    " | `zcdp`, `pure = true` |",
+    "| ---: | ---: | ---: | ---: | ---: | ---: |",
 )
 
 
 def accountant(accounting: Accounting, key_share: Fraction) -> Accountant:
-    policy = PrivacyPolicy(EPSILON, DELTA, accounting, EPSILON, None, DELTA * key_share, EPSILON)
+    policy = PrivacyPolicy(EPSILON, DELTA, accounting, EPSILON, None, DELTA * key_share, EPSILON, accounting == "zcdp")
     return Accountant(policy)
 
 
@@ -39,11 +40,36 @@ def noise(accounting: Accounting, loss: int) -> Noise:
     return laplace(ONE, price) if accounting == "basic" else gaussian(ONE, price)
 
 
+def least_price(accounting: Accounting, total: int, wanted: int) -> int | None:
+    """The least price of a count within the margin; None where all of the total is not enough."""
+    if margin(noise(accounting, total)) > wanted:
+        return None
+    return least(lambda loss: loss > 0 and margin(noise(accounting, loss)) <= wanted, total)
+
+
 def how_many(accounting: Accounting, total: int, wanted: int) -> int:
     """How often the least price of a count within the margin fits into the total."""
-    if margin(noise(accounting, total)) > wanted:
-        return 0
-    return total // least(lambda loss: loss > 0 and margin(noise(accounting, loss)) <= wanted, total)
+    price = least_price(accounting, total, wanted)
+    return 0 if price is None else total // price
+
+
+def how_many_of_either(wanted: int) -> int:
+    """The same where a ledger admits what fits one side or the other: of all mixtures of both kinds, the best.
+
+    Pure answers come first, as many as it takes; whatever then fits beside them follows.
+    """
+    books = accountant("zcdp", Fraction(1, 2))
+    assert books.total.pure is not None
+    prices = [least_price("basic", books.total.pure, wanted), least_price("zcdp", books.total.loss, wanted)]
+    pure = None if prices[0] is None else pure_price([prices[0]])
+    other = None if prices[1] is None else Price(prices[1])
+    best, spent, number = 0, Price(), 0
+    while True:
+        left = books.total.loss - spent.loss
+        best = max(best, number + (left // other.loss if other is not None and left > 0 else 0))
+        if pure is None or not books.admits(spent, pure):
+            return best
+        spent, number = spent + pure, number + 1
 
 
 def table() -> list[str]:
@@ -56,7 +82,7 @@ def table() -> list[str]:
     rows = []
     for wanted in MARGINS:
         fits = [f"{how_many(accounting, total, wanted):,}" for accounting, total in totals]
-        rows.append(f"| ±{wanted:,} | {' | '.join(fits)} |")
+        rows.append(f"| ±{wanted:,} | {' | '.join([*fits, f'{how_many_of_either(wanted):,}'])} |")
     return [*HEAD, *rows]
 
 

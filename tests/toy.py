@@ -74,6 +74,7 @@ def write_policy(
     epsilon: str = "100.0",
     query_epsilon: str = "1.0",
     accounting: str = "zcdp",
+    pure: bool = False,
     users: Sequence[str] = ("alice",),
 ) -> Path:
     """A policy file for the database in the same directory."""
@@ -87,6 +88,7 @@ epsilon = {epsilon}
 delta = 1e-6
 accounting = "{accounting}"
 query_epsilon = {query_epsilon}
+{"pure = true" if pure else ""}
 """
     policy.write_text(head + _TABLES + "".join(f"\n[users.{name}]\n" for name in users))
     return policy

@@ -9,10 +9,15 @@ def amount_text(price: Price, accountant: Accountant) -> str:
     """Epsilon as the accountant shows it, what adds up beside it, and the delta of unknown keys."""
     if price == Price():
         return "nothing"
+    as_pure = f"epsilon {float(price.pure_value):.4g} as pure" if price.pure_value else None
+    if as_pure and not price.loss:
+        return f"{as_pure}, and nothing else"
     text = f"epsilon {float(accountant.epsilon_of(price.loss)):.4g}"
     if price.loss and accountant.policy.accounting == "zcdp":
         text += f" (rho {float(price.loss_value):.4g})"
-    return f"{text}, delta {float(price.delta_value):.4g} for keys" if price.delta else text
+    if price.delta:
+        text += f", delta {float(price.delta_value):.4g} for keys"
+    return f"{text}, or {as_pure}" if as_pure else text
 
 
 def amount_document(price: Price, accountant: Accountant) -> dict[str, float]:
@@ -20,4 +25,6 @@ def amount_document(price: Price, accountant: Accountant) -> dict[str, float]:
     if accountant.policy.accounting == "zcdp":
         document["rho"] = float(price.loss_value)
     document["delta"] = float(price.delta_value)
+    if price.pure_value is not None and accountant.sells_pure:
+        document["pure_epsilon"] = float(price.pure_value)
     return document

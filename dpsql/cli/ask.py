@@ -90,6 +90,9 @@ def _asks_a_question(command: Command) -> Command:
             type=_number,
             help="Instead of a price: the 95 % error wanted for counts; the least that buys it is paid.",
         ),
+        click.option(
+            "--pure", is_flag=True, help="Laplace noise and no delta, paid as pure where the policy sells it."
+        ),
         click.option("--user", metavar="NAME", help="Whose account pays. Default: the policy's only user."),
         click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file."),
         click.option("-f", "--file", metavar="FILE", help="Read the SQL from a file."),
@@ -127,11 +130,13 @@ def _read(path: Path) -> str:
         raise click.UsageError(f'the file "{path}" is not UTF-8 text') from None
 
 
-def _set_price(cursor: Cursor, epsilon: Decimal | None, margin: Decimal | None) -> None:
+def _set_price(cursor: Cursor, epsilon: Decimal | None, margin: Decimal | None, pure: bool) -> None:
     if epsilon is not None:
         cursor.execute(f"SET dpsql.epsilon = {epsilon}")
     if margin is not None:
         cursor.execute(f"SET dpsql.margin = {margin}")
+    if pure:
+        cursor.execute("SET dpsql.pure = on")
 
 
 # --- what the user gets ---
@@ -215,6 +220,7 @@ def query(
     user: str | None,
     epsilon: Decimal | None,
     margin: Decimal | None,
+    pure: bool,
     parameters: tuple[tuple[str, Value], ...],
     form: str,
     output: Path | None,
@@ -239,7 +245,7 @@ def query(
     _check_output(form, output, margins)
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user, new_ledger=new_ledger) as connection, connection.cursor() as cursor:
-        _set_price(cursor, epsilon, margin)
+        _set_price(cursor, epsilon, margin, pure)
         if fresh:
             cursor.execute("SET dpsql.fresh = on")
         run(cursor, sql, dict(parameters) or None)
@@ -261,6 +267,7 @@ def explain(
     user: str | None,
     epsilon: Decimal | None,
     margin: Decimal | None,
+    pure: bool,
     parameters: tuple[tuple[str, Value], ...],
 ) -> None:
     """Show what a query would cost, its noise and why it is private.
@@ -276,5 +283,5 @@ def explain(
 
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user) as connection, connection.cursor() as cursor:
-        _set_price(cursor, epsilon, margin)
+        _set_price(cursor, epsilon, margin, pure)
         click.echo(cursor.explain(sql, dict(parameters) or None))

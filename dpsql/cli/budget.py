@@ -30,6 +30,7 @@ class Account:
     spent: Price
     limit: Price | None
     left: Price
+    mixed: bool = False  # whether not all answers were pure, of this account or of the dataset
 
     @property
     def label(self) -> str:
@@ -37,8 +38,15 @@ class Account:
 
     @property
     def share(self) -> Fraction | None:
-        """The part of the limit that is spent; more than 1 where the owner has lowered the limit since."""
-        return None if self.limit is None else Fraction(self.spent.loss, self.limit.loss)
+        """The part of the limit that is spent; more than 1 where the owner has lowered the limit since.
+
+        Where rho is overdrawn by pure answers, that of their own limit: it is the one that holds.
+        """
+        if self.limit is None:
+            return None
+        if not self.spent.fits_beside(self.limit) and self.limit.pure and self.spent.pure is not None:
+            return Fraction(self.spent.pure, self.limit.pure)
+        return Fraction(self.spent.loss, self.limit.loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +98,16 @@ def budget(user: str | None, format_: str, policy: str) -> None:
 
 
 def _accounts(policy: Policy, accountant: Accountant, spent: Mapping[str | None, Price]) -> Iterator[Account]:
-    from dpsql.privacy.accounting import Price
-
-    def rest(limit: Price, paid: Price) -> Price:
-        return Price(max(0, limit.loss - paid.loss), max(0, limit.delta - paid.delta))
+    from dpsql.privacy.accounting import Price, left_of
 
     nothing = Price()
-    total = rest(accountant.total, spent.get(None, nothing))
-    yield Account(None, spent.get(None, nothing), accountant.total, total)
+    paid_by_all = spent.get(None, nothing)
+    mixed = paid_by_all.pure is None
+    yield Account(None, paid_by_all, accountant.total, left_of((paid_by_all, accountant.total)), mixed)
     for user in policy.users.values():
         paid, limit = spent.get(user.name, nothing), accountant.allowance(user.epsilon)
-        own = rest(limit, paid)
-        yield Account(user.name, paid, limit, Price(min(own.loss, total.loss), min(own.delta, total.delta)))
+        left = left_of((paid_by_all, accountant.total), (paid, limit))
+        yield Account(user.name, paid, limit, left, mixed or paid.pure is None)
     for name in sorted(name for name in spent if name is not None and name not in policy.users):
         yield Account(name, spent[name], None, nothing)
 
@@ -150,6 +156,9 @@ def _lines(accounts: list[Account], prices: Prices, accountant: Accountant) -> I
         yield f"{label.ljust(width)}  {_bar(account.share)}  {_percent(account.share)} spent"
         yield f"  spent  {amount_text(account.spent, accountant)}"
         yield f"  left   {amount_text(account.left, accountant)}"
+        if accountant.sells_pure and account.left.pure is None and account.left.loss:
+            why = "not all answers were pure" if account.mixed else "their epsilon is spent"
+            yield f"  pure   answers pay as others do, since {why}"
         yield f"  enough {_enough(account, prices, accountant)}"
     if accountant.policy.accounting == "zcdp":
         yield ""
@@ -158,10 +167,12 @@ def _lines(accounts: list[Account], prices: Prices, accountant: Accountant) -> I
 
 def _enough(account: Account, prices: Prices, accountant: Accountant) -> str:
     counts, queries = prices.affordable(account.left)
-    default = f"{float(accountant.policy.query_epsilon):.4g}"
+    default = f"at the default price of epsilon {float(accountant.policy.query_epsilon):.4g}"
+    pure = (account.left.pure or 0) // accountant.pure_of(accountant.policy.query_epsilon)
     if not queries and not counts:
-        return f"for no further query at the default price of epsilon {default}"
-    return f"for {counts:,} counts ±{MARGIN} (95 %), or {queries:,} queries at the default price of epsilon {default}"
+        return f"for {pure:,} pure queries {default}" if pure else f"for no further query {default}"
+    text = f"for {counts:,} counts ±{MARGIN} (95 %), or {queries:,} queries {default}"
+    return f"{text}, or {pure:,} pure ones" if pure else text
 
 
 def _percent(share: Fraction) -> str:

@@ -132,7 +132,8 @@ def _columns(rows: Sequence[Row]) -> tuple[list[str], list[bool]]:
     if isinstance(rows[0], LimitChange):
         return ["time (UTC)", "account", "from", "to"], [False] * 4
     has_delta = any(isinstance(row, Entry) and row.user_price.delta for row in rows)
-    price = ["epsilon", "delta"] if has_delta else ["epsilon"]
+    has_pure = any(isinstance(row, Entry) and row.user_price.pure for row in rows)
+    price = ["epsilon", *(["delta"] if has_delta else []), *(["as pure"] if has_pure else [])]
     names = ["time (UTC)", "user", "outcome", *price, "query"]
     return names, [name in price for name in names]
 
@@ -149,7 +150,10 @@ def _cells(row: Row, names: Sequence[str], accountant: Accountant) -> list[str]:
         prices = [""] * (len(names) - 4)
         return [time, row.user, f"refused {row.sqlstate}", *prices, f"{_one_line(row.sql)}\n{_one_line(row.message)}"]
     price = amount_document(row.user_price, accountant)
-    return [time, row.user, _outcome(row), *(f"{price[name]:.4g}" for name in names[3:-1]), _one_line(row.sql)]
+    if row.user_price.pure_value:
+        price["as pure"] = float(row.user_price.pure_value)
+    prices = [f"{price[name]:.4g}" if name in price else "" for name in names[3:-1]]
+    return [time, row.user, _outcome(row), *prices, _one_line(row.sql)]
 
 
 def _outcome(entry: Entry) -> str:

@@ -24,7 +24,7 @@ _SQL_WORDS = """
     FILTER FROM GROUP HAVING IN INNER INTERVAL IS JOIN LEFT LIKE LIMIT NOT NULL NULLIF OFFSET ON OR ORDER OVER
     PARTITION RESET ROUND SELECT SET SHOW STDDEV SUM THEN TIMESTAMP TRUE UNION USING VARIANCE WHEN WHERE WITH
 """.split()
-_SETTINGS = ("dpsql.epsilon", "dpsql.delta", "dpsql.margin", "dpsql.fresh", "dpsql.tidy")
+_SETTINGS = ("dpsql.epsilon", "dpsql.delta", "dpsql.margin", "dpsql.fresh", "dpsql.tidy", "dpsql.pure")
 _COMMANDS = ("\\?", "\\budget", "\\d", "\\explain", "\\q", "\\set")
 _WORD = re.compile(r'\\?[\w.?"]*$')
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")

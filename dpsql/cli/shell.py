@@ -27,7 +27,8 @@ HELP = r"""SQL ends with a semicolon and may take several lines. EXPLAIN in fron
   \d TABLE            its columns and what is declared for them
   \budget             what was spent and what is left
   \explain QUERY      price, noise and keys of a query, for free
-  \set NAME VALUE     epsilon, delta or margin of the queries that follow; fresh on buys new answers
+  \set NAME VALUE     epsilon, delta or margin of the queries that follow; fresh on buys new answers,
+                      pure on those with Laplace noise
   \?                  this help
   \q                  leave, as Ctrl-D does
 

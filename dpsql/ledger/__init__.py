@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dpsql.privacy.accounting import Price
 
@@ -20,6 +20,14 @@ class Purchase:
     key: bytes  # identity of the released answer, 32 bytes
     price: Price
     replay: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A way to pay that would end: with pure answers alone, or with others; of a user's allowance, or of all (None)."""
+
+    user: str | None
+    kind: Literal["pure", "others"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,14 @@ class Ledger(Protocol):
         ...
 
     def remaining(self, user: str) -> Price:
-        """What the user can still spend: the smaller of the dataset's rest and the user's own, per component."""
+        """What the user can still spend: the smaller of the dataset's rest and the user's own, per component.
+
+        As pure, what one more pure answer may cost; None where that is no more than the rest of the loss pays for.
+        """
+        ...
+
+    def closing(self, user: str, purchases: Sequence[Purchase]) -> list[Closing]:
+        """Which ways to pay would end with these purchases, though something is left. Changes nothing."""
         ...
 
     def lookup(self, key: bytes) -> bytes | None:

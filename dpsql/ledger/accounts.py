@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpsql.errors import BadSetting, BudgetExhausted, InternalError, UnknownUser
-from dpsql.ledger import Purchase, clock
+from dpsql.ledger import Closing, Purchase, clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
 from dpsql.ledger.verification import first_hash, hash_of
-from dpsql.privacy.accounting import Price
+from dpsql.privacy.accounting import Price, left_of
 
 KEY_BYTES = 32
 FREE = Price()
 UNLIMITED = Price(loss=MAX_GRAINS, delta=MAX_GRAINS)
+_GRAIN = Price(1, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,21 @@ def require_payable(purchases: Sequence[Purchase]) -> None:
         require_storable(purchase.price)
         if len(purchase.key) != KEY_BYTES:
             raise InternalError(f"the key of an answer has {KEY_BYTES} bytes")
+        if not _is_step(purchase.price):
+            raise InternalError("what is pure has no delta, and an epsilon where it costs anything")
     require_storable(_sum(purchase.price for purchase in purchases))
+
+
+def _is_step(price: Price) -> bool:
+    """Whether an answer can have this price: pure without a delta, and for nothing only where it costs nothing."""
+    return price.pure is None or (price.delta == 0 and (price.pure > 0) == (price.loss > 0))
 
 
 def pay(db: Database, user: str, purchases: Sequence[Purchase], sql: str) -> Receipt:
     """Record the purchases, or raise BudgetExhausted if the dataset or the user cannot pay for all of them.
 
-    Claim: the dataset's sum never exceeds its total in either component.
-    Because: sum and limits are read, compared and written here, and nothing here makes a sum smaller.
+    Claim: the dataset's sum never exceeds its total in loss or delta; or all of it is pure, and its epsilon does not.
+    Because: sum and limits are read, compared and written here, and nothing here makes a sum smaller, or pure again.
     Needs: a transaction that excludes every other writer and is durable before anyone acts on the receipt; prices
         that cover what the purchases reveal; a replay only of what was released before (checked as far as the
         ledger can know it: somebody has paid for the key).
@@ -64,10 +72,25 @@ def is_free(db: Database, user: str, purchases: Sequence[Purchase]) -> bool:
 
 
 def remaining(db: Database, user: str) -> Price:
-    """The smaller of the dataset's rest and the user's own, per component."""
+    """What the dataset and the user's own allowance both have left."""
     position = _position(db, user)
-    dataset, own = (_left(account.spent, account.limit) for account in (position.dataset, position.user))
-    return Price(loss=min(dataset.loss, own.loss), delta=min(dataset.delta, own.delta))
+    return left_of(*((account.spent, account.limit) for account in (position.dataset, position.user)))
+
+
+def closing(db: Database, user: str, purchases: Sequence[Purchase]) -> list[Closing]:
+    """Which ways to pay would end with these purchases though something is left, if they can be paid at all."""
+    position = _position(db, user, purchases)
+    bill = _bill(position.paid, purchases)
+    found: list[Closing] = []
+    for whose, account, price in ((None, position.dataset, bill.dataset), (user, position.user, bill.user)):
+        before, after = account.spent + _GRAIN, account.spent + price
+        if price != FREE and not after.fits_in(account.limit):
+            return []
+        if before.fits_beside(account.limit) and not after.fits_beside(account.limit):
+            found.append(Closing(whose, "others"))
+        if before.fits_purely(account.limit) and not after.fits_purely(account.limit):
+            found.append(Closing(whose, "pure"))
+    return found
 
 
 def storable(text: str) -> str:
@@ -96,11 +119,11 @@ class _Position:
 
 # In one statement: on a server, each is a journey.
 _POSITION = """
-SELECT d.new_loss, d.new_delta, u.new_loss, u.new_delta, da.loss, da.delta, ua.loss, ua.delta, c.number, c.hash,
-    p.key, p.own
+SELECT d.new_loss, d.new_delta, d.new_pure, u.new_loss, u.new_delta, u.new_pure,
+    da.loss, da.delta, da.pure, ua.loss, ua.delta, ua.pure, c.number, c.hash, p.key, p.own
 FROM (SELECT 1 AS one) AS always
-LEFT JOIN (SELECT new_loss, new_delta FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS d ON one = 1
-LEFT JOIN (SELECT new_loss, new_delta FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS u ON one = 1
+LEFT JOIN (SELECT * FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS d ON one = 1
+LEFT JOIN (SELECT * FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS u ON one = 1
 LEFT JOIN accounts AS da ON da.subject = ?
 LEFT JOIN accounts AS ua ON ua.subject = ?
 LEFT JOIN (SELECT number, hash FROM charges ORDER BY number DESC LIMIT 1) AS c ON one = 1
@@ -116,22 +139,22 @@ def _position(db: Database, user: str, purchases: Sequence[Purchase] = ()) -> _P
     statement = _POSITION.format(keys=", ".join("?" for _ in keys) or "NULL")
     rows = db.execute(statement, (*subjects, *subjects, user, *keys)).fetchall()
     first = rows[0]
-    limit = _price(*first[0:2])
+    limit = _price(*first[0:3])
     if limit is None:
         raise InternalError(f"the ledger holds no limit for {DATASET}")
-    own = _price(*first[2:4])
+    own = _price(*first[3:6])
     if own is None:
         raise _unknown(user)
     return _Position(
-        _Account(_price(*first[4:6]) or FREE, limit),
-        _Account(_price(*first[6:8]) or FREE, own),
+        _Account(_price(*first[6:9]) or FREE, limit),
+        _Account(_price(*first[9:12]) or FREE, own),
         {bytes(key): owned == 1 for *_, key, owned in rows if key is not None},
-        None if first[8] is None else (first[8], bytes(first[9])),
+        None if first[12] is None else (first[12], bytes(first[13])),
     )
 
 
-def _price(loss: int | None, delta: int | None) -> Price | None:
-    return None if loss is None or delta is None else Price(loss, delta)
+def _price(loss: int | None, delta: int | None, pure: int | None) -> Price | None:
+    return None if loss is None or delta is None else Price(loss, delta, pure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +191,10 @@ def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
 
     An account that is asked for nothing is not asked at all: a replay works also above a lowered total.
     """
-    parts = []
-    if spent.loss + price.loss > limit.loss:
-        parts.append("loss")
-    if spent.delta + price.delta > limit.delta:
-        parts.append("delta for unknown keys")
-    if parts:
+    after = spent + price
+    if not after.fits_in(limit):
+        parts = ["loss"] if after.loss > limit.loss else []
+        parts += ["delta for unknown keys"] if after.delta > limit.delta else []
         raise BudgetExhausted(
             "the privacy budget of the dataset is exhausted"
             if user is None
@@ -181,7 +202,7 @@ def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
             detail=f"The query needs more {' and more '.join(parts)} than is left.",
             hint="Ask for a smaller price, repeat a question that was answered before, or ask the owner for more.",
             needed=price,
-            left=_left(spent, limit),
+            left=left_of((spent, limit)),
         )
 
 
@@ -189,7 +210,11 @@ def _append(db: Database, user: str, sql: str, bill: _Bill, position: _Position)
     number, previous = (0, first_hash(db)) if position.last is None else position.last
     number += 1
     row = (number, clock.timestamp(), user, storable(sql), *_grains(bill.dataset), *_grains(bill.user))
-    db.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, hash_of(previous, row, bill.keys)))
+    pure = (bill.dataset.pure, bill.user.pure)
+    db.execute(
+        "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, hash_of(previous, row, pure, bill.keys), *pure),
+    )
     for key in bill.keys:
         db.execute("INSERT INTO paid VALUES (?, ?, ?)", (key, user, number))
     return int(number)
@@ -204,12 +229,12 @@ def has_paid(db: Database, user: str, key: bytes) -> bool:
 
 def require_storable(price: Price) -> None:
     """A Price is whole and not negative by itself; here it must also fit into a column."""
-    if not price.fits_in(UNLIMITED):
+    if max(price.loss, price.delta, price.pure or 0) > MAX_GRAINS:
         raise BadSetting("a price is at most 2^63 - 1 grains")
 
 
 def spent(db: Database, subject: str) -> Price:
-    row = db.execute("SELECT loss, delta FROM accounts WHERE subject = ?", (subject,)).fetchone()
+    row = db.execute("SELECT loss, delta, pure FROM accounts WHERE subject = ?", (subject,)).fetchone()
     return FREE if row is None else Price(*row)
 
 
@@ -240,30 +265,27 @@ def _sum(prices: Iterable[Price]) -> Price:
     return sum(prices, FREE)
 
 
-def _left(spent: Price, limit: Price) -> Price:
-    return Price(loss=max(0, limit.loss - spent.loss), delta=max(0, limit.delta - spent.delta))
-
-
 def _set_spent(db: Database, subject: str, sum_: Price) -> None:
     db.execute(
-        "INSERT INTO accounts VALUES (?, ?, ?) "
-        "ON CONFLICT (subject) DO UPDATE SET loss = excluded.loss, delta = excluded.delta",
-        (subject, *_grains(sum_)),
+        "INSERT INTO accounts (subject, loss, delta, pure) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (subject) DO UPDATE SET loss = excluded.loss, delta = excluded.delta, pure = excluded.pure",
+        (subject, *_grains(sum_), sum_.pure),
     )
 
 
 def _limit_or_none(db: Database, subject: str) -> Price | None:
     row = db.execute(
-        "SELECT new_loss, new_delta FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1", (subject,)
+        "SELECT new_loss, new_delta, new_pure FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1", (subject,)
     ).fetchone()
-    return None if row is None or row[0] is None else Price(*row)
+    return None if row is None else _price(*row)
 
 
 def _record_limit(db: Database, subject: str, old: Price | None, new: Price | None) -> None:
     """Add a row if the limit changed; None is a subject the policy does not name."""
     if old != new:
         before, after = ((None, None) if p is None else _grains(p) for p in (old, new))
+        pure = [None if p is None else p.pure for p in (old, new)]
         db.execute(
-            "INSERT INTO limits VALUES ((SELECT COALESCE(MAX(number), 0) + 1 FROM limits), ?, ?, ?, ?, ?, ?)",
-            (clock.timestamp(), subject, *before, *after),
+            "INSERT INTO limits VALUES ((SELECT COALESCE(MAX(number), 0) + 1 FROM limits), ?, ?, ?, ?, ?, ?, ?, ?)",
+            (clock.timestamp(), subject, *before, *after, *pure),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from dpsql.ledger import Entry, Refusal, clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import require_identity, standing
-from dpsql.ledger.schema import MAX_GRAINS, MOVES_SINCE, REFUSALS_SINCE, subject_of, user_of
+from dpsql.ledger.schema import MAX_GRAINS, MOVES_SINCE, PURE_SINCE, REFUSALS_SINCE, subject_of, user_of
 from dpsql.ledger.verification import contradictions
 from dpsql.policy.model import Place
 from dpsql.privacy.accounting import Price
@@ -67,13 +68,15 @@ class Counts:
 
 
 _CHARGES = """
-SELECT at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta, NULL AS sqlstate, NULL AS message, number
+SELECT at, "user", sql, dataset_loss, dataset_delta, dataset_pure, user_loss, user_delta, user_pure, NULL AS sqlstate,
+    NULL AS message, number
 FROM charges
 """
 _REFUSALS = """
-SELECT at, "user", sql, 0, 0, 0, 0, sqlstate, message, number FROM refusals
+SELECT at, "user", sql, 0, 0, 0, 0, 0, 0, sqlstate, message, number FROM refusals
 """
-_LIMITS = "SELECT at, subject, old_loss, old_delta, new_loss, new_delta FROM limits"
+_LIMITS = "SELECT at, subject, old_loss, old_delta, old_pure, new_loss, new_delta, new_pure FROM limits"
+_PURE = re.compile(r"\b(?:\w+_)?pure\b")
 
 
 class Books:
@@ -82,6 +85,7 @@ class Books:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._has_refusals = db.format() >= REFUSALS_SINCE
+        self._has_pure = db.format() >= PURE_SINCE
 
     @classmethod
     @contextmanager
@@ -95,7 +99,8 @@ class Books:
 
     def spent(self) -> dict[str | None, Price]:
         """What the dataset (None) and each user ever paid, also users whom the policy no longer names."""
-        return {user_of(subject): Price(*sum_) for subject, *sum_ in self._db.execute("SELECT * FROM accounts")}
+        rows = self._db.execute(self._known("SELECT subject, loss, delta, pure FROM accounts"))
+        return {user_of(subject): Price(*sum_) for subject, *sum_ in rows}
 
     def log(self, selection: Selection = EVERYTHING, *, refused: bool = False) -> list[Entry | Refusal]:
         """Charges and refusals, or refusals only, oldest first."""
@@ -106,7 +111,8 @@ class Books:
             return []
         condition, values = selection.of_users()
         rows = self._db.execute(
-            " UNION ALL ".join(part + condition for part in parts) + " ORDER BY at DESC, number DESC LIMIT ?",
+            " UNION ALL ".join(self._known(part) + condition for part in parts)
+            + " ORDER BY at DESC, number DESC LIMIT ?",
             [*(values * len(parts)), selection.rows()],
         ).fetchall()
         return [_logged(*row) for row in reversed(rows)]
@@ -115,10 +121,10 @@ class Books:
         """Every change of a total or an allowance, oldest first."""
         condition, values = selection.of_subjects()
         rows = self._db.execute(
-            f"{_LIMITS} {condition} ORDER BY number DESC LIMIT ?", [*values, selection.rows()]
+            f"{self._known(_LIMITS)} {condition} ORDER BY number DESC LIMIT ?", [*values, selection.rows()]
         ).fetchall()
         return [
-            LimitChange(at, user_of(subject), _limit(*limit[:2]), _limit(*limit[2:]))
+            LimitChange(at, user_of(subject), _limit(*limit[:3]), _limit(*limit[3:]))
             for at, subject, *limit in reversed(rows)
         ]
 
@@ -126,6 +132,10 @@ class Books:
         tables = ("charges", "refusals", "limits") if self._has_refusals else ("charges", "limits")
         counts = {table: self._count(table) for table in tables}
         return Counts(counts["charges"], counts.get("refusals", 0), counts["limits"])
+
+    def _known(self, query: str) -> str:
+        """The query as older formats can answer it: of them, nothing is known to be pure."""
+        return query if self._has_pure else _PURE.sub("NULL", query)
 
     def _count(self, table: str) -> int:
         [(count,)] = self._db.execute(f"SELECT COUNT(*) FROM {table}").fetchall()
@@ -157,16 +167,19 @@ def _logged(
     sql: str,
     dataset_loss: int,
     dataset_delta: int,
+    dataset_pure: int | None,
     user_loss: int,
     user_delta: int,
+    user_pure: int | None,
     sqlstate: str | None,
     message: str | None,
     _: int,
 ) -> Entry | Refusal:
     if sqlstate is not None and message is not None:
         return Refusal(at, user, sql, sqlstate, message)
-    return Entry(at, user, sql, Price(dataset_loss, dataset_delta), Price(user_loss, user_delta))
+    dataset, own = Price(dataset_loss, dataset_delta, dataset_pure), Price(user_loss, user_delta, user_pure)
+    return Entry(at, user, sql, dataset, own)
 
 
-def _limit(loss: int | None, delta: int | None) -> Price | None:
-    return None if loss is None or delta is None else Price(loss, delta)
+def _limit(loss: int | None, delta: int | None, pure: int | None) -> Price | None:
+    return None if loss is None or delta is None else Price(loss, delta, pure)

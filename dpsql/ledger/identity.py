@@ -19,7 +19,7 @@ def begin_ledger(db: Database, dataset: str, accounting: str) -> None:
 
 def begin_accounts(db: Database) -> None:
     """The account of the dataset is there from the beginning: in PostgreSQL its row is what writers queue for."""
-    db.execute("INSERT INTO accounts VALUES (?, 0, 0) ON CONFLICT (subject) DO NOTHING", (DATASET,))
+    db.execute("INSERT INTO accounts VALUES (?, 0, 0, 0) ON CONFLICT (subject) DO NOTHING", (DATASET,))
 
 
 def missing(place: object) -> PolicyError:

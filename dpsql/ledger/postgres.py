@@ -20,14 +20,14 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import errors
 
-from dpsql.errors import OperationalError
+from dpsql.errors import OperationalError, PolicyError
 from dpsql.ledger import connections
 from dpsql.ledger.accounts import Receipt
 from dpsql.ledger.connections import Connection, Connections, connect
 from dpsql.ledger.database import Database, Row, Rows
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
-from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME
-from dpsql.ledger.schema import DATASET
+from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME, UPGRADE
+from dpsql.ledger.schema import DATASET, FORMAT
 from dpsql.ledger.sql_ledger import SqlLedger, limits_of
 from dpsql.policy.address import PostgresAddress
 from dpsql.privacy.accounting import Price
@@ -242,19 +242,19 @@ class PostgresLedger(SqlLedger):
                 raise
 
     def _upgrade(self, db: Database) -> None:
-        """There is no older format on servers."""
-        require_format(db, self._place)
+        _upgrade_on_server(db, self._place)
 
 
 def _receipt_of(db: Database, attempt: uuid.UUID) -> Receipt | None:
     """What an earlier try has recorded."""
     found = db.execute(
-        "SELECT user_loss, user_delta, number FROM attempts JOIN charges ON number = charge WHERE id = ?", (attempt,)
+        "SELECT user_loss, user_delta, user_pure, number FROM attempts JOIN charges ON number = charge WHERE id = ?",
+        (attempt,),
     ).fetchone()
     if found is None:
         return None
-    loss, delta, number = found
-    return Receipt(Price(loss, delta), number)
+    *paid, number = found
+    return Receipt(Price(*paid), number)
 
 
 # --- transactions ---
@@ -333,6 +333,23 @@ def create_on_server(
         return True
 
 
+def _upgrade_on_server(db: Database, place: object) -> None:
+    """Bring a ledger of the format before to the present one, in the transaction of the caller. It loses nothing."""
+    require_format(db, place)
+    if (found := db.format()) == FORMAT:
+        return
+    try:
+        # A function that is replaced is looked for in the first schema of the path.
+        for statement in (f"SET LOCAL search_path = {SCHEMA_NAME}, pg_catalog, pg_temp", UPGRADE, _WORLD):
+            db.execute(statement)
+    except errors.InsufficientPrivilege as error:
+        raise PolicyError(
+            f'the ledger "{place}" has format {found}, and its role may not change it to format {FORMAT}',
+            hint="Stop all older proxies. Then open the ledger once with the role that owns its schema, as with: dpsql"
+            " explain 'SELECT 1'.",
+        ) from error
+
+
 @contextmanager
 def read_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
     """One consistent view of what the server holds, without a trace."""
@@ -353,7 +370,7 @@ def hold_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
             raise missing(address)
         _begin_writing(connection, HOLDING_SECONDS)
         db = WritingDatabase(connection)
-        require_format(db, address)
+        _upgrade_on_server(db, address)
         yield db
         db.commit()
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from dpsql.ledger.schema import APPEND_ONLY, DEPARTED, FORMAT, IN_ORDER, TABLES, Types, books, moves, refusals
+from dpsql.ledger.schema import (
+    APPEND_ONLY,
+    DEPARTED,
+    FORMAT,
+    IN_ORDER,
+    NOT_GROWING,
+    TABLES,
+    Types,
+    books,
+    moves,
+    pure,
+    refusals,
+)
 
 SCHEMA_NAME = "dpsql_ledger"
 
@@ -25,19 +37,21 @@ INSERT INTO formats VALUES ({FORMAT});
 
 def _function(name: str, body: str) -> str:
     return f"""
-CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, {SCHEMA_NAME}, pg_temp
+CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, {SCHEMA_NAME}, pg_temp
 AS $$ BEGIN {body} RETURN NEW; END $$;
 """
+
+
+_ONLY_GROWING = _function(
+    "only_growing", f"IF TG_OP = 'DELETE' OR {NOT_GROWING} THEN RAISE EXCEPTION 'nothing is refunded'; END IF;"
+)
 
 
 def _functions() -> str:
     functions = [
         _function("only_added_to", "RAISE EXCEPTION '% is append-only', TG_TABLE_NAME;"),
-        _function(
-            "only_growing",
-            "IF TG_OP = 'DELETE' OR NEW.subject <> OLD.subject OR NEW.loss < OLD.loss OR NEW.delta < OLD.delta"
-            " THEN RAISE EXCEPTION 'nothing is refunded'; END IF;",
-        ),
+        _ONLY_GROWING,
         _function(
             "end_with_departure",
             f"IF (SELECT event FROM moves ORDER BY number DESC LIMIT 1) = '{DEPARTED}'"
@@ -76,12 +90,20 @@ CREATE = f"""
 {books(_TYPES)}
 {refusals(_TYPES)}
 {moves(_TYPES)}
+{pure(_TYPES)}
 {_ATTEMPTS}
 {_FORMATS}
 {_functions()}
 {_triggers()}
 REVOKE ALL ON SCHEMA {SCHEMA_NAME} FROM PUBLIC;
 REVOKE ALL ON {_ALL_TABLES} FROM PUBLIC;
+"""
+
+# From the format before. Only the owner of the tables may.
+UPGRADE = f"""
+{pure(_TYPES)}
+{_ONLY_GROWING}
+INSERT INTO formats VALUES ({FORMAT});
 """
 
 # Only for a copy that was never charged.

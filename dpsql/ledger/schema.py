@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-FORMAT = 3
+FORMAT = 4
 REFUSALS_SINCE = 2
 MOVES_SINCE = 3
+PURE_SINCE = 4
 OLDEST_FORMAT = 1
 MAX_GRAINS = 2**63 - 1  # what a column holds exactly
 DATASET = "dataset"  # users are "user:name", so no name can collide with it
@@ -42,12 +43,17 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
             "user_loss",
             "user_delta",
             "hash",
+            "dataset_pure",
+            "user_pure",
         ),
         "number",
     ),
     "paid": (("key", '"user"', "charge"), 'key, "user"'),
-    "accounts": (("subject", "loss", "delta"), "subject"),
-    "limits": (("number", "at", "subject", "old_loss", "old_delta", "new_loss", "new_delta"), "number"),
+    "accounts": (("subject", "loss", "delta", "pure"), "subject"),
+    "limits": (
+        ("number", "at", "subject", "old_loss", "old_delta", "new_loss", "new_delta", "old_pure", "new_pure"),
+        "number",
+    ),
     "answers": (("key", "created", "payload"), "key"),
     "refusals": (("number", "at", '"user"', "sql", "sqlstate", "message"), "number"),
     "moves": (("number", "at", "event", "place"), "number"),
@@ -69,6 +75,10 @@ class Types:
     def grains(self, column: str, least: str = "0") -> str:
         whole = self.is_whole.format(column=column)
         return f"{column} {self.whole} NOT NULL CHECK ({whole}{column} >= {least})"
+
+    def grains_if_any(self, column: str) -> str:
+        whole = self.is_whole.format(column=column)
+        return f"{column} {self.whole} CHECK ({column} IS NULL OR ({whole}{column} >= 0))"
 
 
 def books(types: Types) -> str:
@@ -155,3 +165,22 @@ CREATE TABLE moves (
     place {types.text} NOT NULL
 );
 """
+
+
+# A sum that a charge has made larger is larger by what was pure too, or no longer pure. So writers that know nothing of
+# pure answers cannot go on by the side of those that do: what they bought would seem to be pure, and free.
+NOT_GROWING = (
+    "NEW.subject <> OLD.subject OR NEW.loss < OLD.loss OR NEW.delta < OLD.delta OR NEW.pure < OLD.pure"
+    " OR (OLD.pure IS NULL AND NEW.pure IS NOT NULL AND (OLD.loss > 0 OR OLD.delta > 0))"
+    " OR (NEW.pure = OLD.pure AND (NEW.loss > OLD.loss OR NEW.delta > OLD.delta))"
+)
+
+
+def pure(types: Types) -> str:
+    """NULL is what is not pure: the charges of older formats, and all that has noise of another kind or a delta."""
+    columns = {
+        "charges": (types.grains_if_any("dataset_pure"), types.grains_if_any("user_pure")),
+        "accounts": (types.grains_if_any("pure"),),
+        "limits": (f"old_pure {types.whole}", f"new_pure {types.whole}"),
+    }
+    return "".join(f"ALTER TABLE {table} ADD COLUMN {column};\n" for table, new in columns.items() for column in new)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from dpsql.errors import OperationalError
-from dpsql.ledger import Entry, Purchase, Refusal, accounts, clock
+from dpsql.ledger import Closing, Entry, Purchase, Refusal, accounts, clock
 from dpsql.ledger.accounts import UNLIMITED, Receipt, storable
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import require_identity, standing
@@ -125,6 +125,10 @@ class SqlLedger(ABC):
         """What the user can still spend: the smaller of the dataset's rest and the user's own, per component."""
         return self._read(lambda db: accounts.remaining(db, user))
 
+    def closing(self, user: str, purchases: Sequence[Purchase]) -> list[Closing]:
+        """Which ways to pay would end with these purchases, though something is left."""
+        return self._read(lambda db: accounts.closing(db, user, purchases))
+
     def lookup(self, key: bytes) -> bytes | None:
         """The stored answer; None if there is none or it has expired."""
         row = self._read(lambda db: db.execute("SELECT created, payload FROM answers WHERE key = ?", (key,)).fetchone())
@@ -163,12 +167,12 @@ class SqlLedger(ABC):
         whose, values = ("", []) if user is None else ('WHERE "user" = ?', [user])
         rows = self._read(
             lambda db: db.execute(
-                'SELECT at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta FROM charges '
-                f"{whose} ORDER BY number DESC LIMIT ?",
+                'SELECT at, "user", sql, dataset_loss, dataset_delta, dataset_pure, user_loss, user_delta, user_pure '
+                f"FROM charges {whose} ORDER BY number DESC LIMIT ?",
                 (*values, min(max(limit, 0), MAX_GRAINS)),
             ).fetchall()
         )
-        return [Entry(at, who, sql, Price(dl, dd), Price(ul, ud)) for at, who, sql, dl, dd, ul, ud in rows]
+        return [Entry(at, who, sql, Price(*grains[:3]), Price(*grains[3:])) for at, who, sql, *grains in rows]
 
     def refusals(self, user: str, limit: int = 100) -> list[Refusal]:
         """The last refusals of a user, newest first."""

@@ -9,10 +9,13 @@ from dpsql.ledger.schema import (
     FORMAT,
     IN_ORDER,
     MOVES_SINCE,
+    NOT_GROWING,
+    PURE_SINCE,
     REFUSALS_SINCE,
     Types,
     books,
     moves,
+    pure,
     refusals,
 )
 
@@ -51,10 +54,6 @@ _BOOKS = f"""
 {books(_TYPES)}
 {_only_added_to("ledger", "charges", "paid", "limits")}
 
-CREATE TRIGGER accounts_never_shrink BEFORE UPDATE ON accounts
-WHEN NEW.subject <> OLD.subject OR NEW.loss < OLD.loss OR NEW.delta < OLD.delta
-BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
-
 CREATE TRIGGER accounts_never_delete BEFORE DELETE ON accounts
 BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
 """
@@ -73,6 +72,14 @@ WHEN (SELECT event FROM moves ORDER BY number DESC LIMIT 1) = '{DEPARTED}'
 BEGIN SELECT RAISE(ABORT, 'the ledger was moved'); END;
 """
 
+_PURE = f"""
+{pure(_TYPES)}
+DROP TRIGGER IF EXISTS accounts_never_shrink;
+CREATE TRIGGER accounts_never_shrink BEFORE UPDATE ON accounts
+WHEN {NOT_GROWING}
+BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
+"""
+
 # As a whole or not at all: the transaction that it begins is the caller's to commit.
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
@@ -82,6 +89,7 @@ BEGIN;
 {_BOOKS}
 {_REFUSALS}
 {_MOVES}
+{_PURE}
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 """
@@ -95,7 +103,7 @@ def format_of(db: sqlite3.Connection) -> int:
 def upgrade(db: sqlite3.Connection) -> None:
     """Bring a ledger of an older format to the present one, in the transaction of the caller. It loses nothing."""
     found = format_of(db)
-    for since, script in ((REFUSALS_SINCE, _REFUSALS), (MOVES_SINCE, _MOVES)):
+    for since, script in ((REFUSALS_SINCE, _REFUSALS), (MOVES_SINCE, _MOVES), (PURE_SINCE, _PURE)):
         if found < since:
             for statement in _statements(script):
                 db.execute(statement)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from dpsql.ledger.database import Database
-from dpsql.ledger.schema import DATASET, MOVES_SINCE, REFUSALS_SINCE, subject_of
+from dpsql.ledger.schema import DATASET, MOVES_SINCE, PURE_SINCE, REFUSALS_SINCE, subject_of
+from dpsql.privacy.accounting import Price
 
 
 def contradictions(db: Database) -> list[str]:
@@ -19,12 +20,18 @@ def contradictions(db: Database) -> list[str]:
 def first_hash(db: Database) -> bytes:
     """The chain begins with what the ledger is, so that this cannot be altered later either."""
     identity = db.execute("SELECT id, dataset, accounting, created FROM ledger").fetchone()
-    return hash_of(b"", identity or (), ())
+    return hash_of(b"", identity or (), (None, None), ())
 
 
-def hash_of(previous: bytes, row: Sequence[str | int], keys: Iterable[bytes]) -> bytes:
-    """The hash of a charge: it covers the row, what was paid for by it, and the hash before it."""
-    content = json.dumps([*row, [key.hex() for key in keys]], separators=(",", ":"))
+def hash_of(
+    previous: bytes, row: Sequence[str | int], pure: tuple[int | None, int | None], keys: Iterable[bytes]
+) -> bytes:
+    """The hash of a charge: it covers the row, what was paid for by it, and the hash before it.
+
+    A row of which nothing is pure has the hash that it had before there were others.
+    """
+    said = [] if pure == (None, None) else list(pure)
+    content = json.dumps([*row, *said, [key.hex() for key in keys]], separators=(",", ":"))
     return hashlib.sha256(previous + content.encode("ascii")).digest()
 
 
@@ -32,38 +39,42 @@ def _of_charges(db: Database) -> Iterator[str]:
     keys: defaultdict[tuple[int, str], list[bytes]] = defaultdict(list)
     for key, user, charge in db.execute('SELECT key, "user", charge FROM paid ORDER BY key'):
         keys[charge, user].append(key)
-    losses, deltas = Counter[str](), Counter[str]()
+    sums: defaultdict[str, Price] = defaultdict(Price)
+    has_pure = db.format() >= PURE_SINCE
     previous = first_hash(db)
     rows = db.execute(
-        'SELECT number, at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta, hash '
-        "FROM charges ORDER BY number"
+        'SELECT number, at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta, hash, '
+        f"{'dataset_pure, user_pure' if has_pure else 'NULL, NULL'} FROM charges ORDER BY number"
     )
-    for expected, (*row, stored) in enumerate(rows, start=1):
+    for expected, (*row, stored, for_all, own) in enumerate(rows, start=1):
         number, _, user, _, *grains = row
         if number != expected:
             yield f"charge {expected} is missing"
             return
-        if stored != hash_of(previous, row, keys.pop((number, user), ())):
+        if stored != hash_of(previous, row, (for_all, own), keys.pop((number, user), ())):
             yield f"charge {number} was altered, or one before it removed"
         previous = stored
-        losses.update({DATASET: grains[0], subject_of(user): grains[2]})
-        deltas.update({DATASET: grains[1], subject_of(user): grains[3]})
+        sums[DATASET] += Price(grains[0], grains[1], for_all)
+        sums[subject_of(user)] += Price(grains[2], grains[3], own)
     for charge, user in sorted(keys):
         yield f'user "{user}" is said to have paid by charge {charge}, which is not theirs'
-    stored_sums = {subject: (loss, delta) for subject, loss, delta in db.execute("SELECT * FROM accounts")}
-    for subject in sorted(losses.keys() | stored_sums.keys()):
-        if stored_sums.get(subject, (0, 0)) != (losses[subject], deltas[subject]):
+    accounts = db.execute(f"SELECT subject, loss, delta, {'pure' if has_pure else 'NULL'} FROM accounts")
+    stored_sums = {subject: Price(*sum_) for subject, *sum_ in accounts}
+    for subject in sorted(sums.keys() | stored_sums.keys()):
+        if stored_sums.get(subject, Price()) != sums[subject]:
             yield f"the sum of {subject} is not that of its charges"
 
 
 def _of_limits(db: Database) -> Iterator[str]:
-    in_force: dict[str, tuple[int | None, int | None]] = {}
+    in_force: dict[str, list[int | None]] = {}
+    pure = ("old_pure", "new_pure") if db.format() >= PURE_SINCE else ("NULL", "NULL")
     for number, subject, *limit in db.execute(
-        "SELECT number, subject, old_loss, old_delta, new_loss, new_delta FROM limits ORDER BY number"
+        f"SELECT number, subject, old_loss, old_delta, {pure[0]}, new_loss, new_delta, {pure[1]} FROM limits"
+        " ORDER BY number"
     ):
-        if in_force.get(subject, (None, None)) != tuple(limit[:2]):
+        if in_force.get(subject, [None, None, None]) != limit[:3]:
             yield f"change {number} of the limit of {subject} does not follow the one before"
-        in_force[subject] = (limit[2], limit[3])
+        in_force[subject] = limit[3:]
 
 
 def _of_refusals(db: Database) -> Iterator[str]:

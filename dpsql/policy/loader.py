@@ -36,7 +36,7 @@ from dpsql.policy.table_reader import read_tables
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
 _DATABASE = ("url", "ledger", "prepared")
 _PREPARED = ("copy", "version", "identity")
-_PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon")
+_PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon", "pure")
 _LIMITS = (
     "max_cells",
     "timeout",
@@ -219,9 +219,14 @@ def _read_privacy(root: Section) -> PrivacyPolicy | None:
     _at_most(section, "max_query_epsilon", largest, epsilon, "the dataset's total")
     _at_most(section, "query_epsilon", price, largest, "one query may cost")
     _at_most(section, "query_delta", query_delta, key_delta, "is kept for keys")
+    pure = section.flag("pure")
+    if accounting == "basic" and "pure" in section.content:
+        section.problem(
+            "pure", '"pure" has no meaning under basic accounting: answers over declared keys are pure', "remove it"
+        )
     if epsilon is None or delta is None or accounting is None or key_delta is None or largest is None or price is None:
         return None
-    return PrivacyPolicy(epsilon, delta, accounting, price, query_delta, key_delta, largest)
+    return PrivacyPolicy(epsilon, delta, accounting, price, query_delta, key_delta, largest, pure)
 
 
 def _read_accounting(section: Section, delta: Fraction | None) -> Accounting | None:

@@ -82,6 +82,7 @@ class PrivacyPolicy:
     query_delta: Fraction | None  # None: the same share of key_delta as the price has of the total
     key_delta: Fraction  # the part of delta kept for releasing unknown keys
     max_query_epsilon: Fraction  # the most one query may cost
+    pure: bool = False  # whether pure answers are sold, by a sum of their own (zcdp)
 
 
 @dataclass(frozen=True, slots=True)

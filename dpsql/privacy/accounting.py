@@ -1,13 +1,14 @@
 """What answers cost, in exact integers, and how much all of them together may cost.
 
-`basic` counts epsilon; `zcdp` counts rho. In both, the deltas of released unknown keys add up beside it.
+`basic` counts epsilon; `zcdp` counts rho. In both, the deltas of released unknown keys add up beside it. Under `zcdp`,
+pure answers are counted a second time, in epsilon, as long as there are no others (`admits`).
 Floats only choose *where* a bound is evaluated; every bound itself is evaluated in 60 digits and rounded against us.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
@@ -32,13 +33,17 @@ class Price:
 
     loss: int = 0  # epsilon (basic) or rho (zcdp), in LOSS_UNIT
     delta: int = 0  # spent on releasing unknown keys, in DELTA_UNIT
+    # zcdp: the epsilon of what is pure, in LOSS_UNIT; None where not all of it is. Of a limit: None lets nobody pay so.
+    pure: int | None = None
 
     def __post_init__(self) -> None:
-        for grains in (self.loss, self.delta):
+        for grains in (self.loss, self.delta, self.pure or 0):
             if type(grains) is not int:
                 raise TypeError("a price is counted in whole grains")
             if grains < 0:
                 raise ValueError("a price is never negative")
+        if self.loss == self.delta == 0 and self.pure is None:
+            object.__setattr__(self, "pure", 0)  # whoever learns nothing learns it purely
 
     @property
     def loss_value(self) -> Fraction:
@@ -50,15 +55,35 @@ class Price:
         """The delta a threshold is calibrated to."""
         return self.delta * DELTA_UNIT
 
+    @property
+    def pure_value(self) -> Fraction | None:
+        """The epsilon of a pure answer, or of several."""
+        return None if self.pure is None else self.pure * LOSS_UNIT
+
     def __add__(self, other: Price) -> Price:
-        return Price(self.loss + other.loss, self.delta + other.delta)
+        pure = None if self.pure is None or other.pure is None else self.pure + other.pure
+        return Price(self.loss + other.loss, self.delta + other.delta, pure)
 
     def __sub__(self, other: Price) -> Price:
-        return Price(self.loss - other.loss, self.delta - other.delta)
+        pure = None if self.pure is None or other.pure is None else self.pure - other.pure
+        return Price(self.loss - other.loss, self.delta - other.delta, pure)
 
-    def fits_in(self, other: Price) -> bool:
-        """Prices are only partly ordered: both parts must fit, one cannot pay for the other."""
-        return self.loss <= other.loss and self.delta <= other.delta
+    def fits_in(self, limit: Price) -> bool:
+        """Whether a sum is within a limit, on one side or the other (`Accountant.admits`)."""
+        return self.fits_beside(limit) or self.fits_purely(limit)
+
+    def fits_beside(self, limit: Price) -> bool:
+        """Loss and delta must both fit, one cannot pay for the other."""
+        return self.loss <= limit.loss and self.delta <= limit.delta
+
+    def fits_purely(self, limit: Price) -> bool:
+        """All of it is pure, and its epsilon fits."""
+        return self.delta == 0 and self.pure is not None and limit.pure is not None and self.pure <= limit.pure
+
+    def is_no_dearer(self, other: Price) -> bool:
+        """Whether nobody who can pay the other price would rather pay that one."""
+        is_as_pure = other.pure is None or (self.pure is not None and self.pure <= other.pure)
+        return self.fits_beside(other) and is_as_pure
 
     def share(self, numerator: int, denominator: int) -> Price:
         """A part of this price, rounded down, so that parts of a whole never cost more than the whole."""
@@ -67,12 +92,55 @@ class Price:
         return Price(self.loss * numerator // denominator, self.delta * numerator // denominator)
 
 
+def pure_price(sums: Iterable[int], choices: Iterable[int] = ()) -> Price:
+    """What pure steps cost under zcdp, each with an epsilon in grains: sums with noise, and choices.
+
+    Claim: a step of pure epsilon is min(epsilon^2 / 2, epsilon) in zCDP, one of the exponential mechanism
+    min(epsilon^2 / 8, epsilon); and steps that are independent cost together what they cost apart, on both sides.
+    Because: Bun and Steinke 2016, Proposition 3.3, and since no Renyi divergence of order a > 1 is above epsilon, which
+    is at most a epsilon; for choices see `mechanisms.chosen`. Rho is rounded up to whole grains, step by step.
+    Needs: noise that is calibrated to these very epsilons, with no delta.
+    """
+    sums, choices = tuple(sums), tuple(choices)
+    loss = sum(_rho_of_pure(part, 2) for part in sums) + sum(_rho_of_pure(part, 8) for part in choices)
+    return Price(loss, 0, sum(sums) + sum(choices))
+
+
+def pure_within(loss: int) -> int:
+    """The largest epsilon, in grains, of one pure sum that costs no more than this rho."""
+    one = LOSS_UNIT.denominator
+    return max(loss, min(math.isqrt(2 * loss * one), 2 * one))  # up to 2, epsilon^2 / 2 is the smaller
+
+
+def left_of(*accounts: tuple[Price, Price]) -> Price:
+    """What may still be paid of all of these accounts at once, each with what was spent and its limit.
+
+    Of loss and delta, the least. As pure, the largest epsilon of one more sum that all admit, each on either side; None
+    where that is no more than the rest of the loss pays for, so that nobody should pay for it so.
+    """
+    rests = [
+        (
+            max(0, limit.loss - spent.loss),
+            max(0, limit.delta - spent.delta),
+            0 if limit.pure is None or spent.pure is None else max(0, limit.pure - spent.pure),
+        )
+        for spent, limit in accounts
+    ]
+    loss, delta = (min(rest[part] for rest in rests) for part in (0, 1))
+    pure = min(max(rest[2], pure_within(rest[0])) for rest in rests)
+    return Price(loss, delta, pure if pure > pure_within(loss) else None)
+
+
+def _rho_of_pure(epsilon: int, divisor: int) -> int:
+    return min(-(-epsilon * epsilon // (divisor * LOSS_UNIT.denominator)), epsilon)
+
+
 @dataclass(frozen=True, slots=True)
 class Accountant:
     """Prices under one policy, and the total they must fit in."""
 
     policy: PrivacyPolicy
-    total: Price = field(init=False)  # (epsilon or rho_max, key_delta)
+    total: Price = field(init=False)  # (epsilon or rho_max, key_delta, epsilon where the policy sells pure answers)
 
     def __post_init__(self) -> None:
         policy = self.policy
@@ -83,7 +151,11 @@ class Accountant:
             )
         # Basic accounting converts nothing, so all of delta is left for keys.
         key_delta = policy.delta if policy.accounting == "basic" else policy.key_delta
-        total = Price(self.price_of(policy.epsilon), math.floor(key_delta / DELTA_UNIT))
+        total = Price(
+            self.price_of(policy.epsilon),
+            math.floor(key_delta / DELTA_UNIT),
+            self.pure_of(policy.epsilon) if self.sells_pure else None,
+        )
         object.__setattr__(self, "total", total)
 
     def price_of(self, epsilon: Fraction) -> int:
@@ -93,13 +165,18 @@ class Accountant:
         Because: it is rounded down to whole grains, and the noise is calibrated to the grains, not to `epsilon`.
         Needs: the caller hands `Price.loss_value` to the mechanism, never `epsilon` itself.
         """
-        if not 0 < epsilon <= MAX_EPSILON:
-            raise BadSetting(f"epsilon must be positive and at most {MAX_EPSILON}")
-        exact = epsilon if self.policy.accounting == "basic" else rho_from_epsilon(epsilon, self._conversion_delta)
-        grains = math.floor(exact / LOSS_UNIT)
-        if grains == 0:
-            raise BadSetting("epsilon is too small to be counted", hint="Choose a larger epsilon.")
-        return grains
+        if self.policy.accounting == "basic":
+            return self.pure_of(epsilon)
+        return _counted(rho_from_epsilon(_within_reason(epsilon), self._conversion_delta))
+
+    def pure_of(self, epsilon: Fraction) -> int:
+        """The same where epsilon itself is counted: of a pure answer, under either accounting."""
+        return _counted(_within_reason(epsilon))
+
+    @property
+    def sells_pure(self) -> bool:
+        """Whether pure answers have a sum of their own. Under basic there is but one, and it is that of epsilon."""
+        return self.policy.accounting == "zcdp" and self.policy.pure
 
     def default_delta(self, loss: int) -> int:
         """The delta, in grains, of a query with unknown keys that states none."""
@@ -112,7 +189,9 @@ class Accountant:
         if epsilon is None:
             return self.total
         loss = min(self.price_of(epsilon), self.total.loss)
-        return self.total.share(loss, self.total.loss)
+        part = self.total.share(loss, self.total.loss)
+        pure = None if self.total.pure is None else min(self.pure_of(epsilon), self.total.pure)
+        return Price(part.loss, part.delta, pure)
 
     def admits(self, spent: Price, charge: Price) -> bool:
         """May this charge follow what was spent?
@@ -130,8 +209,18 @@ class Accountant:
           backwards, E_Q[prod (P/Q)^a exp(-(a - 1) a rho)] <= 1; as every path has sum rho <= rho_max, the products
           are rho_max-zCDP, hence (epsilon, delta - key_delta)-DP by the choice of rho_max.
         Adding Pr[not good] gives delta in both cases (in basic, all of delta is total.delta).
+        - zcdp, with answers that are paid as pure: a charge is admitted where the sums of rho and delta fit (A), or
+          where every answer so far is pure and the sum of their epsilons fits (B). Sums only grow, and what is not pure
+          stays so: whoever is within A, or within B, was so at each step before. Take any set S of transcripts. Those
+          of S within A are as likely here as under the rule that stops where A ends, on both neighbours, since the two
+          rules admit the same up to there: by the above, P(S within A) <= e^epsilon Q(S within A) + delta. All others
+          of S are within B: every factor is at most e^(its epsilon), their product at most e^epsilon, so
+          P(the others) <= e^epsilon Q(the others). Both lines add up to P(S) <= e^epsilon Q(S) + delta: delta is paid
+          once, epsilon not twice, and which side a session ends on may depend on its answers in any way.
+        Sessions end: every charge is a grain at least of each sum that it is in.
         Needs: `spent` holds every earlier admitted charge; the price is fixed before the answer is drawn; a step's
-        delta is of the mixture form above (see `mechanisms.threshold`), its loss pure epsilon or zCDP.
+        delta is of the mixture form above (see `mechanisms.threshold`), its loss pure epsilon or zCDP; what is said to
+        be pure has no delta, is as private as its epsilon says, and costs as much rho as that implies (`pure_price`).
         """
         return (spent + charge).fits_in(self.total)
 
@@ -148,6 +237,19 @@ class Accountant:
     @property
     def _conversion_delta(self) -> Fraction:
         return self.policy.delta - self.policy.key_delta
+
+
+def _within_reason(epsilon: Fraction) -> Fraction:
+    if not 0 < epsilon <= MAX_EPSILON:
+        raise BadSetting(f"epsilon must be positive and at most {MAX_EPSILON}")
+    return epsilon
+
+
+def _counted(exact: Fraction) -> int:
+    grains = math.floor(exact / LOSS_UNIT)
+    if grains == 0:
+        raise BadSetting("epsilon is too small to be counted", hint="Choose a larger epsilon.")
+    return grains
 
 
 @lru_cache(maxsize=4096)

@@ -73,7 +73,13 @@ class Compilation:
 
     @property
     def law(self) -> Literal["laplace", "gaussian"]:
-        return "laplace" if self.accountant.policy.accounting == "basic" else "gaussian"
+        is_basic = self.accountant.policy.accounting == "basic"
+        return "laplace" if is_basic or self.settings.pure else "gaussian"
+
+    @property
+    def counts_pure(self) -> bool:
+        """Whether parts of the price are epsilons of pure answers, where rho is what adds up."""
+        return self.settings.pure and self.accountant.policy.accounting == "zcdp"
 
     @property
     def norm(self) -> Norm:

@@ -256,23 +256,26 @@ class Measuring:
     def _require_delta(
         self, grouped: list[tuple[Field, Scalar]], domains: list[tuple[Value, ...] | None], facts: Facts
     ) -> None:
-        if self._compilation.accountant.total.delta > 0:
+        is_pure = self._compilation.settings.pure
+        if self._compilation.accountant.total.delta > 0 and not is_pure:
             return
+        why, off = ("a pure answer has no delta" if is_pure else "delta is 0"), "SET dpsql.pure = off"
         for (field, value), found in zip(grouped, domains, strict=True):
             if found is None:
                 fact = facts.get(value.field.id, NOTHING) if isinstance(value, Ref) else NOTHING
                 where = f"values for {fact.origin[0]}.{fact.origin[1]}" if fact.origin else "the columns it reads"
-                hint = f"Declare {where} in the policy, or a delta for unknown keys."
+                hint = f"Declare {where} in the policy, or {off if is_pure else 'a delta for unknown keys'}."
                 if value.type.is_numeric or value.type.is_temporal:
-                    hint = "Group by FLOOR, width_bucket or date_trunc of a column with bounds, or declare a delta."
+                    grid = "Group by FLOOR, width_bucket or date_trunc of a column with bounds"
+                    hint = f"{grid}, or {off if is_pure else 'declare a delta'}."
                 raise MissingDeclaration(
-                    f'the keys of "{field.name}" are not declared, and delta is 0',
+                    f'the keys of "{field.name}" are not declared, and {why}',
                     hint=hint,
                     position=next((ref.position for ref in refs(value)), None),
                 )
         raise MissingDeclaration(
-            f"the keys have more than {self._compilation.catalog.max_cells:,} combinations, and delta is 0",
-            hint="Group by fewer keys, or declare a delta for unknown keys.",
+            f"the keys have more than {self._compilation.catalog.max_cells:,} combinations, and {why}",
+            hint=f"Group by fewer keys, or {off if is_pure else 'declare a delta for unknown keys'}.",
         )
 
     def _draft(

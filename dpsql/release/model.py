@@ -17,7 +17,7 @@ from dpsql.policy.model import Table
 from dpsql.privacy.accounting import Price
 from dpsql.privacy.assemble import Linear
 from dpsql.privacy.lattice import Lattice
-from dpsql.privacy.mechanisms import Noise, margin, rank_margin
+from dpsql.privacy.mechanisms import Noise, margin, rank_margin, standard_deviation
 from dpsql.privacy.quantiles import cut_margin
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
@@ -39,6 +39,7 @@ class Settings:
     epsilon: Fraction | None = None
     delta: Fraction | None = None
     margin: Fraction | None = None  # the 95 % error wanted for counts: the least price that keeps it is paid
+    pure: bool = False  # no delta, and noise whose epsilon counts by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,10 @@ class Measurement:
         if self.lattice is not None:
             return self.steps_in_set(statistic, self.lattice.sets[0])
         return in_steps(self.statistics[statistic], self.noises[statistic])
+
+    def deviation(self, statistic: int) -> float:
+        """The standard deviation of a noisy sum, in steps, where each cell has noise of its own."""
+        return standard_deviation(self.noises[statistic]) / self.statistics[statistic].factor
 
     def steps_in_set(self, statistic: int, kept: tuple[int, ...]) -> int:
         """The same of a cell of a grouping set, whose keys are those at these places."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from dpsql.errors import BadSetting, MissingDeclaration, NotSupported
-from dpsql.privacy.accounting import DELTA_UNIT, Price
+from dpsql.privacy.accounting import DELTA_UNIT, Price, pure_price
 from dpsql.privacy.allocate import shares
 from dpsql.privacy.mechanisms import (
     Noise,
@@ -22,7 +22,7 @@ from dpsql.privacy.mechanisms import (
 )
 from dpsql.privacy.quantiles import cuts_chosen, levels, ranks_within
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic
+from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Counted, Statistic
 from dpsql.privacy.running import cell_margin, running_margins, widened
 from dpsql.privacy.top import chosen_keys, share_of_choice, share_of_counts
 from dpsql.release.drafts import Compilation, Draft
@@ -55,7 +55,13 @@ class Pricing:
                 f"epsilon must not exceed {float(policy.max_query_epsilon):g}",
                 hint="The policy limits what one query may cost.",
             )
-        loss = self._accountant.price_of(epsilon)
+        if self._compilation.counts_pure and not self._accountant.sells_pure:
+            raise MissingDeclaration(
+                "the policy does not sell pure answers",
+                detail="Without a total of their own they would cost more than others, and be further off.",
+                hint="SET dpsql.pure = off. The owner may write: pure = true in [privacy].",
+            )
+        loss = self._grains_of(epsilon)
         if self._settings.margin is not None:
             loss = self._least_loss(self._settings.margin)
         delta = 0
@@ -114,7 +120,7 @@ class Pricing:
                 hint="Add COUNT(*), or RESET dpsql.margin and pay a price.",
             )
         policy = self._accountant.policy
-        most = self._accountant.price_of(self._settings.epsilon or policy.max_query_epsilon)
+        most = self._grains_of(self._settings.epsilon or policy.max_query_epsilon)
 
         def suffices(loss: int) -> bool:
             try:
@@ -135,7 +141,7 @@ class Pricing:
         return least(suffices, most)
 
     def _measure(self, draft: Draft, parts: list[int], delta: int) -> Measurement:
-        price = Price(sum(parts), delta if draft.selection is not None else 0)
+        price = self._price(draft, parts, delta)
         if draft.is_search and self._compilation.clips == "found":
             price = Price()
         noises = self._noises(draft, parts)
@@ -170,8 +176,21 @@ class Pricing:
             clips=draft.clips,
             top=None
             if draft.top is None
-            else chosen_keys(draft.top, share_of_choice(price.loss_value), self._compilation.law),
+            else chosen_keys(draft.top, share_of_choice(Price(sum(parts)).loss_value), self._compilation.law),
         )
+
+    def _grains_of(self, epsilon: Fraction) -> int:
+        """What is shared out: rho, or epsilon where that is what noise is calibrated to."""
+        return (self._accountant.pure_of if self._compilation.counts_pure else self._accountant.price_of)(epsilon)
+
+    def _price(self, draft: Draft, parts: list[int], delta: int) -> Price:
+        if not self._compilation.counts_pure:
+            return Price(sum(parts), delta if draft.selection is not None else 0)
+        assert draft.selection is None  # keys are declared: there is no delta
+        chosen = [all(draft.statistics[i].kind in CHOSEN | SEARCHED for i in group) for group in draft.groups]
+        sums = [part for part, is_choice in zip(parts, chosen, strict=True) if not is_choice]
+        choices = [part for part, is_choice in zip(parts, chosen, strict=True) if is_choice]
+        return pure_price(sums, choices)
 
     def _noises(self, draft: Draft, parts: list[int]) -> tuple[Noise, ...]:
         """Noise for each statistic.
@@ -201,14 +220,14 @@ class Pricing:
         return [cuts_chosen(s.sensitivity.l1, within[rules.rank_of(s)], epsilon) for s in quantiles]
 
     def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
-        is_basic = self._compilation.law == "laplace"
+        is_epsilon = self._compilation.law == "laplace"
         if statistic.kind is Counted.COMMONEST:
-            return most_common(statistic.sensitivity.l1, loss if is_basic else epsilon_of_choice(loss))
+            return most_common(statistic.sensitivity.l1, loss if is_epsilon else epsilon_of_choice(loss))
         if statistic.kind is Counted.CLIP:
-            return clip_chosen(loss if is_basic else epsilon_of_choice(loss))
+            return clip_chosen(loss if is_epsilon else epsilon_of_choice(loss))
         if statistic.rank is not None:
-            return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_basic else epsilon_of_choice(loss))
-        if is_basic:
+            return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_epsilon else epsilon_of_choice(loss))
+        if is_epsilon:
             return laplace(statistic.sensitivity.l1, loss)
         return gaussian(statistic.sensitivity.l2_squared, loss)
 

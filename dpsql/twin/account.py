@@ -13,7 +13,10 @@ from psycopg.rows import TupleRow
 
 @dataclass(frozen=True, slots=True)
 class BudgetRow:
-    """What a user may spend, has spent and has left. Rho is None under basic accounting."""
+    """What a user may spend, has spent and has left. Rho is None under basic accounting.
+
+    What is pure is None where not all of it is; and where nothing more can be paid so.
+    """
 
     accounting: str
     limit_epsilon: float
@@ -26,6 +29,8 @@ class BudgetRow:
     spent_delta: float
     left_delta: float
     queries_left: int  # at the default price
+    spent_pure: float | None = None
+    left_pure: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class HistoryRow:
     sqlstate: str
     message: str | None
     query: str
+    pure: float | None = None  # the epsilon of a pure answer
 
 
 # The columns after the user's name, in the order of the fields above.
@@ -49,12 +55,13 @@ _VIEWS = {
         "accounting text, "
         "limit_epsilon double precision, spent_epsilon double precision, left_epsilon double precision, "
         "limit_rho double precision, spent_rho double precision, left_rho double precision, "
-        "limit_delta double precision, spent_delta double precision, left_delta double precision, queries_left bigint",
+        "limit_delta double precision, spent_delta double precision, left_delta double precision, queries_left bigint, "
+        "spent_pure double precision, left_pure double precision",
     ),
     "history": (
         "What you asked, and what was paid for it or why it was refused.",
         '"time" timestamp with time zone, outcome text, epsilon double precision, rho double precision, '
-        "delta double precision, sqlstate text, message text, query text",
+        "delta double precision, sqlstate text, message text, query text, pure double precision",
     ),
 }
 

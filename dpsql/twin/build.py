@@ -20,7 +20,7 @@ from dpsql.twin.system_catalogue import system_catalogue_statements
 
 # What an analyst may set, also for good with ALTER ROLE, and what SHOW says before.
 SETTINGS = dict.fromkeys(("dpsql.epsilon", "dpsql.delta", "dpsql.margin"), "default") | dict.fromkeys(
-    ("dpsql.fresh", "dpsql.tidy"), "off"
+    ("dpsql.fresh", "dpsql.tidy", "dpsql.pure"), "off"
 )
 
 _MARK = "dpsql twin "

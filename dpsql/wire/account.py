@@ -23,7 +23,8 @@ def refresh_account(connection: psycopg.Connection[TupleRow], engine: Engine, us
 def _budget(engine: Engine, user: str) -> BudgetRow:
     accountant = engine.accountant
     spent, left = engine.ledger.spent(user), engine.ledger.remaining(user)
-    limit = Price(spent.loss + left.loss, spent.delta + left.delta)
+    # Pure answers may have overdrawn the rest.
+    limit = Price(min(spent.loss + left.loss, accountant.total.loss), spent.delta + left.delta)
     default = accountant.price_of(accountant.policy.query_epsilon)
     return BudgetRow(
         accounting=accountant.policy.accounting,
@@ -37,6 +38,8 @@ def _budget(engine: Engine, user: str) -> BudgetRow:
         spent_delta=float(spent.delta_value),
         left_delta=float(left.delta_value),
         queries_left=left.loss // default,
+        spent_pure=_pure(spent, accountant),
+        left_pure=_pure(left, accountant),
     )
 
 
@@ -52,6 +55,7 @@ def _history(engine: Engine, user: str) -> list[HistoryRow]:
             "00000",
             None,
             _shown(entry.sql),
+            _pure(entry.user_price, accountant),
         )
         for entry in engine.ledger.history(user, SHOWN)
     ]
@@ -65,6 +69,7 @@ def _history(engine: Engine, user: str) -> list[HistoryRow]:
             refusal.sqlstate,
             refusal.message,
             _shown(refusal.sql),
+            None,
         )
         for refusal in engine.ledger.refusals(user, SHOWN)
     ]
@@ -81,3 +86,7 @@ def _epsilon(price: Price, accountant: Accountant) -> float:
 
 def _rho(price: Price, accountant: Accountant) -> float | None:
     return float(price.loss_value) if accountant.policy.accounting == "zcdp" else None
+
+
+def _pure(price: Price, accountant: Accountant) -> float | None:
+    return None if price.pure_value is None or not accountant.sells_pure else float(price.pure_value)

@@ -23,7 +23,7 @@ from dpsql.types import Value
 from dpsql.wire import render
 from dpsql.wire.messages import Column
 
-SETTINGS = ("epsilon", "delta", "margin", "fresh", "tidy")
+SETTINGS = ("epsilon", "delta", "margin", "fresh", "tidy", "pure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,6 @@ def _notice(session: Session, result: Answer) -> str | None:
         return None
     accountant = session.engine.accountant
     paid = price_text(result.charged, accountant)
-    left = price_text(session.remaining(), accountant)
     margins = [
         f'"{output.name}" {text}'
         for number, output in enumerate(result.release.outputs)
@@ -109,7 +108,7 @@ def _notice(session: Session, result: Answer) -> str | None:
     ]
     if any(measurement.derived for measurement in result.release.measurements):
         paid += ", made of earlier answers"
-    return f"paid {paid}, left {left}" + (f"; margins (95 %): {', '.join(margins)}" if margins else "")
+    return f"paid {paid}, left {session.left()}" + (f"; margins (95 %): {', '.join(margins)}" if margins else "")
 
 
 def _margin(margins: Sequence[float | None]) -> str | None:

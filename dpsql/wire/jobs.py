@@ -130,4 +130,6 @@ def _price_facts(price: Price | None, engine: Engine) -> dict[str, float]:
     found = {"epsilon": float(accountant.epsilon_of(price.loss))}
     if accountant.policy.accounting == "zcdp":
         found["rho"] = float(price.loss_value)
+        if price.pure_value is not None:
+            found["pure"] = float(price.pure_value)
     return found | ({"delta": float(price.delta_value)} if price.delta else {})

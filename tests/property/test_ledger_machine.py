@@ -16,7 +16,7 @@ from dpsql.ledger import Purchase
 from dpsql.ledger.accounts import storable
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.policy.model import Place
-from dpsql.privacy.accounting import Price
+from dpsql.privacy.accounting import Price, pure_price, pure_within
 from tests.ledger_places import Server, reopen
 
 USERS = ("alice", "bob", "dataset")
@@ -24,8 +24,10 @@ DATASET = None
 KEYS = [bytes([number]) * 32 for number in range(5)]
 
 # Small numbers, so that limits are met exactly, missed by one and passed often.
-prices = st.builds(Price, st.integers(0, 6), st.integers(0, 3))
-limits = st.builds(Price, st.integers(0, 40), st.integers(0, 15))
+# One grain of rho pays for a pure epsilon of about fifty million.
+pure = st.integers(1, 6) | st.integers(1, 4).map(lambda many: many * 10**8)
+prices = st.builds(Price, st.integers(0, 6), st.integers(0, 3)) | st.builds(Price, st.integers(1, 30), st.just(0), pure)
+limits = st.builds(Price, st.integers(0, 40), st.integers(0, 15), st.none() | st.integers(0, 20) | pure)
 policies = st.tuples(limits, st.dictionaries(st.sampled_from(USERS), st.none() | limits, min_size=1))
 handles = st.integers(0, 1)
 users = st.sampled_from(USERS)
@@ -37,6 +39,21 @@ def within(price: Price, limit: Price | None) -> bool:
     return limit is None or (price.loss <= limit.loss and price.delta <= limit.delta)
 
 
+def within_either(price: Price, limit: Price | None) -> bool:
+    """The union of both filters, in other words than the ledger's."""
+    if limit is None or within(price, limit):
+        return True
+    return price.delta == 0 and price.pure is not None and limit.pure is not None and price.pure <= limit.pure
+
+
+def total(prices: list[Price]) -> Price:
+    """Pure as long as everything in it is that costs anything."""
+    paid = [price for price in prices if price.loss or price.delta]
+    epsilons = [price.pure for price in paid if price.pure is not None]
+    every = sum(epsilons) if len(epsilons) == len(paid) else None
+    return Price(sum(price.loss for price in paid), sum(price.delta for price in paid), every)
+
+
 class LedgerMachine(RuleBasedStateMachine):
     """Two handles on one ledger, as two processes would hold them; one model."""
 
@@ -45,10 +62,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp())
         self.handles: list[SqlLedger] = []
         self.limits: dict[str | None, Price | None] = {}
-        self.spent: dict[str | None, Price] = dict.fromkeys((DATASET, *USERS), Price())
+        self.charged: dict[str | None, list[Price]] = {subject: [] for subject in (DATASET, *USERS)}
         self.paid: set[tuple[str, bytes]] = set()
         self.rows: list[tuple[str, str, Price, Price]] = []
         self.answers: dict[bytes, bytes] = {}
+
+    @property
+    def spent(self) -> dict[str | None, Price]:
+        return {subject: total(prices) for subject, prices in self.charged.items()}
 
     def open(self, policy: tuple[Price, dict[str, Price | None]]) -> SqlLedger:
         total, allowances = policy
@@ -78,13 +99,14 @@ class LedgerMachine(RuleBasedStateMachine):
         for key, price, may_replay in wishes:
             purchases.append(Purchase(key, price, replay=may_replay and key in bought))
             bought.add(key)
-        dataset, own, paid = Price(), Price(), set(self.paid)
+        for_all, for_user, paid = [], [], set(self.paid)
         for purchase in purchases:
             if not purchase.replay:
-                dataset += purchase.price
+                for_all.append(purchase.price)
             if not purchase.replay or (user, purchase.key) not in paid:
-                own += purchase.price
+                for_user.append(purchase.price)
             paid.add((user, purchase.key))
+        dataset, own = total(for_all), total(for_user)
 
         def pay() -> Price:
             return self.handles[handle].charge(user, purchases, sql=sql)
@@ -92,18 +114,21 @@ class LedgerMachine(RuleBasedStateMachine):
         if user not in self.limits:
             with pytest.raises(UnknownUser):
                 pay()
-        elif (dataset == Price() or within(self.spent[DATASET] + dataset, self.limits[DATASET])) and (
-            own == Price() or within(self.spent[user] + own, self.limits[user])
+        elif (dataset == Price() or self.admitted(DATASET, for_all)) and (
+            own == Price() or self.admitted(user, for_user)
         ):
             assert pay() == own
             if own != Price() or paid != self.paid:
                 self.rows.insert(0, (user, storable(sql), dataset, own))
-            self.spent[DATASET] += dataset
-            self.spent[user] += own
+            self.charged[DATASET] += for_all
+            self.charged[user] += for_user
             self.paid = paid
         else:
             with pytest.raises(BudgetExhausted):
                 pay()
+
+    def admitted(self, subject: str | None, prices: list[Price]) -> bool:
+        return within_either(total([*self.charged[subject], *prices]), self.limits[subject])
 
     @rule(handle=handles, key=keys, answer=st.binary(max_size=3))
     def store(self, handle: int, key: bytes, answer: bytes) -> None:
@@ -135,6 +160,11 @@ class LedgerMachine(RuleBasedStateMachine):
                     fits = all(within(self.spent[who] + left + one_more, self.limits[who]) for who in (DATASET, user))
                     above = not all(within(self.spent[who], self.limits[who]) for who in (DATASET, user))
                     assert above or fits == (one_more == Price())
+                most = pure_within(left.loss) if left.pure is None else left.pure
+                for epsilon in (most, most + 1):
+                    step = pure_price([epsilon])
+                    fits = all(self.admitted(who, [step]) for who in (DATASET, user))
+                    assert epsilon == 0 or fits == (epsilon == most)
 
     def teardown(self) -> None:
         for ledger in self.handles:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -26,7 +27,6 @@ from dpsql.derived import Derivations
 from dpsql.engine import Engine
 from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
 from dpsql.policy.loader import load
-from dpsql.policy.model import Accounting
 from dpsql.privacy.mechanisms import Noise, selecting
 from dpsql.release import Settings
 from dpsql.stored import Known
@@ -66,7 +66,7 @@ url = "duckdb:///groups.duckdb"
 epsilon = 1_000.0
 delta = 0.99
 accounting = "{accounting}"
-{key_delta}
+{more}
 
 [users.auditor]
 """
@@ -80,6 +80,8 @@ x = {{ min = 0, max = 10 }}
 y = {{ min = -20, max = 2 }}
 """
 
+
+Way = Literal["basic", "zcdp", "pure"]  # the last: zcdp, with pure answers
 
 # Others in a group, and whether the unit is there that comes and goes.
 TABLES = {
@@ -97,10 +99,12 @@ class Audit:
     """The engine under audit and the price of one answer."""
 
     engine: Engine
-    accounting: Accounting
+    accounting: Way
 
     @property
     def settings(self) -> Settings:
+        if self.accounting == "pure":
+            return Settings(epsilon=Fraction(1), pure=True)
         # In zcdp an epsilon of 2 at the conversion's delta of 0.09 is a rho of about one half.
         return Settings(epsilon=Fraction(1 if self.accounting == "basic" else 2), delta=DELTA)
 
@@ -118,8 +122,9 @@ class Audit:
     def loss(self, sql: str, with_unit: str, without_unit: str) -> float:
         """What the answers prove, as a share of what was paid."""
         one, other = self.trials(sql, with_unit), self.trials(sql, without_unit)
-        paid = float(self.engine.compile(sql.format(table=with_unit), (), self.settings).price.loss_value)
-        if self.accounting == "basic":
+        price = self.engine.compile(sql.format(table=with_unit), (), self.settings).price
+        paid = float(price.pure_value or price.loss_value)
+        if self.accounting != "zcdp":
             return audited(one, other, epsilon) / paid
         # Rho goes with the square of the distance between the two laws, epsilon with the distance.
         return math.sqrt(audited(one, other, rho) / paid)
@@ -145,17 +150,18 @@ def groups_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(directory: Path, database: Path, accounting: Accounting, sampler: Sampler) -> Audit:
+def opened(directory: Path, database: Path, accounting: Way, sampler: Sampler) -> Audit:
     shutil.copy(database, directory / database.name)
     policy_path = directory / "dpsql.toml"
-    head = POLICY.format(accounting=accounting, key_delta="key_delta = 0.9" if accounting == "zcdp" else "")
+    more = {"basic": "", "zcdp": "key_delta = 0.9", "pure": "key_delta = 0.9\npure = true"}[accounting]
+    head = POLICY.format(accounting="basic" if accounting == "basic" else "zcdp", more=more)
     policy_path.write_text(head + "".join(TABLE.format(name=name) for name in TABLES))
     policy = load(policy_path)
     return Audit(build_engine(policy, open_backend(policy), sampler), accounting)
 
 
 @pytest.fixture(params=["basic", "zcdp"])
-def accounting(request: pytest.FixtureRequest) -> Accounting:
+def accounting(request: pytest.FixtureRequest) -> Way:
     return request.param  # type: ignore[no-any-return]
 
 
@@ -170,14 +176,14 @@ def each_answer_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def audit(tmp_path: Path, groups_database: Path, accounting: Accounting) -> Iterator[Audit]:
+def audit(tmp_path: Path, groups_database: Path, accounting: Way) -> Iterator[Audit]:
     found = opened(tmp_path, groups_database, accounting, SystemSampler())
     yield found
     found.engine.close()
 
 
 @pytest.fixture
-def defective(tmp_path: Path, groups_database: Path, accounting: Accounting) -> Iterator[Audit]:
+def defective(tmp_path: Path, groups_database: Path, accounting: Way) -> Iterator[Audit]:
     found = opened(tmp_path, groups_database, accounting, HalfTheNoise())
     yield found
     found.engine.close()
@@ -193,6 +199,20 @@ QUESTIONS = {
     # As many units as the threshold asks, and one less: whether a key comes out is the question.
     "unknown keys": ("SELECT word, COUNT(*) FROM {table} GROUP BY word", "with_unit", "without_unit"),
 }
+
+
+PURE = {name: question for name, question in QUESTIONS.items() if name != "unknown keys"}
+
+
+@pytest.mark.parametrize("question", PURE.values(), ids=PURE)
+def test_pure_answers_prove_no_more_than_was_paid(tmp_path: Path, groups_database: Path, question: Any) -> None:
+    with closing(opened(tmp_path, groups_database, "pure", SystemSampler()).engine) as engine:
+        assert BLIND < Audit(engine, "pure").loss(*question) <= 1
+
+
+def test_half_the_noise_of_a_pure_answer_is_noticed(tmp_path: Path, groups_database: Path) -> None:
+    with closing(opened(tmp_path, groups_database, "pure", HalfTheNoise()).engine) as engine:
+        assert Audit(engine, "pure").loss(*QUESTIONS["COUNT"]) > 1
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)

@@ -26,6 +26,7 @@ epsilon = 1_000.0
 delta = 1e-6
 accounting = "{accounting}"
 query_epsilon = {price}
+{more}
 
 [tables.people]
 unit = "id"
@@ -38,7 +39,11 @@ y = {{ min = 0, max = 20, step = 0.5 }}
 """
 
 # Such that noise is small beside the groups, and much larger than its grain.
-PRICES = [{"accounting": "zcdp", "price": 3}, {"accounting": "basic", "price": 2}]
+PRICES = [
+    {"accounting": "zcdp", "price": 3, "more": ""},
+    {"accounting": "basic", "price": 2, "more": ""},
+    {"accounting": "zcdp", "price": 2, "more": "pure = true"},
+]
 BY_GROUP = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM people GROUP BY g"
 
 # What is shown, and the same of one group without noise.
@@ -83,8 +88,10 @@ def cursor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         database.execute(f"INSERT INTO people {people(GROUPS * PEOPLE)}")
     policy = directory / "dpsql.toml"
     policy.write_text(POLICY.format(**request.param))
-    with dpsql.connect(policy) as connection:
-        yield connection.cursor()
+    with dpsql.connect(policy) as connection, connection.cursor() as cursor:
+        if request.param["more"]:
+            cursor.execute("SET dpsql.pure = on")
+        yield cursor
 
 
 def fits(errors: Sequence[float], margins: Sequence[float], scale: float) -> bool:

@@ -275,7 +275,8 @@ def test_the_joined_answer_is_the_weighted_mean(asked: Clinic, monkeypatch: pyte
     monkeypatch.setattr("dpsql.engine.add_noise", _fixed(noise))
     asked.ask(COUNT, settings=dear)
     joined = asked.ask(COUNT, settings=Settings(epsilon=Fraction(1)))
-    one, other = (asked.engine.compile(COUNT, (), s).measurements[0].steps(0) for s in (dear, Settings(Fraction(1))))
+    compiled = [asked.engine.compile(COUNT, (), settings) for settings in (dear, Settings(Fraction(1)))]
+    one, other = (release.measurements[0].deviation(0) for release in compiled)
     weight = one**2 / (one**2 + other**2)
     assert joined.table.rows == [(round(40 * weight + 1000 * (1 - weight)),)]
 

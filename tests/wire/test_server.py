@@ -229,6 +229,27 @@ def test_more_users_and_other_limits_leave_sessions_alone(own: Serving) -> None:
         own.connect("carol").close()
 
 
+def test_pure_answers_are_sold_when_the_policy_says_so(own: Serving) -> None:
+    budget = "SELECT spent_pure, left_pure > 0 FROM dpsql.budget"
+    with own.connect() as connection:
+        connection.execute("SET dpsql.pure = on")
+        assert connection.execute("SHOW dpsql.pure").fetchone() == ("on",)
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not sell pure answers"):
+            connection.execute("SELECT COUNT(*) FROM people WHERE age > 8")
+        assert connection.execute(budget).fetchone() == (None, None)
+        own.policy.write_text(own.policy.read_text().replace("[privacy]\n", "[privacy]\npure = true\n"))
+        own.process.send_signal(signal.SIGHUP)
+        own.wait_for("reload", outcome="done", connections_ended=0)
+        notices: list[str] = []
+        connection.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+        connection.execute("SELECT COUNT(*) FROM people WHERE age > 8")
+        assert own.wait_for("statement", outcome="answered")["pure"] == 1.0
+        assert "paid epsilon 5.361 (rho 0.5), or epsilon 1 as pure, left epsilon 999" in notices[-1]
+        assert "or epsilon 999 as pure;" in notices[-1]
+        assert connection.execute(budget).fetchone() == (1.0, True)
+        assert connection.execute("SELECT pure FROM dpsql.history WHERE outcome = 'paid'").fetchall() == [(1.0,)]
+
+
 def test_a_user_who_is_gone_is_sent_away(own: Serving) -> None:
     with closing(own.connect()) as alice, closing(own.connect("bob")) as bob:
         own.policy.write_text(own.policy.read_text().replace(user_section("bob"), ""))

@@ -413,7 +413,7 @@ def test_the_storage_itself_forbids_to_change_the_past(ledger: SqlLedger, place:
         ("UPDATE accounts SET loss = 0 WHERE subject = 'dataset'", "sum of dataset"),
         ("UPDATE accounts SET delta = 0 WHERE subject = 'user:bob'", "sum of user:bob"),
         ("DELETE FROM accounts WHERE subject = 'user:alice'", "sum of user:alice"),
-        ("INSERT INTO accounts VALUES ('user:eve', 1, 0)", "sum of user:eve"),
+        ("INSERT INTO accounts VALUES ('user:eve', 1, 0, NULL)", "sum of user:eve"),
         ("UPDATE charges SET sql = 'x' WHERE number = 2", "charge 2 was altered"),
         ("UPDATE charges SET at = '2001' WHERE number = 1", "charge 1 was altered"),
         ("UPDATE charges SET hash = x'00' WHERE number = 1", "charge 1 was altered"),

@@ -18,6 +18,7 @@ from dpsql.ledger.books import Books
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import Standing, standing
 from dpsql.ledger.postgres import PostgresLedger
+from dpsql.ledger.schema import FORMAT
 from dpsql.policy.address import PostgresAddress
 from dpsql.privacy.accounting import Price
 from tests.cut_wire import Fault, Wire
@@ -320,8 +321,8 @@ def test_other_tables_are_not_taken_for_a_ledger(address: PostgresAddress) -> No
 
 def test_a_format_to_come_is_refused(ledger: PostgresLedger, address: PostgresAddress) -> None:
     with closing(shell(address)) as server:
-        server.execute("INSERT INTO formats VALUES (4)")
-    with pytest.raises(PolicyError, match="has format 4"):
+        server.execute(f"INSERT INTO formats VALUES ({FORMAT + 1})".encode())
+    with pytest.raises(PolicyError, match=f"has format {FORMAT + 1}"):
         reopen(address)
 
 

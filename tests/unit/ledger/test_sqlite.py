@@ -14,6 +14,7 @@ import pytest
 
 from dpsql.errors import Error, OperationalError, PolicyError
 from dpsql.ledger import sqlite
+from dpsql.ledger.schema import FORMAT
 from dpsql.ledger.sqlite import SqliteLedger
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import buy, key, reopen, rows, tamper
@@ -36,11 +37,23 @@ def ledger(path: Path) -> Iterator[SqliteLedger]:
 
 
 def as_format_1(path: Path) -> None:
-    """What a ledger was before there were refusals and moves."""
+    """What a ledger was before there were refusals, moves and pure answers."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("DROP TRIGGER charges_end_with_departure")
         db.execute("DROP TABLE moves")
         db.execute("DROP TABLE refusals")
+        db.execute("DROP TRIGGER accounts_never_shrink")
+        for table, columns in (
+            ("charges", ("dataset_pure", "user_pure")),
+            ("accounts", ("pure",)),
+            ("limits", ("old_pure", "new_pure")),
+        ):
+            for column in columns:
+                db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        db.execute(
+            "CREATE TRIGGER accounts_never_shrink BEFORE UPDATE ON accounts WHEN NEW.loss < OLD.loss"
+            " BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END"
+        )
         db.execute("PRAGMA user_version = 1")
 
 
@@ -53,7 +66,7 @@ def test_an_older_ledger_is_brought_up_to_date_and_loses_nothing(path: Path) -> 
         assert ledger.spent("alice") == Price(10, 1)
         ledger.refuse("alice", "SELECT name", "42501", "no")
         assert ledger.verify() == []
-    assert rows(path, "PRAGMA user_version") == [(3,)]
+    assert rows(path, "PRAGMA user_version") == [(FORMAT,)]
     assert rows(path, "SELECT COUNT(*) FROM refusals") == [(1,)]
     assert rows(path, "SELECT type, name, sql FROM sqlite_master ORDER BY name") == present
 
@@ -106,8 +119,8 @@ def test_another_database_or_format_is_not_taken_for_a_ledger(path: Path) -> Non
         reopen(path, create=True)
     path.unlink()
     reopen(path, create=True).close()
-    tamper(path, "PRAGMA user_version = 4")
-    with pytest.raises(PolicyError, match="format 4"):
+    tamper(path, f"PRAGMA user_version = {FORMAT + 1}")
+    with pytest.raises(PolicyError, match=f"format {FORMAT + 1}"):
         reopen(path)
 
 
@@ -117,7 +130,7 @@ def test_another_database_or_format_is_not_taken_for_a_ledger(path: Path) -> Non
 def test_the_file_itself_forbids_to_replace_a_row(ledger: SqliteLedger, path: Path) -> None:
     ledger.charge("bob", [buy(1, 10, 1)], sql="q")
     with closing(sqlite3.connect(path, isolation_level=None)) as db, pytest.raises(sqlite3.IntegrityError):
-        db.execute("INSERT OR REPLACE INTO charges SELECT number, at, user, sql, 0, 0, 0, 0, hash FROM charges")
+        db.execute("INSERT OR REPLACE INTO charges SELECT number, at, user, sql, 0, 0, 0, 0, hash, 0, 0 FROM charges")
     ledger.refuse("bob", "q", "42501", "no")
     with closing(sqlite3.connect(path, isolation_level=None)) as db, pytest.raises(sqlite3.IntegrityError):
         db.execute("INSERT OR REPLACE INTO refusals SELECT number, at, user, '', sqlstate, message FROM refusals")

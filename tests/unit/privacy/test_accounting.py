@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from statistics import NormalDist
@@ -20,6 +23,8 @@ from dpsql.privacy.accounting import (
     Accountant,
     Price,
     delta_from_rho,
+    pure_price,
+    pure_within,
     rho_from_epsilon,
 )
 from dpsql.privacy.mechanisms import gaussian, laplace, margin
@@ -343,3 +348,145 @@ def test_a_price_is_whole_and_never_negative() -> None:
         Price(1).share(2, 1)
     with pytest.raises(ValueError, match="part of the whole"):
         Price(1).share(0, 0)
+
+
+# --- pure answers ---
+
+GRAINS = LOSS_UNIT.denominator
+BOTH = Accountant(replace(ZCDP.policy, pure=True))
+
+
+def test_a_sum_fits_where_one_of_two_sides_holds() -> None:
+    limit = Price(10, 5, 20)
+    assert Price(10, 5).fits_in(limit)
+    assert Price(10, 5, 21).fits_in(limit)
+    assert Price(11, 0, 20).fits_in(limit)
+    assert not Price(11, 0, 21).fits_in(limit)
+    assert not Price(11, 0).fits_in(limit)
+    assert not Price(11, 1, 20).fits_in(limit)
+    assert not Price(11, 0, 20).fits_in(Price(10, 5))
+
+
+def test_what_is_not_pure_stays_so() -> None:
+    assert (Price(1, 0, 1) + Price(1, 0, 2)).pure == 3
+    assert (Price(1, 0, 1) + Price(1)).pure is None
+    assert (Price() + Price(1, 0, 2)).pure == 2
+    assert (Price(1) + Price()).pure is None
+    assert Price().pure == 0
+
+
+def test_the_policy_opens_the_second_side() -> None:
+    assert ZCDP.total.pure is None
+    assert BASIC.total.pure is None
+    assert BOTH.total == Price(ZCDP.total.loss, ZCDP.total.delta, 4 * GRAINS)
+    assert BOTH.allowance(Fraction(1)).pure == GRAINS
+    assert BOTH.allowance(None) == BOTH.total
+
+
+@untimed
+@given(st.integers(1, 10 * GRAINS))
+def test_the_rho_of_a_pure_step_is_never_rounded_down(epsilon: int) -> None:
+    value = Fraction(epsilon, GRAINS)
+    for price, divisor in ((pure_price([epsilon]), 2), (pure_price([], [epsilon]), 8)):
+        exact = min(value**2 / divisor, value)
+        assert 0 <= price.loss_value - exact < LOSS_UNIT
+        assert price.pure == epsilon and price.delta == 0
+
+
+@untimed
+@given(st.integers(0, 10 * GRAINS))
+def test_so_much_is_pure_within_a_rho_and_no_more(loss: int) -> None:
+    most = pure_within(loss)
+    assert most == 0 or pure_price([most]).loss <= loss
+    assert pure_price([most + 1]).loss > loss
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 1.0, 2.0, 4.0, 9.0])
+def test_no_pure_step_is_further_off_in_zcdp_than_it_pays_for(epsilon: float) -> None:
+    """Randomised response is the pure step with the largest divergences."""
+    rho = float(pure_price([round(epsilon * GRAINS)]).loss_value)
+    for alpha in [1 + 10 ** (step / 4) for step in range(-16, 12)]:
+        # The answer that is exp(epsilon) times as likely as the other, on one neighbour and on the other.
+        above = alpha * epsilon + math.log1p(math.exp((1 - 2 * alpha) * epsilon)) - math.log1p(math.exp(epsilon))
+        assert above / (alpha - 1) <= alpha * rho * (1 + 1e-9)
+
+
+Step = tuple[Price, list[float], list[float]]  # what it costs, and its outcomes on two neighbours
+
+
+def response(epsilon: int) -> Step:
+    often = 1 / (1 + math.exp(-epsilon / GRAINS))
+    return pure_price([epsilon]), [often, 1 - often], [1 - often, often]
+
+
+def gaussian_step(loss: int) -> Step:
+    """Of a value that one person moves by one, seen in a few cells: post-processing."""
+    variance = 1 / (2 * loss / GRAINS)
+    laws = []
+    for mean in (0, 1):
+        weights = {k: math.exp(-((k - mean) ** 2) / (2 * variance)) for k in range(-200, 201)}
+        cells = [0.0] * 5
+        for k, weight in weights.items():
+            cells[min(max(math.floor((k - 0.5) / math.sqrt(variance) + 2.5), 0), 4)] += weight / sum(weights.values())
+        laws.append(cells)
+    return Price(loss), laws[0], laws[1]
+
+
+def lonely_key(delta: int) -> Step:
+    chance = delta * float(DELTA_UNIT)
+    return Price(0, delta), [1 - chance, chance], [1.0, 0.0]
+
+
+def excess(books: Accountant, choose: Callable[[tuple[int, ...]], Step], depth: int) -> float:
+    """The largest P(S) - exp(epsilon) Q(S) over all sets S of transcripts, of both neighbours the larger."""
+    ratio = math.exp(books.policy.epsilon)
+    found = [0.0, 0.0]
+
+    def follow(transcript: tuple[int, ...], spent: Price, one: float, other: float) -> None:
+        if len(transcript) < depth:
+            price, first, second = choose(transcript)
+            if books.admits(spent, price):
+                for outcome, (p, q) in enumerate(zip(first, second, strict=True)):
+                    follow((*transcript, outcome), spent + price, one * p, other * q)
+                return
+            follow((*transcript, -1), spent, one, other)  # a refusal, after which something else may be asked
+            return
+        found[0] += max(0.0, one - ratio * other)
+        found[1] += max(0.0, other - ratio * one)
+
+    follow((), Price(), 1.0, 1.0)
+    return max(found)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whoever_chooses_between_both_sides_by_what_was_answered_learns_no_more(seed: int) -> None:
+    policy = PrivacyPolicy(Fraction(1), Fraction(1, 10), "zcdp", Fraction(1), None, Fraction(1, 40), Fraction(1), True)
+    books = Accountant(policy)
+    rho, keys = books.total.loss, books.total.delta
+    steps = [
+        *(response(GRAINS // parts) for parts in (1, 2, 3, 4)),
+        *(response(pure_within(rho // parts)) for parts in (1, 2)),
+        *(gaussian_step(rho // parts) for parts in (1, 2, 3)),
+        *(lonely_key(keys // parts) for parts in (1, 2)),
+    ]
+    rng, chosen = random.Random(seed), dict[tuple[int, ...], Step]()
+
+    def choose(transcript: tuple[int, ...]) -> Step:
+        return chosen.setdefault(transcript, rng.choice(steps))
+
+    assert excess(books, choose, depth=5) <= 0.1
+
+
+def test_counting_wrongly_would_be_seen() -> None:
+    """Both sides used up one after the other, as if each had a budget of its own."""
+    policy = PrivacyPolicy(Fraction(1), Fraction(1, 10), "zcdp", Fraction(1), None, Fraction(1, 40), Fraction(1), True)
+    books = Accountant(policy)
+
+    class Separate(Accountant):
+        def admits(self, spent: Price, charge: Price) -> bool:
+            del spent, charge
+            return True
+
+    steps = [response(GRAINS), gaussian_step(books.total.loss), gaussian_step(books.total.loss)]
+    assert excess(Separate(policy), lambda transcript: steps[len(transcript)], depth=3) > 0.1
+    assert excess(books, lambda transcript: steps[len(transcript)], depth=3) <= 0.1
