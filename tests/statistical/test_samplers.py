@@ -131,6 +131,20 @@ def test_candidates_of_equal_loss_are_equally_likely() -> None:
         assert stats.chisquare(np.bincount(part)).pvalue > FALSE_ALARM
 
 
+def test_what_a_candidate_loses_may_be_more_than_its_run_says() -> None:
+    """Of ten candidates in one run, each loses what it loses; a huge run of others leaves fewer weights to propose."""
+    widths, losses, scale = np.array([10, 2**29, 3]), np.array([0, 60, 2]), Fraction(5, 2)
+    each = [*range(10), 2, 2, 2]
+    draws = [
+        SAMPLER.exponential(widths, losses, scale, lambda at: at if at < 10 else 60 if at < 10 + 2**29 else 2)
+        for _ in range(20_000)
+    ]
+    runs = np.bincount([at if at < 10 else at - 2**29 for at in draws if at < 10 or at >= 10 + 2**29], minlength=13)
+    assert _fits_choice(runs, _chances([1] * 13, each, scale))
+    assert not _fits_choice(runs, _chances([1] * 13, [0] * 10 + [2] * 3, scale))
+    assert 40 < len(draws) - runs.sum() < 160  # 92 are expected
+
+
 def test_the_least_loss_wins_where_others_cannot() -> None:
     losses = np.array([1, 0, 1], dtype=np.int64)
     assert {SAMPLER.exponential(np.array([9, 1, 9]), losses, Fraction(1, 1000)) for _ in range(1000)} == {9}
