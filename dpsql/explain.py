@@ -17,6 +17,7 @@ from dpsql.privacy.rules.aggregates import Counted, Statistic, centres, clips
 from dpsql.privacy.running import SCALE
 from dpsql.privacy.shapes import Shape
 from dpsql.privacy.stability import Derivation
+from dpsql.privacy.tree import tree
 from dpsql.release import Measurement, Release
 
 _COUNTED = {Op.DAYS_BETWEEN: "days", Op.SECONDS_BETWEEN: "seconds"}
@@ -83,7 +84,7 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant, 
             lines += _choice(measurement, index)
             continue
         deviation = standard_deviation(noise) / statistic.factor * float(statistic.unit)
-        if measurement.is_rooted(index):
+        if measurement.is_rooted(index) and noise.law == "gaussian":
             deviation /= SCALE
         if measurement.told is not None:
             shown = f"margin ±{number_text(measurement.margin(index))} (95 %)"
@@ -124,8 +125,11 @@ def _running_text(measurement: Measurement, index: int) -> str:
     margins = measurement.running_steps(index)
     step = measurement.statistics[index].unit
     names = ", ".join(key_text(measurement.keys[along.key].value) for along in measurement.chains.along)
+    on = "the root of its running totals"
+    if measurement.noises[index].law == "laplace":
+        on = f"sums of {' and '.join(map(str, tree(measurement.chains.length).lengths))} cells, for running totals"
     return (
-        f"    on the root of its running totals by {names}, whose margins are ±{number_text(margins[0] * step)} to"
+        f"    on {on} by {names}, whose margins are ±{number_text(margins[0] * step)} to"
         f" ±{number_text(margins[-1] * step)}"
     )
 

@@ -74,7 +74,7 @@ class Neighbourhood(ABC):
                         moved = sorted(moved)[-measurement.top.keys :]  # of those that are chosen, as bad as can be
                     for fault in _faults(statistic, measurement, number, moved, scenario):
                         yield f"without {scenario}: {fault}"
-                    if measurement.is_rooted(number):
+                    if measurement.is_rooted(number) and measurement.noises[number].law == "gaussian":
                         for fault in _rooted_faults(measurement, number, run.whole, sums, i):
                             yield f"without {scenario}: {fault}"
                 chooses = statistics[0].kind in CHOSEN or measurement.top is not None

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise
 from dpsql.privacy.running import Chains, coefficients
+from dpsql.privacy.tree import tree
 from dpsql.tables import Integers
 from dpsql.types import Value
 
@@ -35,15 +36,57 @@ def noisy_chains(
     Needs: noise that was widened for C (`privacy.running.widened`).
     """
     places = np.asarray(chains.places(cells), dtype=np.int64)
+    if noise.law == "laplace":
+        return _in_stretches(exact, places, chains.length, noise, factor, sampler)
     drawn = sampler.discrete_gaussian(noise.scale, len(places))
     found = np.empty(len(places), dtype=np.int64)
     for start in range(0, len(places), chains.length):
         chain = slice(start, start + chains.length)
         measured = _rooted(exact[places[chain]]) + drawn[chain]  # of Python's integers: nothing overflows
-        totals = np.rint(_totals(measured.astype(np.float64)) / factor)
-        steps = np.diff(totals, prepend=0.0)
-        found[places[chain]] = np.clip(steps, -_LARGEST, _LARGEST).astype(np.int64)
+        found[places[chain]] = _differences(_totals(measured.astype(np.float64)), factor)
     return found
+
+
+def _differences(totals: Doubles, factor: int) -> Integers:
+    """Of the totals, rounded to whole steps."""
+    steps = np.diff(np.rint(totals / factor), prepend=0.0)
+    return np.clip(steps, -_LARGEST, _LARGEST).astype(np.int64)
+
+
+def _in_stretches(
+    exact: Integers, places: Integers, length: int, noise: Noise, factor: int, sampler: Sampler
+) -> Integers:
+    """The same with noise on the sums of stretches of each level, and the cells that are closest to all of them.
+
+    Claim: what comes out is as private as all levels plus `noise`.
+    Because: sums are exact; what follows the noise reads nothing else. Cells that fill the last stretch hold nobody.
+    Needs: noise that was widened for all levels (`privacy.tree.Tree.noise`).
+    """
+    lengths = tree(length).lengths
+    padded = -(-length // lengths[-1]) * lengths[-1]
+    chains = np.zeros((len(places) // length, padded), dtype=np.object_)
+    chains[:, :length] = exact[places].reshape(-1, length)
+    known = np.zeros(chains.shape)
+    cells = np.zeros(chains.shape)
+    sure = 0
+    for level, stretch in enumerate(lengths):
+        sums = chains.reshape(len(chains), -1, stretch).sum(axis=2)
+        noisy = sums + sampler.discrete_laplace(noise.scale, sums.size).reshape(sums.shape)
+        known += np.repeat(noisy.astype(np.float64), stretch, axis=1)
+        sure += stretch
+        part = _averaged(known, stretch)
+        if level + 1 < len(lengths):
+            part = part - _averaged(known, lengths[level + 1])
+        cells += part / sure
+    found = np.empty(len(places), dtype=np.int64)
+    for number, chain in enumerate(np.cumsum(cells, axis=1)[:, :length]):
+        found[places[number * length : (number + 1) * length]] = _differences(chain, factor)
+    return found
+
+
+def _averaged(values: Doubles, stretch: int) -> Doubles:
+    means = values.reshape(len(values), -1, stretch).mean(axis=2)
+    return np.repeat(means, stretch, axis=1)
 
 
 def _rooted(values: Integers) -> npt.NDArray[np.object_]:

@@ -16,6 +16,8 @@ from itertools import accumulate
 
 from dpsql.privacy.mechanisms import Noise
 from dpsql.privacy.stability import Sensitivity
+from dpsql.privacy.tree import cell_loss, tree
+from dpsql.privacy.tree import gain as tree_gain
 from dpsql.types import Value
 
 SCALE = 2**16  # C in fixed point: whole numbers, so that C x is exact
@@ -73,15 +75,15 @@ def widened(noise: Noise, length: int, claim: Sensitivity) -> Noise:
     that is at most the sum of the |d_j|, which is at most l1, times the norm of the first column, which holds all
     coefficients. `noise` is made for l2, so it is widened by l1 / l2 and by that norm, all in whole numbers. Whichever
     coefficients were taken, they decide about accuracy alone.
-    Needs: one cell per unit, or a clip in L1; Gaussian noise.
+    Needs: one cell per unit, or a clip in L1. Laplace noise goes on the sums of stretches instead (`Tree.noise`).
     """
     if noise.law != "gaussian":
-        raise ValueError("running totals are made with Gaussian noise")
+        return tree(length).noise(noise)
     longer = claim.l1**2 / claim.l2_squared
     return Noise("gaussian", noise.scale * longer * sum(part * part for part in coefficients(length)))
 
 
-def worthwhile(length: int, *, singly: bool) -> bool:
+def worthwhile(length: int, law: str, *, singly: bool) -> bool:
     """Whether noise on the root is better for what is asked: the totals, and `singly` the cells as well.
 
     Of both, the gain in the one counts as much as the loss in the other. A small gain is not worth it: the noise of
@@ -89,20 +91,32 @@ def worthwhile(length: int, *, singly: bool) -> bool:
     """
     if not 2 <= length <= LONGEST:
         return False
+    if law == "laplace":
+        return tree_gain(length) > (cell_loss(length) if singly else LEAST_GAIN)
     column = _squares(length)[-1]
     gain = (length + 1) / 2 / (column * math.fsum(_squares(length)) / length)
     return gain > (column * _cell(length) if singly else LEAST_GAIN)
 
 
 def running_margins(noise: Noise, length: int, factor: int) -> list[int]:
-    """The 95 % margins of the running totals along a chain, where `noise` is that of C x."""
+    """The 95 % margins of the running totals along a chain, where `noise` is that of C x, or of each level."""
+    if noise.law == "laplace":
+        found = tree(length).total_variances(length)
+        return [_laplace_margin(noise, variance, factor, 0.5) for variance in found]
     deviation = math.sqrt(noise.scale) / SCALE
     return [_margin(deviation * math.sqrt(square), factor, 0.5) for square in _squares(length)]
 
 
 def cell_margin(noise: Noise, length: int, factor: int) -> int:
     """That of a cell, the difference of two totals: the last one's, which is the widest."""
+    if noise.law == "laplace":
+        return _laplace_margin(noise, tree(length).cell_variance(), factor, 1)
     return _margin(math.sqrt(noise.scale) / SCALE * math.sqrt(_cell(length)), factor, 1)
+
+
+def _laplace_margin(noise: Noise, variance: float, factor: int, rounding: float) -> int:
+    """As if all were one Laplace law: sums of several have narrower tails."""
+    return math.ceil(math.log(20) * float(noise.scale) * math.sqrt(variance) / factor + rounding)
 
 
 def _margin(deviation: float, factor: int, rounding: float) -> int:

@@ -227,7 +227,7 @@ class Measuring:
     ) -> tuple[Chains | None, tuple[int, ...]]:
         """The statistics whose running totals are asked for, in one order, where noise on their root is better."""
         plain = all(statistic.kind in _COUNTS for statistic in assembly.statistics)
-        if self._compilation.law == "laplace" or not plain:
+        if not plain:
             return None, ()
         places = {field.id: i for i, field in enumerate(assembly.statistics.values())}
         used = [{places[ref.field.id] for ref in refs(value) if ref.field.id in places} for value in values]
@@ -240,7 +240,7 @@ class Measuring:
             along = tuple(Along(chosen.index(at), key.descending, key.nulls_first) for at, key in running.along)
             chains = Chains(along, math.prod(len(domains[step.key] or ()) for step in along))
             singly = running.singly or any(own & other for j, other in enumerate(used) if j != i)
-            if found in (None, chains) and worthwhile(chains.length, singly=singly):
+            if found in (None, chains) and worthwhile(chains.length, self._compilation.law, singly=singly):
                 found = chains
                 chained |= own
         return found, tuple(sorted(chained))

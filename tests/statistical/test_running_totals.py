@@ -9,9 +9,10 @@ import numpy as np
 
 from dpsql.noise.running import noisy_chains
 from dpsql.noise.samplers import SystemSampler
-from dpsql.privacy.mechanisms import gaussian, standard_deviation
+from dpsql.privacy.mechanisms import gaussian, laplace, standard_deviation
 from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, widened
 from dpsql.privacy.stability import Sensitivity
+from dpsql.privacy.tree import tree
 
 LENGTH, CHAINS = 100, 2_000
 
@@ -42,3 +43,22 @@ def test_95_of_100_lie_within_their_margins_and_the_gain_is_what_the_documents_s
     assert covered(cells, cell, 1 / 1.3)[-1] < 0.95 - slack
     together = plain * math.sqrt((LENGTH + 1) / 2)  # of running totals of noisy cells
     assert 2.8 < together / math.sqrt((totals**2).mean()) < 3.2
+
+
+def test_laplace_noise_on_stretches_is_within_its_margins_and_closer_than_on_cells() -> None:
+    plain = laplace(Fraction(1), Fraction(1, 20))
+    noise = widened(plain, LENGTH, Sensitivity(1, Fraction(1), Fraction(1), Fraction(1)))
+    cells = [(chain, i) for chain in range(CHAINS) for i in range(LENGTH)]
+    exact = np.tile(np.arange(LENGTH) * 37 % 101, CHAINS)
+    found = noisy_chains(exact, cells, Chains((Along(1),), LENGTH), noise, 1, SystemSampler())
+    wrong = (found - exact).reshape(CHAINS, LENGTH)
+    totals, margins = np.cumsum(wrong, axis=1), np.asarray(running_margins(noise, LENGTH, 1))
+    slack = 0.005 + 6 * math.sqrt(0.95 * 0.05 / CHAINS)
+    for shares in (covered(totals, margins, 1), covered(wrong, cell_margin(noise, LENGTH, 1), 1)):
+        assert np.all(shares >= 0.95 - slack)
+    assert covered(totals, margins, 1 / 1.3)[-1] < 0.95 - slack
+    spread = tree(LENGTH).total_variances(LENGTH)
+    law = standard_deviation(noise) * np.sqrt(spread)
+    assert np.all(np.abs(totals.std(axis=0) / law - 1) < 6 / math.sqrt(CHAINS))
+    together = standard_deviation(plain) * math.sqrt((LENGTH + 1) / 2)
+    assert 1.45 < together / math.sqrt((totals**2).mean()) < 1.6

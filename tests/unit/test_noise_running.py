@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from dpsql.privacy.running import (
     worthwhile,
 )
 from dpsql.privacy.stability import Sensitivity
+from dpsql.privacy.tree import tree
 from grammar_tests.lab import ZeroNoise
 
 LARGEST = 2**50
@@ -86,9 +88,32 @@ def test_the_root_times_itself_makes_running_totals() -> None:
     assert all(abs(total - SCALE**2) <= 8 * SCALE for total in twice)
 
 
-def test_only_gaussian_noise_is_widened() -> None:
-    with pytest.raises(ValueError, match="Gaussian"):
-        widened(Noise("laplace", Fraction(1)), 5, ONE)
+@pytest.mark.parametrize("length", [2, 28, 100, 365, 1_000])
+def test_levels_of_stretches_share_the_price_of_laplace_noise(length: int) -> None:
+    """What one unit moves at all levels together, in scales, is what it would move of the cells alone."""
+    plain, claim = Noise("laplace", Fraction(7)), Sensitivity(None, Fraction(3), Fraction(3), Fraction(9))
+    lengths, noise = tree(length).lengths, widened(plain, length, claim)
+    moved = np.zeros(length, np.int64)
+    moved[[0, length // 2, length - 1]] = [1, -1, 1]
+    paid = Fraction(0)
+    for stretch in lengths:
+        sums = [int(moved[start : start + stretch].sum()) for start in range(0, length, stretch)]
+        paid += sum(map(abs, sums)) / noise.scale
+    assert paid <= claim.l1 / plain.scale
+    assert lengths[0] == 1 and all(b % a == 0 for a, b in pairwise(lengths))
+
+
+def test_choices_are_not_widened() -> None:
+    with pytest.raises(ValueError, match="Laplace"):
+        widened(Noise("exponential", Fraction(1)), 5, ONE)
+
+
+@pytest.mark.parametrize("length", [28, 100, 365])
+def test_without_noise_stretches_give_the_cells_back(length: int) -> None:
+    cells = [(i,) for i in range(length)]
+    exact = np.arange(length) * 91 % 57
+    found = noisy_chains(exact * 4, cells, Chains((Along(0),), length), Noise("laplace", Fraction(1)), 4, ZeroNoise())
+    assert (found == exact).all()
 
 
 def test_cells_are_taken_in_the_order_that_was_asked_for() -> None:
@@ -99,11 +124,14 @@ def test_cells_are_taken_in_the_order_that_was_asked_for() -> None:
 
 
 def test_few_cells_and_short_gains_are_left_alone() -> None:
-    assert not worthwhile(3, singly=False)
-    assert not worthwhile(10, singly=True)
-    assert worthwhile(10, singly=False)
-    assert worthwhile(100, singly=True)
-    assert not worthwhile(10**6, singly=False)
+    assert not worthwhile(3, "gaussian", singly=False)
+    assert not worthwhile(10, "gaussian", singly=True)
+    assert worthwhile(10, "gaussian", singly=False)
+    assert worthwhile(100, "gaussian", singly=True)
+    assert not worthwhile(10**6, "gaussian", singly=False)
+    assert not worthwhile(28, "laplace", singly=False)
+    assert worthwhile(100, "laplace", singly=False)
+    assert not worthwhile(100, "laplace", singly=True)
 
 
 def test_margins_grow_along_the_chain_and_are_those_of_one_cell_at_its_start() -> None:
