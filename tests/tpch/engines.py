@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import psycopg
 from dpsql.dataset import open_dataset
 from dpsql.engine import Engine
 from dpsql.policy.loader import load
+from dpsql.preparing import prepare
 from grammar_tests.servers import Server
 from grammar_tests.tpch_data import KEYS
 
@@ -30,6 +31,17 @@ class Asked:
     name: str
     engine: Engine
     raw: Callable[[str], Rows]
+
+
+@contextmanager
+def on_prepared(policy: Path) -> Iterator[Asked]:
+    """The DuckDB file and its copy; raw SQL still runs on the file itself."""
+    mine = policy.with_name("prepared.toml")
+    if not mine.exists():
+        mine.write_text(policy.read_text())
+        prepare(mine)
+    with on_duckdb(mine) as asked:
+        yield replace(asked, name="prepared")
 
 
 @contextmanager
