@@ -32,9 +32,9 @@ def test_case(case: Case, lab: Lab, clean: Neighbourhood, dirty: Neighbourhood, 
             oracle.ask(case.sql, case.params)
         return
     answer, asked = dataset.answer(case)
-    spent = dataset.engine.ledger.spent() - before
-    assert spent == answer.charged == answer.release.price
-    assert (spent == Price()) == (not asked)
+    assert answer.charged == answer.release.price
+    assert dataset.engine.ledger.spent() == before + answer.charged
+    assert (answer.charged == Price()) == (not asked)
     found = [] if case.differs else list(oracle_faults(case, answer, oracle))
     for name, neighbourhood in (("clean", clean), ("dirty", dirty)):
         found += [f"{name} data, {fault}" for fault in neighbour_faults(answer.release, asked, neighbourhood)]
