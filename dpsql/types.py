@@ -6,7 +6,7 @@ tell from types alone where 64 or 128 bits suffice and nothing can overflow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -38,6 +38,7 @@ class Type:
     scale: int = 0
     big: bool = False  # an integer that PostgreSQL calls bigint: its SUM is numeric, not bigint
     numeric: bool = False  # double precision that PostgreSQL calls numeric: it rounds halves away from zero
+    mixed: bool = field(default=False, compare=False)  # a decimal whose places differ from value to value
 
     @property
     def is_numeric(self) -> bool:

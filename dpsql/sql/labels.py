@@ -11,8 +11,19 @@ from dpsql.sql.names import folded, position
 NAMELESS = "?column?"
 
 
+_OUTPUT = "output"  # where a subquery keeps the name of its first column
+
+
+def note_output(subquery: exp.Expression, name: str) -> None:
+    """What a subquery's column is called is known once it is resolved: it may be SELECT *."""
+    subquery.meta[_OUTPUT] = name
+
+
 def column_name(node: exp.Expression, text: str) -> str:
-    """The name of a column, a function as it was written, or a type; `text` is what the analyst wrote."""
+    """The name of a column, a function as it was written, or a type; `text` is what the analyst wrote.
+
+    Needs: subqueries within the expression are resolved.
+    """
     return _figured(node, text)[0]
 
 
@@ -31,7 +42,7 @@ def _figured(node: exp.Expression, text: str) -> tuple[str, bool]:
             name, good = _figured(node.this, text)
             return (name, True) if good else (_TYPES.get(node.to.this.name, NAMELESS), False)
         case exp.Subquery():
-            return _first_output(node, text), True
+            return str(node.meta.get(_OUTPUT, NAMELESS)), True
         case exp.Case():
             default = node.args.get("default")
             name, good = (NAMELESS, False) if default is None else _figured(default, text)
@@ -43,16 +54,6 @@ def _figured(node: exp.Expression, text: str) -> tuple[str, bool]:
             return (NAMELESS, False) if found is None else (found, True)
         case _:
             return NAMELESS, False
-
-
-def _first_output(node: exp.Expression, text: str) -> str:
-    """The name of the first column of a subquery."""
-    while isinstance(node, exp.Subquery | exp.SetOperation):
-        node = node.this
-    if not isinstance(node, exp.Select) or not node.expressions:
-        return NAMELESS
-    first = node.expressions[0]
-    return folded(first.args["alias"]) if isinstance(first, exp.Alias) else column_name(first, text)
 
 
 def _written(node: exp.Expression, text: str) -> str | None:

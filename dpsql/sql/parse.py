@@ -139,12 +139,20 @@ def _check_first_word(tokens: list[Token]) -> None:
 
 def _check_spaces(tokens: list[Token], text: str) -> None:
     """Only PostgreSQL's spaces separate words; others would be part of a name there."""
+    if _FOREIGN_SPACE.search(text) is None:
+        return
     ends = [0, *(token.end + 1 for token in tokens)]
     starts = [*(token.start for token in tokens), len(text)]
     for end, start in zip(ends, starts, strict=True):
-        for character in _COMMENT.sub(" ", text[end:start]):
-            if character.isspace() and character not in " \t\n\r\f":
-                raise SqlSyntaxError("a space that PostgreSQL does not know stands between words", position=end + 1)
+        if _FOREIGN_SPACE.search(_COMMENT.sub(" ", text[end:start])) is not None:
+            raise SqlSyntaxError("a space that PostgreSQL does not know stands between words", position=end + 1)
+    for token in tokens:
+        # sqlglot makes one word of several: GROUPING SETS.
+        is_quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER, *_STRINGS)
+        if not is_quoted and (found := _FOREIGN_SPACE.search(text, token.start, token.end + 1)) is not None:
+            raise SqlSyntaxError(
+                "a space that PostgreSQL does not know stands between words", position=found.start() + 1
+            )
 
 
 def _outside_parentheses(tokens: list[Token]) -> Iterator[Token]:
@@ -260,6 +268,7 @@ _OPERATORS = frozenset("( ) , . + - * / % ^ ^@ = < > <= >= <> != || :: $".split(
 
 _WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
+_FOREIGN_SPACE = re.compile(r"[^\S \t\n\r\f]")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 _STRINGS = frozenset(

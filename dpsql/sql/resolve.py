@@ -66,7 +66,7 @@ from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
 from dpsql.sql.expressions import expressions
-from dpsql.sql.labels import column_name
+from dpsql.sql.labels import column_name, note_output
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, Source, folded, position
 from dpsql.sql.parse import Statement, parse
@@ -158,7 +158,9 @@ class Resolver:
         around = self._contexts[-1] if self._contexts else Context()
         windows = self._expressions.name_windows({})
         try:
-            return self.query(node, replace(around, outer=scope))
+            plan = self.query(node, replace(around, outer=scope))
+            note_output(node, plan.fields[0].name)
+            return plan
         finally:
             self._expressions.name_windows(windows)
 
@@ -310,7 +312,8 @@ class Resolver:
                 check_arguments(item, {"this", "alias"})
                 items.append((folded(item.args["alias"]), self._expressions.typed(item.this, scope)))
             else:
-                items.append((column_name(item, self._text), self._expressions.typed(item, scope)))
+                value = self._expressions.typed(item, scope)  # before its name: a subquery may be SELECT *
+                items.append((column_name(item, self._text), value))
         return items
 
     def _star(self, scope: Scope) -> Iterator[Field]:
@@ -572,8 +575,8 @@ class Resolver:
     def _group_key(self, node: exp.Expression, items: list[tuple[str, Scalar]], scope: Scope) -> Scalar:
         while isinstance(node, exp.Paren):
             node = node.this
-        if _is_constant(node):
-            return items[_list_position(node, len(items), "GROUP BY")][1]
+        if (constant := _constant(node)) is not None:
+            return items[_list_position(constant, node, len(items), "GROUP BY")][1]
         if isinstance(node, exp.Column) and not node.args.get("table"):
             # An input column comes before an output name, as in PostgreSQL.
             try:
@@ -826,30 +829,35 @@ def _no_windows(value: Scalar, clause: str) -> Scalar:
     return value
 
 
-def _is_constant(node: exp.Expression) -> bool:
-    return isinstance(node, exp.Literal | exp.Null | exp.Boolean) or (
-        isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)
-    )
+def _constant(node: exp.Expression) -> str | None:
+    """The constant that PostgreSQL sees in an item of GROUP BY or ORDER BY: a number, or empty for any other one.
+
+    Its parser takes a sign before a number into it, however many parentheses are between them: -(-(1)) is 1.
+    """
+    signs = 0
+    while isinstance(node, exp.Paren | exp.Neg):
+        signs += isinstance(node, exp.Neg)
+        node = node.this
+    if isinstance(node, exp.Literal) and not node.is_string:
+        return "-" * (signs % 2) + str(node.this)
+    return "" if not signs and isinstance(node, exp.Literal | exp.Null | exp.Boolean) else None
 
 
-def _list_position(node: exp.Expression, count: int, clause: str) -> int:
+def _list_position(constant: str, node: exp.Expression, count: int, clause: str) -> int:
     """A constant in GROUP BY or ORDER BY is the position of an output column, and must be one."""
-    negative = isinstance(node, exp.Neg)
-    number = node.this if negative else node
-    if number.is_string or not str(number.this).isdigit():
+    if not constant.removeprefix("-").isdigit():
         raise SqlSyntaxError(f"non-integer constant in {clause}", position=position(node))
-    text = f"-{number.this}" if negative else str(number.this)
-    if not text.isdigit() or not 1 <= int(text) <= count:
-        raise InvalidReference(f"{clause} position {text} is not in select list", position=position(node))
-    return int(text) - 1
+    if not 1 <= int(constant) <= count:
+        raise InvalidReference(f"{clause} position {constant} is not in select list", position=position(node))
+    return int(constant) - 1
 
 
 def _output_index(node: exp.Expression, names: list[str]) -> int | None:
     """The output column that an ORDER BY item names by position or by name, if it does."""
     while isinstance(node, exp.Paren):
         node = node.this
-    if _is_constant(node):
-        return _list_position(node, len(names), "ORDER BY")
+    if (constant := _constant(node)) is not None:
+        return _list_position(constant, node, len(names), "ORDER BY")
     if isinstance(node, exp.Column) and not node.args.get("table"):
         name = folded(node.this)
         if names.count(name) > 1:

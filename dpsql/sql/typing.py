@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 
 from dpsql.errors import InvalidDate, InvalidText, OutOfRange, TypeMismatch
-from dpsql.plan.scalars import Call, Const, Op, Scalar
+from dpsql.plan.scalars import Call, Const, Op, Scalar, children
 from dpsql.types import (
     BIGINT,
     BOOLEAN,
@@ -88,7 +89,8 @@ def _common(left: Type, right: Type, what: str) -> Type:
     if left.kind is right.kind is Kind.DECIMAL or {left.kind, right.kind} == {Kind.INTEGER, Kind.DECIMAL}:
         scale = max(left.scale, right.scale)
         whole = max(left.precision - left.scale, right.precision - right.scale)
-        return decimal_type(whole + scale, scale)
+        mixed = left.scale != right.scale or left.mixed or right.mixed
+        return replace(decimal_type(whole + scale, scale), mixed=mixed)
     if left.is_numeric and right.is_numeric:
         return NUMERIC if left.is_exact and right.is_exact else DOUBLE
     if left.is_temporal and right.is_temporal:
@@ -119,6 +121,19 @@ def coerce(value: Scalar, target: Type) -> Scalar:
     ):
         return Call(Op.CAST, (value,), _cast_type(value.type, target))
     raise TypeMismatch(f"expected {target.kind.value}, found {value.type.kind.value}")
+
+
+_ROUNDED = frozenset({Op.CAST, Op.ROUND, Op.TRUNC, Op.FLOOR, Op.CEIL, Op.SIGN})  # to places that the operation says
+
+
+def has_fixed_places(value: Scalar) -> bool:
+    """Whether a decimal has as many places as its type says, so that its text is PostgreSQL's.
+
+    There each value keeps its own: COALESCE(10, 0.5) is 10, where an engine that has one type for both says 10.0.
+    """
+    if value.type.kind is not Kind.DECIMAL or (isinstance(value, Call) and value.op in _ROUNDED):
+        return True
+    return not value.type.mixed and all(map(has_fixed_places, children(value)))
 
 
 def _cast_type(source: Type, target: Type) -> Type:

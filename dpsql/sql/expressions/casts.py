@@ -8,7 +8,7 @@ from dpsql.errors import CannotCast, NotSupported, SqlSyntaxError
 from dpsql.plan.scalars import Call, Const, Op, Scalar
 from dpsql.sql.expressions.core import UNARY, Expressions, Handlers
 from dpsql.sql.names import Scope, position
-from dpsql.sql.typing import coerce
+from dpsql.sql.typing import coerce, has_fixed_places
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, Kind, Type
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
@@ -61,7 +61,18 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
     if target.kind is Kind.INTEGER and value.type.kind is Kind.DECIMAL:
         digits = value.type.precision - value.type.scale + 1
         target = integer_type(min(digits, target.precision), big=target.big)
-    return Call(Op.CAST, (value,), target)
+    return as_text(value, node) if target is TEXT else Call(Op.CAST, (value,), target)
+
+
+def as_text(value: Scalar, node: exp.Expression) -> Scalar:
+    """What a value is written as."""
+    if not has_fixed_places(value):
+        raise NotSupported(
+            "text made of numbers with different numbers of places is not supported",
+            hint="Cast the number to numeric(p, s) first.",
+            position=position(node),
+        )
+    return Call(Op.CAST, (value,), TEXT)
 
 
 def _cast_target(to: exp.Expression) -> Type:

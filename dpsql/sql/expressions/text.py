@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from dpsql.errors import NotSupported, UnknownOperator
 from dpsql.plan.scalars import Call, Const, Op, Scalar
+from dpsql.sql.expressions.casts import as_text
 from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import constant
@@ -30,7 +31,7 @@ def _concat(read: Expressions, node: exp.DPipe, scope: Scope) -> Scalar:
 def _as_text(value: Scalar, node: exp.Expression) -> Scalar:
     if value.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP):
         raise NotSupported(f"text made of {value.type.kind.value} is not supported", position=position(node))
-    return Call(Op.CAST, (value,), TEXT)
+    return as_text(value, node)
 
 
 def _part_of_text(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
