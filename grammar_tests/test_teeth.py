@@ -12,6 +12,7 @@ import duckdb
 import pytest
 
 from dpsql.generate import bounding, relations
+from dpsql.generate.clip import Clip
 from dpsql.privacy import assemble
 from dpsql.privacy.rules.aggregates import Cells
 from grammar_tests.case import Case
@@ -78,11 +79,11 @@ def test_sums_that_are_not_clipped_together_are_noticed(
     dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch, sql: str
 ) -> None:
     """Each is within its own clip, but not all of them at once."""
-    monkeypatch.setattr(bounding, "MOST_ROOM", 1)
+    monkeypatch.setattr("dpsql.generate.clip.MOST_ROOM", 1)
     monkeypatch.setattr(bounding._Bounding, "_clipped_in_one_cell", lambda _, inner, *_rest: inner)
     original = bounding._Bounding._clipped
 
-    def apart(self: bounding._Bounding, inner: str, clip: bounding._Clip, cells: Cells) -> str:
+    def apart(self: bounding._Bounding, inner: str, clip: Clip, cells: Cells) -> str:
         alone = [[i] for i in range(len(clip.statistics))]
         return original(self, inner, replace(clip, groups=alone), cells)
 

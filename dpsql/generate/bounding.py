@@ -22,36 +22,26 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import date
-from fractions import Fraction
 from typing import Literal
 
-from dpsql.generate.dialect import Dialect, Grid, in_calendar
+from dpsql.generate.clip import Clip, Scale
+from dpsql.generate.dialect import Dialect
 from dpsql.generate.large_owners import Steps, is_one_table, is_repeatable
-from dpsql.generate.late_keys import Key, StoredColumn, late_keys, stored_columns
+from dpsql.generate.late_keys import Key, late_keys
 from dpsql.generate.query import EngineQuery
-from dpsql.generate.relations import OWNER, RelationWriter
-from dpsql.generate.scalars import number
+from dpsql.generate.relations import OWNER
+from dpsql.generate.row_values import RowValues
 from dpsql.plan.nodes import Plan, Scan, nodes
-from dpsql.plan.scalars import Correlated, Field, Ref, Scalar, refs, walk
+from dpsql.plan.scalars import Correlated, refs, walk
 from dpsql.policy.model import Table
 from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, centres, clips
-from dpsql.privacy.shapes import Shape
-from dpsql.types import Kind, Type, Value
+from dpsql.types import Kind
 
 # Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
 LARGEST_SUM = 2**61
 # What one query adds up for each owner and key.
 _PLAIN = (Counted.ROWS, Counted.UNITS, Counted.WEIGHTS)
 _OF_UNITS = (Counted.UNITS, Counted.WEIGHTS)
-# Norms of several statistics are counted in no finer parts.
-FINEST_NORM = 2**54
-# So many times its clip an owner's sum in one cell may be, where a norm of several sums bounds it.
-MOST_ROOM = 64
-# Nor in so fine ones that the squares of all cells would add up to this, rounding aside: 128 bits hold twice as much.
-LARGEST_NORM = 2**126
-# An expression with more text than this is not copied to each place that uses it.
-LONG = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +85,7 @@ def bounded_queries(
     if plain:
         together = [[plain.index(i) for i in group] for group in groups if group[0] in plain]
         most = cells.groups if cells.limited else _declared_cells(keys)
-        clip = _Clip([statistics[i] for i in plain], together, norm, cells=most, exclusive=rows == 1)
+        clip = Clip([statistics[i] for i in plain], together, norm, cells=most, exclusive=rows == 1)
         branches.append(branch(lambda b: b.sums(clip, cells, rows=rows, single=single), len(keys), plain))
     bars: dict[Statistic, list[int]] = {}
     for i, statistic in enumerate(statistics):
@@ -128,82 +118,10 @@ def _sources(tables: Sequence[Table]) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(found))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """A norm in whole numbers: entries times their weights are measured against `whole`, their norm against `bound`."""
-
-    whole: int
-    bound: int  # `whole`, or its square where squares are added
-    weights: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Clip:
-    """What is clipped: statistics in groups, each group in one norm."""
-
-    statistics: Sequence[Statistic]
-    groups: Sequence[Sequence[int]]
-    norm: Literal["l1", "l2"]
-    cells: int = 1  # in which an owner may lie, however many rows it has; it matters for groups of several
-    exclusive: bool = False  # an owner has one row, so what it adds to is one condition of a group
-
-    @property
-    def is_joint(self) -> bool:
-        return any(len(group) > 1 for group in self.groups)
-
-    def scale(self, group: Sequence[int]) -> _Scale:
-        """Weights that make the clips of a group one: exact where a common multiple is small, else rounded up."""
-        if len(group) == 1:
-            (only,) = (self.statistics[i] for i in group)
-            bound = only.clip if self.norm == "l1" else int(only.sensitivity.l2_squared)
-            return _Scale(bound if self.norm == "l1" else math.isqrt(bound), bound, (1,))
-        clips = [self.statistics[i].clip for i in group]
-        whole = min(math.lcm(*clips), self._finest(group))
-        return _Scale(whole, whole if self.norm == "l1" else whole**2, tuple(-(-whole // clip) for clip in clips))
-
-    def _finest(self, group: Sequence[int]) -> int:
-        """Of how many parts a norm of several statistics may be, so that the squares of all cells can be added up."""
-        return min(FINEST_NORM, math.isqrt(LARGEST_NORM // (self.cells * len(group))))
-
-    @property
-    def before(self) -> list[Statistic]:
-        """The statistics with the clips that an owner's sums in one cell are cut to, before its vector is clipped.
-
-        Claim: no sensitivity is larger for it, and no number grows beyond what `_Bounding._clipped` needs.
-        Because: sums of one group are scaled down together whatever they are, and that alone bounds them. Cut one by
-        one before, those of an owner with too many rows would lose unlike parts, and what is made of them be biased.
-        The room is such that weights times entries stay below the finest norm, as without room.
-        Needs: every group of several statistics is clipped in its norm.
-        """
-        found = list(self.statistics)
-        for group in self.groups:
-            if len(group) > 1:
-                room = max(min(self._finest(group) // self.scale(group).whole, MOST_ROOM), 1)
-                for i in group:
-                    found[i] = replace(found[i], clip=room * found[i].clip)
-        return found
-
-
-class _Bounding:
-    def __init__(
-        self, plan: Plan, keys: Sequence[Key], dialect: Dialect, within: Table | None, *, copies: bool = True
-    ) -> None:
-        self._plan = plan
-        self._keys = keys
-        self._dialect = dialect
-        self._counted = within if copies and within is not None and within.copy is not None else None
-        self.way = ""
-        self._writer = RelationWriter(dialect, private=True, copies=copies)
-        self._names = [f"k{i}" for i in range(len(keys))]
-        self._key_list = "".join(f"{name}, " for name in self._names)
-        self._pair = ", ".join([OWNER, *self._names])
-        self._group = f" GROUP BY {', '.join(self._names)}" if keys else ""
-        self._stored = stored_columns(plan)
-        self._late: dict[str, StoredColumn] = {}  # keys that are made of groups of rows, by name
-
+class _Bounding(RowValues):
     # --- sums ---
 
-    def sums(self, clip: _Clip, cells: Cells, *, rows: int, single: bool) -> str:
+    def sums(self, clip: Clip, cells: Cells, *, rows: int, single: bool) -> str:
         statistics = clip.statistics
         if single:
             self._late = late_keys(self._plan, self._keys, statistics)
@@ -252,13 +170,13 @@ class _Bounding:
         text += self._among_declared(late)
         return self._outer([self._total(f"t{i}", s.factor) for i, s in enumerate(statistics)], text)
 
-    def _is_spared(self, clip: _Clip, cells: Cells, rows: int) -> bool:
+    def _is_spared(self, clip: Clip, cells: Cells, rows: int) -> bool:
         """Whether the rows of owners with so many may be added up as they are."""
         parts = [part for s in clip.statistics for part in (s.value, s.where) if part is not None]
         values = [*(key.value for key in self._keys), *parts]
         return _steps(clip, cells).spare(rows) and is_repeatable(self._plan, values)
 
-    def _in_two_parts(self, clip: _Clip, cells: Cells, rows: int) -> str:
+    def _in_two_parts(self, clip: Clip, cells: Cells, rows: int) -> str:
         """The rows of owners who have at most so many in a prepared copy, as they are; those of others by the steps.
 
         Claim: what per, limit and clip leave of all owners.
@@ -283,7 +201,7 @@ class _Bounding:
         assert self._counted is not None
         return self._writer.part(self._counted, f"> {rows}")
 
-    def _by_pairs(self, clip: _Clip, cells: Cells) -> str:
+    def _by_pairs(self, clip: Clip, cells: Cells) -> str:
         """One row for each owner and key, which the steps change for large owners only.
 
         Claim: what per, limit, weigh and clip leave of all owners.
@@ -304,7 +222,7 @@ class _Bounding:
             f" UNION ALL ({self._stepped(large, clip, cells)})"
         )
 
-    def _in_two_passes(self, clip: _Clip, cells: Cells, rows: int) -> str:
+    def _in_two_passes(self, clip: Clip, cells: Cells, rows: int) -> str:
         """Owners are counted first; then the rows of those who have no more than declared are added up as they are.
 
         Claim: what per, limit and clip leave of all owners.
@@ -320,7 +238,7 @@ class _Bounding:
             f" UNION ALL ({self._stepped(self._pairs(clip, among='h'), clip, cells)})"
         )
 
-    def _in_one_pass(self, clip: _Clip, cells: Cells, rows: int) -> str:
+    def _in_one_pass(self, clip: Clip, cells: Cells, rows: int) -> str:
         """All rows are added up as they are; the sums of large owners are taken off, and what the steps leave is added.
 
         Claim: what per, limit and clip leave of all owners; a declared key may come with zeros instead of not at all.
@@ -342,7 +260,7 @@ class _Bounding:
             f" UNION ALL ({self._stepped('SELECT * FROM p', clip, cells)})"
         )
 
-    def _pairs(self, clip: _Clip, more: Sequence[str] = (), *, among: str = "") -> str:
+    def _pairs(self, clip: Clip, more: Sequence[str] = (), *, among: str = "") -> str:
         """One row for each owner, of all or of those in `among`, and key."""
         per = [self._per(i, statistic) for i, statistic in enumerate(clip.before)]
         self._writer.among = among
@@ -354,7 +272,7 @@ class _Bounding:
         others = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM h")
         return f"SELECT {', '.join(columns)} FROM {source} AS t WHERE {others}"
 
-    def _stepped(self, pairs: str, clip: _Clip, cells: Cells) -> str:
+    def _stepped(self, pairs: str, clip: Clip, cells: Cells) -> str:
         """Keys and sums that limit, weigh and clip leave of one row for each owner and key."""
         columns = [f"s{i}" for i in range(len(clip.statistics))]
         text = pairs
@@ -371,120 +289,6 @@ class _Bounding:
         """Of the rows as they are."""
         total = "COUNT(*)" if statistic.value is None and statistic.where is None else f"SUM(v{i})"
         return f"{total} * {statistic.factor}" if statistic.factor > 1 else total
-
-    def _values(self, statistics: Sequence[Statistic]) -> str:
-        """Keys and grid values of each row; rows whose key is not among the declared ones are dropped."""
-        exprs = [s.value for s in statistics if s.value is not None] + [
-            s.where for s in statistics if s.where is not None
-        ]
-        needed = [ref.field for value in [*(key.value for key in self._keys), *exprs] for ref in refs(value)]
-        child = self._writer.relation(self._plan, needed)
-        raw = [f"{self._key(key.value)} AS {name}" for key, name in zip(self._keys, self._names, strict=True)]
-        grid = []
-        names: dict[Scalar, str] = {}  # of values; several sums may be of the same
-        for i, statistic in enumerate(statistics):
-            if statistic.value is not None and statistic.value not in names:
-                names[statistic.value] = f"e{i}"
-                raw.append(f"{self._writer.scalar(statistic.value)} AS e{i}")
-            if statistic.where is not None:
-                raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
-            name = f"e{i}" if statistic.value is None else names[statistic.value]
-            grid.append(f"{self._on_grid(i, statistic, name)} AS v{i}")
-        inner = self._computed([OWNER, *raw], child, needed, [*(key.value for key in self._keys), *exprs])
-        named = list(zip(self._keys, self._names, strict=True))
-        shown = [name if name in self._late else self._shown(key, name) for key, name in named]
-        text = f"SELECT {', '.join([OWNER, *shown, *grid])} FROM ({inner}) AS e"
-        return text + self._among_declared([(key, name) for key, name in named if name not in self._late])
-
-    def _among_declared(self, named: Sequence[tuple[Key, str]]) -> str:
-        found = [declared for key, name in named if not key.remainder and (declared := self._declared(key, name))]
-        if self._counted is not None:
-            found = [self._dialect.after_scan.format(declared) for declared in found]
-        return f" WHERE {' AND '.join(found)}" if found else ""
-
-    def _computed(self, columns: Sequence[str], child: str, needed: Sequence[Field], values: Sequence[Scalar]) -> str:
-        """The columns over the plan. Long ones, which later steps name several times, are computed once per row."""
-        if self._dialect.fence and max(map(len, columns)) > LONG:
-            self._writer.fence = self._dialect.fence
-            child = self._writer.relation(self._plan, needed)
-        return f"SELECT {', '.join(columns)} FROM {self._writer.nest(child, values)}{self._writer.fence}"
-
-    def _key(self, value: Scalar) -> str:
-        """A key in one form: no NaN, no infinity, no negative zero, no date outside the calendar."""
-        text = self._writer.scalar(value)
-        match value.type.kind:
-            case Kind.DOUBLE:
-                largest = self._dialect.largest_double
-                return f"(CASE WHEN {text} >= -{largest} AND {text} <= {largest} THEN {text} + 0 END)"
-            case Kind.DATE | Kind.TIMESTAMP:
-                return f"(CASE WHEN {in_calendar(text, value.type)} THEN {text} END)"
-            case _:
-                return text
-
-    def _shown(self, key: Key, name: str) -> str:
-        return f"CASE WHEN {self._declared(key, name)} THEN {name} END AS {name}" if key.remainder else name
-
-    def _declared(self, key: Key, name: str) -> str:
-        if key.keys is None:
-            return ""
-        known = [value for value in key.keys if value is not None]
-        type_ = key.value.type
-        if type_.kind is Kind.BOOLEAN and len(known) == 2:
-            test = f"{name} IS NOT NULL"
-        elif type_.kind is Kind.INTEGER and _is_range(known):
-            test = f"{name} BETWEEN {known[0]} AND {known[-1]}"
-        elif type_.kind is Kind.DATE and _are_all_days(known):
-            test = f"{name} BETWEEN {self._constant(known[0], type_)} AND {self._constant(known[-1], type_)}"
-        elif known:
-            test = f"{name} IN ({', '.join(self._constant(value, type_) for value in known)})"
-        else:
-            test = "FALSE"
-        return f"({test} OR {name} IS NULL)" if None in key.keys else test
-
-    def _constant(self, value: Value, type_: Type) -> str:
-        return self._writer.scalars.constant(value, type_)
-
-    def _on_grid(self, i: int, statistic: Statistic, name: str = "e0") -> str:
-        """The value of a row, under this name, as an integer within its bounds, or NULL where it does not count.
-
-        Claim: NULL or an integer in [low, high].
-        Because: values at or beyond the bounds become the grid's bounds; those between are rounded, which cannot leave
-        the outward rounded bounds; NaN and infinity match no branch. An integer column that the scan has clamped to the
-        same bounds is within them already.
-        Needs: magnitudes on the grid below 2**48 (checked when the statistic was made), so doubles hold them exactly.
-        """
-        if statistic.value is None:
-            text = "1"
-        elif statistic.value.type.kind is Kind.INTEGER and statistic.step == 1:
-            low, high = statistic.low, statistic.high
-            text = name
-            if not self._is_clamped_to(statistic.value, low, high):
-                text = f"CASE WHEN {name} < {low} THEN {low} WHEN {name} > {high} THEN {high} ELSE {name} END"
-        elif _is_whole_in_steps(statistic):
-            # Decimals on their own grid stay exact, and narrow enough for 64 bits.
-            type_, bounds = statistic.value.type, statistic.bounds
-            assert bounds.low is not None and bounds.high is not None
-            below, above = (number(bound, type_, self._writer.scalars) for bound in (bounds.low, bounds.high))
-            ten = f"CAST({10**type_.scale} AS {self._writer.scalars.type(Type(Kind.DECIMAL, type_.scale + 1))})"
-            text = (
-                f"CASE WHEN {name} < {below} THEN {statistic.low} WHEN {name} > {above} THEN {statistic.high}"
-                f" ELSE CAST({name} * {ten} AS BIGINT) END"
-            )
-        else:
-            bounds = statistic.bounds
-            assert bounds.low is not None and bounds.high is not None
-            grid = Grid(bounds.low, bounds.high, statistic.low, statistic.high, statistic.step)
-            text = self._dialect.on_grid(f"{name}", statistic.value.type, grid)
-        text = _shaped(text, statistic)
-        if statistic.where is not None:
-            text = f"CASE WHEN w{i} THEN {text} END" if text == "1" else f"CASE WHEN w{i} THEN ({text}) END"
-        if statistic.value is None and statistic.where is not None:
-            return f"CASE WHEN w{i} THEN 1 ELSE 0 END"
-        return f"({text})"
-
-    def _is_clamped_to(self, value: Scalar, low: int, high: int) -> bool:
-        stored = self._stored.get(value.field.id) if isinstance(value, Ref) else None
-        return stored is not None and (stored.column.lower, stored.column.upper) == (Fraction(low), Fraction(high))
 
     def _per(self, i: int, statistic: Statistic) -> str:
         """One owner's sum in one cell: never beyond what it is cut to, whatever the number of rows."""
@@ -538,7 +342,7 @@ class _Bounding:
         ]
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({inner}) AS l"
 
-    def _clipped(self, inner: str, clip: _Clip, cells: Cells) -> str:
+    def _clipped(self, inner: str, clip: Clip, cells: Cells) -> str:
         """Each owner's vector scaled down to its norm: all cells of all statistics of a group.
 
         Claim: the norm of each owner's integers, each divided by its own clip, is at most 1 in every group; vectors
@@ -568,7 +372,7 @@ class _Bounding:
             f" SELECT {', '.join([*self._names, *shown])} FROM m LEFT JOIN c ON {OWNER} = large"
         )
 
-    def _clipped_in_one_cell(self, inner: str, clip: _Clip) -> str:
+    def _clipped_in_one_cell(self, inner: str, clip: Clip) -> str:
         """The same where an owner has one cell: its vector are the statistics of a group, side by side."""
         if clip.exclusive:
             inner = self._exclusive(inner, clip)
@@ -583,7 +387,7 @@ class _Bounding:
         with_norms = f"SELECT *, {', '.join(norms)} FROM ({inner}) AS p"
         return f"SELECT {', '.join([*self._names, *columns])} FROM ({with_norms}) AS n"
 
-    def _exclusive(self, inner: str, clip: _Clip) -> str:
+    def _exclusive(self, inner: str, clip: Clip) -> str:
         """Of a group's conditions the first that an owner adds to: one with more rows than declared counts once."""
         columns = []
         for i, statistic in enumerate(clip.statistics):
@@ -594,7 +398,7 @@ class _Bounding:
             return inner
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({inner}) AS x"
 
-    def _norm(self, scale: _Scale, group: Sequence[int], clip: _Clip) -> str:
+    def _norm(self, scale: Scale, group: Sequence[int], clip: Clip) -> str:
         """What one cell adds to the norm: magnitudes, or squares."""
         parts = []
         for i, weight in zip(group, scale.weights, strict=True):
@@ -604,7 +408,7 @@ class _Bounding:
             parts.append(size if times == 1 else f"{size} * {times}")
         return " + ".join(parts)
 
-    def _scaled(self, i: int, scale: _Scale, norm: str, clip: _Clip) -> str:
+    def _scaled(self, i: int, scale: Scale, norm: str, clip: Clip) -> str:
         length = norm
         if clip.norm == "l2":
             # Rounded up beyond the error of the square root.
@@ -677,7 +481,7 @@ class _Bounding:
         counted = f"CAST(CASE WHEN COUNT(*) > {most} THEN {most} ELSE COUNT(*) END AS BIGINT){factor} AS s0"
         text = f"SELECT {OWNER}, {groups}, {counted} FROM ({text}) AS v GROUP BY {OWNER}, {groups}"
         cells = Cells(True, rows, rows == 1)
-        clip = _Clip([statistic], [[0]], "l1")
+        clip = Clip([statistic], [[0]], "l1")
         self._names.append("g")
         text = self._limited(text, ["s0"], 1) if cells.limited else self._clipped(text, clip, cells)
         self._names.pop()
@@ -763,60 +567,11 @@ class _Bounding:
         )
         return f"SELECT {pairs} FROM ({numbered}) AS n WHERE place <= {rows}"
 
-    def _keys_as(self) -> list[str]:
-        return [f"{self._key(key.value)} AS {name}" for key, name in zip(self._keys, self._names, strict=True)]
-
-    def _where_as(self, statistic: Statistic) -> list[str]:
-        return [] if statistic.where is None else [f"{self._writer.scalar(statistic.where)} AS w0"]
-
 
 def _declared_cells(keys: Sequence[Key]) -> int:
     """How many cells there are, where all keys are declared."""
     return math.prod(max(len(key.keys or ()) + key.remainder, 1) for key in keys)
 
 
-def _steps(clip: _Clip, cells: Cells) -> Steps:
+def _steps(clip: Clip, cells: Cells) -> Steps:
     return Steps(clip.statistics, clip.groups, cells, clip.norm)
-
-
-def _shaped(text: str, statistic: Statistic) -> str:
-    """What a row adds, made of its value on the grid (see `privacy.shapes`)."""
-    if statistic.shape is Shape.ITSELF:
-        return text
-    value = f"CAST({text} AS BIGINT)"
-    above, below = f"({value} - ({statistic.low}))", f"({statistic.high} - {value})"
-    match statistic.shape:
-        case Shape.CENTRED:
-            return f"2 * {value} - ({statistic.low + statistic.high})"
-        case Shape.RESIDUAL:
-            return f"{value} - ({statistic.centre})"
-        case Shape.ABOVE:
-            return above
-        case Shape.BELOW:
-            return below
-        case Shape.TWICE_BELOW:
-            return f"{below} * {below}"
-        case Shape.BETWEEN:
-            return f"2 * {above} * {below}"
-        case Shape.TWICE_ABOVE:
-            return f"{above} * {above}"
-
-
-def _is_whole_in_steps(statistic: Statistic) -> bool:
-    """Whether the step of a sum is the last digit of a decimal, and its bounds are decimals too."""
-    if statistic.value is None or statistic.value.type.kind is not Kind.DECIMAL:
-        return False
-    type_, bounds = statistic.value.type, statistic.bounds
-    if statistic.step != Fraction(1, 10**type_.scale) or type_.precision + type_.scale > 17:
-        return False
-    ends = [bound * 10**type_.scale for bound in (bounds.low, bounds.high) if bound is not None]
-    return all(end.denominator == 1 and abs(end) < 10**type_.precision for end in ends)
-
-
-def _is_range(values: Sequence[Value]) -> bool:
-    return bool(values) and list(values) == list(range(int(values[0]), int(values[0]) + len(values)))  # type: ignore[arg-type]
-
-
-def _are_all_days(values: Sequence[Value]) -> bool:
-    days = [value.toordinal() for value in values if isinstance(value, date)]
-    return _is_range(days)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 
 from dpsql.errors import Error, InternalError
-from dpsql.generate import bounding
 from dpsql.generate.bounding import _Bounding
 from dpsql.generate.large_owners import Steps
 from dpsql.generate.relations import RelationWriter
@@ -91,7 +90,7 @@ def _clip_removed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sums_of_a_group_clipped_apart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(bounding, "MOST_ROOM", 1)
+    patch.setattr("dpsql.generate.clip.MOST_ROOM", 1)
     patch.setattr(_Bounding, "_clipped_in_one_cell", lambda _, inner, *__: inner)
 
 
