@@ -38,7 +38,7 @@ class Type:
     scale: int = 0
     big: bool = False  # an integer that PostgreSQL calls bigint: its SUM is numeric, not bigint
     numeric: bool = False  # double precision that PostgreSQL calls numeric: it rounds halves away from zero
-    mixed: bool = field(default=False, compare=False)  # a decimal whose places differ from value to value
+    mixed: bool = field(default=False, compare=False, repr=False)  # a decimal whose places differ from value to value
 
     @property
     def is_numeric(self) -> bool:
