@@ -8,8 +8,8 @@ Nothing private is read, and nothing is spent.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -27,13 +27,15 @@ from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, PrivacyPolicy
-from dpsql.privacy.accounting import Accountant
-from dpsql.release import Release, Settings, compile_release
+from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.rules.aggregates import Counted
+from dpsql.release import Clips, Measurement, Release, Settings, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 
 TRIALS = 20_000
 BLIND = 0.3  # a bound below this share of the claim proves nothing
+_OF_SEARCHES = {"epsilon": Fraction(20), "rho": Fraction(6)}  # the price of a query that gives a small part to a search
 
 Pair = tuple[Backend, Backend]
 
@@ -101,7 +103,8 @@ class Audit:
         self._accountant = Accountant(priced)
         self.pairs = pairs
         self._sampler = sampler
-        self.questions = list(questions(catalog))
+        asked = list(questions(catalog))
+        self.questions = [*asked, *(search for question in asked for search in self._searches(question))]
 
     @property
     def currency(self) -> str:
@@ -111,23 +114,45 @@ class Audit:
         """One finding for each question; `tell` is called after each."""
         for question in self.questions:
             try:
-                release = self._release(question.sql)
+                measurements, price = self._asked(question)
             except Error as error:
                 yield Refused(question, error.message)
             else:
-                yield self._finding(question, release, trials)
+                yield self._finding(question, measurements, price, trials)
             tell()
 
-    def _release(self, sql: str) -> Release:
-        plan = resolve(parse(sql), self._catalog)
-        return compile_release(plan, self._catalog, self._accountant, self._settings, self._dialect)
+    def _searches(self, question: Question) -> Iterator[Question]:
+        """What is chosen before the sums of a question, where no search comes before it."""
+        if question.keys != "none" or question.aggregate not in ("SUM", "AVG"):
+            return
+        with suppress(Error):
+            for place, search in enumerate(self._first_searches(question)):
+                named = "centre" if search.statistics[0].kind is Counted.CENTRE else "clip"
+                yield replace(question, aggregate=f"{named} of {question.aggregate}", search=place)
 
-    def _finding(self, question: Question, release: Release, trials: int) -> Finding:
-        claimed = float(release.price.loss_value)
-        loss = beside_delta(epsilon if self.currency == "epsilon" else rho, float(release.price.delta_value))
+    def _asked(self, question: Question) -> tuple[list[Measurement], Price]:
+        """The measurements that are looked at, and what they cost together."""
+        if question.search is None:
+            release = self._release(question.sql, self._settings, "declared")
+            return list(release.measurements), release.price
+        search = self._first_searches(question)[question.search]
+        return [search], search.price
+
+    def _first_searches(self, question: Question) -> list[Measurement]:
+        dear = replace(self._settings, epsilon=_OF_SEARCHES[self.currency])
+        release = self._release(question.sql, dear, "searched")
+        return [release.measurements[index] for index in release.searches if not release.measurements[index].clips]
+
+    def _release(self, sql: str, settings: Settings, clips: Clips) -> Release:
+        plan = resolve(parse(sql), self._catalog)
+        return compile_release(plan, self._catalog, self._accountant, settings, self._dialect, clips)
+
+    def _finding(self, question: Question, measurements: Sequence[Measurement], price: Price, trials: int) -> Finding:
+        claimed = float(price.loss_value)
+        loss = beside_delta(epsilon if self.currency == "epsilon" else rho, float(price.delta_value))
         found: list[tuple[float, Scores]] = []
         for pair in self.pairs:
-            seen = _all_scores(release, pair, self._sampler, trials)
+            seen = _all_scores(measurements, pair, self._sampler, trials)
             found.append((audited(seen.with_unit, seen.without_unit, loss) if seen.moved else 0.0, seen))
         shown, best = max(found, key=lambda each: each[0])
         share = max(shown, 0.0) / claimed
@@ -135,12 +160,12 @@ class Audit:
         return Finding(question, claimed, max(shown, 0.0), shares, best.shown)
 
 
-def _all_scores(release: Release, pair: Pair, sampler: Sampler, trials: int) -> Scores:
+def _all_scores(measurements: Sequence[Measurement], pair: Pair, sampler: Sampler, trials: int) -> Scores:
     """Of all measurements together: noises are independent, so evidence adds up.
 
     One that uses an earlier answer is left out: what the others show is part of what all show, and a sound bound.
     """
-    plain = [measurement for measurement in release.measurements if not measurement.stages]
+    plain = [measurement for measurement in measurements if not measurement.stages]
     found = [scores(measurement, pair, sampler, trials) for measurement in plain]
     least = min(len(each.with_unit) for each in found)
     with_unit = sum(each.with_unit[:least] for each in found)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpsql.audit.synthetic import in_order
+from dpsql.audit.synthetic import furthest, in_order
 from dpsql.generate.dialect import quoted
 from dpsql.policy.model import Catalog, Column, Table
 from dpsql.types import Kind
@@ -22,6 +22,7 @@ class Question:
     aggregate: str
     keys: str
     sql: str
+    search: int | None = None  # where only a choice of a clip or a centre is looked at: which of them
 
 
 def questions(catalog: Catalog) -> Iterator[Question]:
@@ -89,9 +90,16 @@ def _combined(table: Table) -> Iterator[Question]:
     for column in table.columns.values():
         if _is_bounded(column) and column.type.kind is Kind.INTEGER and _steps(column) <= MOST_STEPS:
             key = f"a.{quoted(column.name)}"
-            sql = f"SELECT {key}, SUM(COUNT(*)) OVER (ORDER BY {key}) FROM {source} GROUP BY {key}"
+            # From where the one person is: who is in the first cell is in every total, and moves them most.
+            order = f"{key} DESC" if _is_heavy_above(column) else key
+            sql = f"SELECT {key}, SUM(COUNT(*)) OVER (ORDER BY {order}) FROM {source} GROUP BY {key}"
             yield Question(table.name, "running COUNT(*)", "declared", sql)
             break
+
+
+def _is_heavy_above(column: Column) -> bool:
+    assert isinstance(column.lower, Fraction) and isinstance(column.upper, Fraction)
+    return furthest(column.lower, column.upper) == column.upper
 
 
 def _steps(column: Column) -> float:

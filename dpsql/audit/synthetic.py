@@ -154,8 +154,13 @@ def _of_bounds(column: Column, lower: Bound, upper: Bound, *, heavy: bool) -> Va
     if isinstance(lower, date) or isinstance(upper, date):
         return upper if heavy else lower  # type: ignore[return-value]  # a Fraction is no bound of a date
     nearest = min(max(Fraction(0), lower), upper)
-    furthest = max(lower, upper, key=abs)
-    return _number(furthest + (furthest - nearest) if heavy else nearest, column.type)
+    far = furthest(lower, upper)
+    return _number(far + (far - nearest) if heavy else nearest, column.type)
+
+
+def furthest(lower: Fraction, upper: Fraction) -> Fraction:
+    """The bound beyond which the heavy person is."""
+    return max(lower, upper, key=abs)
 
 
 def _between(column: Column, lower: Bound, upper: Bound, share: Fraction) -> Value:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dpsql.audit.choices import choices, most_moved
 from dpsql.audit.combined import combined_scores, is_combined
 from dpsql.audit.losses import Trials
+from dpsql.audit.searches import searches
 from dpsql.backends import Backend
 from dpsql.generate.bounding import Branch
 from dpsql.noise.apply import add_noise
@@ -55,6 +56,10 @@ def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler:
     if is_combined(measurement):
         (with_unit, without_unit), shown = combined_scores(measurement, one, other, sampler, trials)
         return Scores(with_unit, without_unit, shown)
+    if measurement.is_search:
+        added = most_moved(one[0], other[0])
+        drawn, evidence = searches(measurement.statistics[0], measurement.noises[0], added, sampler, trials)
+        return Scores(*evidence, drawn)
     found = _sum_scores(measurement, one, other, sampler, trials)
     # Sums and choices are drawn independently, so their evidence adds up.
     for branch, mine, rest in zip(measurement.branches, one, other, strict=True):

@@ -29,7 +29,7 @@ def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
     Makes two synthetic databases with the declared tables, one of them with one person more, who breaks every bound.
     Asks each aggregate, over each kind of key, along each join that the policy allows, and bounds the privacy loss of
     the answers from below: for one kind of answer, wrong less than twice in a million audits. Reads no private row and
-    spends nothing.
+    spends nothing. Takes minutes for many tables.
 
     The synthetic databases are of the same kind as the policy's: DuckDB files, or databases on a PostgreSQL server that
     is started for the audit. They are deleted after it.
@@ -103,6 +103,11 @@ def _lines(findings: list[Finding], refused: list[Refused], currency: str) -> li
     defects = sum(finding.is_defect for finding in findings)
     blind = sum(not finding.has_power for finding in findings)
     lines += ["", f"{len(findings)} kinds of answers audited; {defects} show more than they cost; {blind} told little"]
+    lines += ["each at a price at which an audit sees most; noise is made alike for every other price"]
+    if blind:
+        lines += [
+            "what told little proves nothing: more --trials may, unless the made-up people have nothing to tell there"
+        ]
     return lines
 
 
