@@ -466,6 +466,8 @@ class Resolver:
         for row in node.expressions:
             parts = row.expressions if isinstance(row, exp.Tuple) else [row]
             rows.append([self._expressions.scalar(part, scope) for part in parts])
+            for value in rows[-1]:
+                refuse_aggregates(value, "VALUES")
         if len(rows) > MAX_VALUES:
             raise NotSupported(f"VALUES of more than {MAX_VALUES} rows is not supported", position=position(node))
         if len({len(row) for row in rows}) != 1:

@@ -80,6 +80,10 @@ def unify(parts: Sequence[Scalar], what: str) -> Type:
     result = known[0]
     for other in known[1:]:
         result = _common(result, other, what)
+    for part in parts:
+        # A literal in quotes has the type of the others, and may have more digits.
+        if isinstance(part, Const) and part.type.kind is Kind.UNKNOWN and result.kind in (Kind.INTEGER, Kind.DECIMAL):
+            result = _common(result, _read_type(part, result), what)
     return result
 
 

@@ -262,8 +262,12 @@ class Queries(Expressions):
                     self.expression()
             elif not skipped and self.takes("offset"):
                 skipped = True
+                first = self.place
                 self.expression()
-                self.takes_one("row", "rows")
+                if self.sees("row", "rows"):
+                    self.place = first  # before ROWS only a number, or something in parentheses
+                    self._number_of_rows()
+                    self.needs_one("row", "rows")
             elif not limited and self.takes("fetch"):
                 limited = True
                 self._fetch()
@@ -272,12 +276,16 @@ class Queries(Expressions):
 
     def _fetch(self) -> None:
         self.needs_one("first", "next")
+        if not self.sees("row", "rows"):
+            self._number_of_rows()
+        self.needs_one("row", "rows")
+        self.needs("only")
+
+    def _number_of_rows(self) -> None:
         if self.takes("("):
             self.expression()
             self.needs(")")
-        elif not self.sees("row", "rows"):
-            self.takes_one("+", "-")
-            if not self.takes_sort(Sort.NUMBER, Sort.PARAMETER):
-                self.fail()
-        self.needs_one("row", "rows")
-        self.needs("only")
+            return
+        self.takes_one("+", "-")
+        if not self.takes_sort(Sort.NUMBER, Sort.PARAMETER):
+            self.fail()
