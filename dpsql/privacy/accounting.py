@@ -115,13 +115,14 @@ def pure_within(loss: int) -> int:
 def left_of(*accounts: tuple[Price, Price]) -> Price:
     """What may still be paid of all of these accounts at once, each with what was spent and its limit.
 
-    Of loss and delta, the least. As pure, the largest epsilon of one more sum that all admit, each on either side; None
-    where that is no more than the rest of the loss pays for, so that nobody should pay for it so.
+    Of loss and delta, the least, and nothing where either is overdrawn, as after a total was lowered. As pure, the
+    largest epsilon of one more sum that all admit, each on either side; None where that is no more than the rest of the
+    loss pays for, so that nobody should pay for it so.
     """
     rests = [
         (
-            max(0, limit.loss - spent.loss),
-            max(0, limit.delta - spent.delta),
+            limit.loss - spent.loss if spent.fits_beside(limit) else 0,
+            limit.delta - spent.delta if spent.fits_beside(limit) else 0,
             0 if limit.pure is None or spent.pure is None else max(0, limit.pure - spent.pure),
         )
         for spent, limit in accounts

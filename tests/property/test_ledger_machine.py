@@ -156,9 +156,9 @@ class LedgerMachine(RuleBasedStateMachine):
                         ledger.remaining(user)
                     continue
                 left = ledger.remaining(user)
+                above = not all(within(self.spent[who], self.limits[who]) for who in (DATASET, user))
                 for one_more in (Price(), Price(1), Price(0, 1)):
                     fits = all(within(self.spent[who] + left + one_more, self.limits[who]) for who in (DATASET, user))
-                    above = not all(within(self.spent[who], self.limits[who]) for who in (DATASET, user))
                     assert above or fits == (one_more == Price())
                 most = pure_within(left.loss) if left.pure is None else left.pure
                 for epsilon in (most, most + 1):

@@ -217,7 +217,7 @@ RUNS = f"(SELECT age, c, s, SUM(c) OVER (ORDER BY age) AS cs, SUM(s) OVER (ORDER
         (f"AVG(c) OVER (ORDER BY age) FROM {RUNS}", False),
         (f"SUM(c) OVER (ORDER BY age / 2) FROM {RUNS}", False),
         (f"SUM(c) OVER (ORDER BY age) FROM {RUNS} WHERE age < 50", False),  # not the whole chain
-        (f"SUM(c) OVER (ORDER BY age) FROM (SELECT * FROM {RUNS} ORDER BY age LIMIT 9) AS some", False),
+        (f"SUM(c) OVER (ORDER BY age) FROM (SELECT * FROM {RUNS} ORDER BY age LIMIT 9) AS few", False),
         (f"SUM(c) FROM {RUNS}", False),
         (f"SUM(cs) FROM {RUNS}", False),
         (f"LAG(c) OVER (ORDER BY age) FROM {RUNS}", False),
