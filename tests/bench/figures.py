@@ -92,14 +92,18 @@ def plot(path: Path, figures: Sequence[Figure]) -> None:
     for figure in figures:
         if figure.rows is not None and figure.beside is not None:
             panels[figure.section][figure.name].append(figure)
-    page = Page(figsize=(8 * max(1, len(panels)), 7), layout="constrained")
+    page = Page(figsize=(8 * max(1, len(panels)), 9), layout="constrained")
     FigureCanvasAgg(page)
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    colours = {name: f"C{i % 10}" for i, name in enumerate(names)}
+    markers = {name: "os^"[i // 10] for i, name in enumerate(names)}  # colours are used again with another mark
     for number, (section, lines) in enumerate(panels.items(), 1):
         axes = page.add_subplot(1, len(panels), number)
         for name, points in lines.items():
             sizes = [point.rows for point in points]
-            (drawn,) = axes.loglog(sizes, [point.value for point in points], marker="o", label=name)
-            axes.loglog(sizes, [point.beside for point in points], linestyle=":", color=drawn.get_color())
+            look = {"color": colours[name], "marker": markers[name], "markersize": 5}
+            axes.loglog(sizes, [point.value for point in points], label=name, **look)
+            axes.loglog(sizes, [point.beside for point in points], linestyle=":", **look)
         axes.set(title=f"{section}: dpsql, and dotted the raw engine", xlabel="rows", ylabel="milliseconds")
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.08))
     page.savefig(path)
