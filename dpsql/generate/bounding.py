@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Literal
 
 from dpsql.generate.clip import Clip, Scale
@@ -86,19 +87,19 @@ def bounded_queries(
         together = [[plain.index(i) for i in group] for group in groups if group[0] in plain]
         most = cells.groups if cells.limited else _declared_cells(keys)
         clip = Clip([statistics[i] for i in plain], together, norm, cells=most, exclusive=rows == 1)
-        branches.append(branch(lambda b: b.sums(clip, cells, rows=rows, single=single), len(keys), plain))
+        branches.append(branch(methodcaller("sums", clip, cells, rows=rows, single=single), len(keys), plain))
     bars: dict[Statistic, list[int]] = {}
     for i, statistic in enumerate(statistics):
         if statistic.kind in CHOSEN:
             bars.setdefault(replace(statistic, rank=None), []).append(i)  # several ranks, one histogram
         elif statistic.kind is Counted.CLIP:
-            branches.append(branch(lambda b, s=statistic: b.contributions(s), 1, [i]))  # type: ignore[misc]
+            branches.append(branch(methodcaller("contributions", statistic), 1, [i]))
         elif statistic.kind is Counted.CENTRE:
-            branches.append(branch(lambda b, s=statistic: b.means(s), 1, [i]))  # type: ignore[misc]
+            branches.append(branch(methodcaller("means", statistic), 1, [i]))
         elif i not in plain:
-            branches.append(branch(lambda b, s=statistic: b.distinct(s, rows, single=single), len(keys), [i]))  # type: ignore[misc]
+            branches.append(branch(methodcaller("distinct", statistic, rows, single=single), len(keys), [i]))
     for statistic, ranks in bars.items():
-        branches.append(branch(lambda b, s=statistic: b.histogram(s, rows, single=single), len(keys) + 1, ranks))  # type: ignore[misc]
+        branches.append(branch(methodcaller("histogram", statistic, rows, single=single), len(keys) + 1, ranks))
     return tuple(branches)
 
 
