@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Literal
 
-from dpsql.generate.clip import Clip, Scale
+from dpsql.generate.clip import MOST_ROOM, Clip, Scale, finest
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.large_owners import Steps, is_one_table, is_repeatable
 from dpsql.generate.late_keys import Key, late_keys
@@ -40,6 +40,8 @@ from dpsql.types import Kind
 
 # Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
 LARGEST_SUM = 2**61
+# More rows than any engine holds, and so more cells than an owner is in where keys are unknown.
+_MOST_CELLS = 2**40
 # What one query adds up for each owner and key.
 _PLAIN = (Counted.ROWS, Counted.UNITS, Counted.WEIGHTS)
 _OF_UNITS = (Counted.UNITS, Counted.WEIGHTS)
@@ -93,7 +95,7 @@ def bounded_queries(
         if statistic.kind in CHOSEN:
             bars.setdefault(replace(statistic, rank=None), []).append(i)  # several ranks, one histogram
         elif statistic.kind is Counted.CLIP:
-            branches.append(branch(methodcaller("contributions", statistic), 1, [i]))
+            branches.append(branch(methodcaller("contributions", statistic, rows, norm), 1, [i]))
         elif statistic.kind is Counted.CENTRE:
             branches.append(branch(methodcaller("means", statistic), 1, [i]))
         elif i not in plain:
@@ -350,7 +352,8 @@ class _Bounding(RowValues):
         within that are unchanged.
         Because: with whole weights w >= M / clip, sign(s) * floor(|s| * M / N) with N >= the norm of the w * s shrinks
         every entry by at least M / N, toward zero, which brings the norm of the w * s to at most M.
-        Needs: |s| * M below 2**108 and the sum of squares below 2**127 (entries are cut to the clip before).
+        What follows a count (`Clip.leaders`) shrinks by the smaller of both factors, so that its norm is no larger.
+        Needs: |s| * M below 2**108 and the sum of squares below 2**127 (`Clip.before`).
         """
         norms, columns, beyond = [], dict[int, str](), []
         for g, group in enumerate(clip.groups):
@@ -362,7 +365,7 @@ class _Bounding(RowValues):
             norms.append(f"{norm} AS n{g}")
             beyond.append(f"{norm} > {scale.bound}")
             for i in group:
-                columns[i] = f"{self._scaled(i, scale, f'n{g}', clip)} AS s{i}"
+                columns[i] = f"{self._scaled(i, clip)} AS s{i}"
         if not norms:
             return inner
         # Few owners are beyond their clip; the others meet none of these and stay as they are.
@@ -379,12 +382,11 @@ class _Bounding(RowValues):
             inner = self._exclusive(inner, clip)
         norms, columns = [], [f"s{i}" for i in range(len(clip.statistics))]
         for g, group in enumerate(clip.groups):
-            if len(group) == 1:
+            if len(group) == 1 and group[0] not in clip.with_room:
                 continue  # cut to its clip already
-            scale = clip.scale(group)
-            norms.append(f"{self._norm(scale, group, clip)} AS n{g}")
+            norms.append(f"{self._norm(clip.scale(group), group, clip)} AS n{g}")
             for i in group:
-                columns[i] = f"{self._scaled(i, scale, f'n{g}', clip)} AS s{i}"
+                columns[i] = f"{self._scaled(i, clip)} AS s{i}"
         with_norms = f"SELECT *, {', '.join(norms)} FROM ({inner}) AS p"
         return f"SELECT {', '.join([*self._names, *columns])} FROM ({with_norms}) AS n"
 
@@ -409,16 +411,24 @@ class _Bounding(RowValues):
             parts.append(size if times == 1 else f"{size} * {times}")
         return " + ".join(parts)
 
-    def _scaled(self, i: int, scale: Scale, norm: str, clip: Clip) -> str:
-        length = norm
-        if clip.norm == "l2":
-            # Rounded up beyond the error of the square root.
-            root = f"sqrt(CAST({norm} AS {self._dialect.types[Kind.DOUBLE]}))"
-            length = f"CAST(ceil({root} * 1.000000001) AS {self._dialect.wide})"
-        shrunk = f"(ABS(CAST(s{i} AS {self._dialect.wide})) * {scale.whole})"
+    def _scaled(self, i: int, clip: Clip) -> str:
+        """The sum as far down as its norm demands, and that of a count it follows: by the smaller of their factors."""
+        wide = self._dialect.wide
+        size, sizes, beyond = f"ABS(CAST(s{i} AS {wide}))", [], []
+        for g in clip.norms_of(i):
+            scale, norm = clip.scale(clip.groups[g]), f"n{g}"
+            length = norm
+            if clip.norm == "l2":
+                # Rounded up beyond the error of the square root.
+                root = f"sqrt(CAST({norm} AS {self._dialect.types[Kind.DOUBLE]}))"
+                length = f"CAST(ceil({root} * 1.000000001) AS {wide})"
+            beyond.append(f"{norm} > {scale.bound}")
+            sizes.append(self._dialect.wide_quotient.format(f"({size} * {scale.whole})", length))
+        if len(sizes) > 1:
+            sizes = [f"CASE WHEN {b} THEN {s} ELSE {size} END" for b, s in zip(beyond, sizes, strict=True)]
+            sizes = [f"LEAST({', '.join(sizes)})"]
         # An engine's sign of a 64-bit integer may be a double, and so would be all that is added up with it.
-        scaled = f"SIGN(CAST(s{i} AS {self._dialect.wide})) * {self._dialect.wide_quotient.format(shrunk, length)}"
-        return f"CASE WHEN {norm} > {scale.bound} THEN {scaled} ELSE s{i} END"
+        return f"CASE WHEN {' OR '.join(beyond)} THEN SIGN(CAST(s{i} AS {wide})) * {sizes[0]} ELSE s{i} END"
 
     def _of_single_rows(self, i: int, statistic: Statistic) -> str:
         if statistic.value is None and statistic.where is None:
@@ -490,19 +500,31 @@ class _Bounding(RowValues):
 
     # --- clips ---
 
-    def contributions(self, statistic: Statistic) -> str:
+    def contributions(self, statistic: Statistic, rows: int, norm: Literal["l1", "l2"]) -> str:
         """How many owners contribute no more than each clip, and more than the one before it.
 
         Claim: each owner is counted once.
-        Because: its rows are added up to one number, in absolute values, which one branch of the CASE takes.
-        Needs: values within 64 bits, as `_on_grid` makes them.
+        Because: its rows are added up to one number, the norm of its sums in all cells, which one branch of the CASE
+        takes. Of who has more rows than count in full, the rows weigh less, as they will in the sums (`Clip.leaders`).
+        Needs: values within 64 bits, as `_on_grid` makes them; sums that are cut, so that squares can be added up.
         """
-        total = "COALESCE(SUM(ABS(CAST(v0 AS BIGINT))), 0)"
-        *lower, _ = clips(statistic)
-        steps = " ".join(f"WHEN {total} <= {clip} THEN {place}" for place, clip in enumerate(lower))
-        place = f"CASE {steps} ELSE {len(lower)} END" if lower else "0"
-        per = f"SELECT {OWNER}, CAST({place} AS BIGINT) AS g FROM ({self._values([statistic])}) AS v GROUP BY {OWNER}"
-        return f"SELECT g, {self._total('1', 1)} FROM ({per}) AS o GROUP BY g"
+        wide, found = self._dialect.wide, clips(statistic)
+        known = all(key.keys is not None for key in self._keys)
+        most = min(finest(_declared_cells(self._keys) if known else _MOST_CELLS), MOST_ROOM * found[-1])
+        total = "COALESCE(SUM(v0), 0)"
+        cut = f"CASE WHEN {total} > {most} THEN {most} WHEN {total} < -{most} THEN -{most} ELSE {total} END"
+        per = f"SELECT {self._pair}, CAST({cut} AS {wide}) AS s, COUNT(v0) AS n FROM ({self._values([statistic])}) AS v"
+        length = "SUM(ABS(s))"
+        if norm == "l2":
+            root = f"sqrt(CAST(SUM(s * s) AS {self._dialect.types[Kind.DOUBLE]}))"
+            length = f"CAST(ceil({root}) AS {wide})"
+        counted = f"CAST(CASE WHEN SUM(n) > {rows} THEN SUM(n) ELSE {rows} END AS {wide})"
+        of_owner = f"SELECT {length} AS l, {counted} AS c FROM ({per} GROUP BY {self._pair}) AS p GROUP BY {OWNER}"
+        limits = [self._dialect.wide_quotient.format(f"(c * {clip})", rows) for clip in found[:-1]]
+        steps = " ".join(f"WHEN l <= {limit} THEN {place}" for place, limit in enumerate(limits))
+        place = f"CASE {steps} ELSE {len(limits)} END" if limits else "0"
+        bars = f"SELECT CAST({place} AS BIGINT) AS g FROM ({of_owner}) AS b"
+        return f"SELECT g, {self._total('1', 1)} FROM ({bars}) AS o GROUP BY g"
 
     def means(self, statistic: Statistic) -> str:
         """How many owners have their mean in each place between the bounds.

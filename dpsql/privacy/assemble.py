@@ -6,7 +6,7 @@ Everything above the sums is post-processing, so ratios, variances and correlati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -19,7 +19,7 @@ from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Re
 from dpsql.privacy.allocate import Degree
 from dpsql.privacy.commonest import back, candidates, numbered
 from dpsql.privacy.derive import check_aggregate
-from dpsql.privacy.designs import Asked, Way, choose, weights
+from dpsql.privacy.designs import AWAY, Asked, Way, choose, weights
 from dpsql.privacy.disjoint import disjoint
 from dpsql.privacy.facts import Interval
 from dpsql.privacy.intervals import LARGEST, never_null
@@ -156,6 +156,18 @@ class Assembly:
             whole *= levels(group) ** (self.degree - 1)
         return whole
 
+    def weights_once_chosen(self, settled: Mapping[Statistic, Statistic]) -> Iterator[dict[Statistic, Fraction]]:
+        """How much variances count where clips and centres are chosen, for each set of rows all of whose sums have one.
+
+        Errors then count relative to what is asked: a typical value is as large as its centre, and as what one row of
+        the clip is on average. The sums of a set share what they had before, so nothing of it carries the guarantee.
+        """
+        for rows in self._rows.values():
+            sums = [statistic for value in rows.values.values() for statistic in value.sums]
+            around = all(value.product is not None or value.way is Way.RESIDUAL for value in rows.values.values())
+            if sums and around and rows.count is not None and all(settled[s].cut for s in (rows.count, *sums)):
+                yield _relative(rows, rows.count, settled)
+
     # --- what is asked ---
 
     def ask(self, call: Aggregated) -> None:
@@ -213,7 +225,8 @@ class Assembly:
             value, base = rows.values[arg], asked[list(apart).index(product.base)]
             value.product = product
             rest, bounds = product.rest, product.bounds
-            value.sums = (rules.sum_expression(self.child, rest, value.where, bounds, self.cells, DIGITS),)
+            whole = rules.sum_expression(self.child, rest, value.where, bounds, self.cells, DIGITS)
+            value.sums = (replace(whole, loose=rules.is_loose(self.child, rest)),)
             # Relative to the whole value; where bounds are loose, typical values are taken to be a quarter of them.
             size = product.part * (4 if base.loose else 1)
             self.statistic(value.sums[0], size**2 * (value.total + value.mean))
@@ -549,6 +562,26 @@ class Assembly:
                 slope = _divide(covariance, self._variance(x, where, number))
                 level = _subtract(_add(mean_y, y.centre), _multiply(slope, _add(mean_x, x.centre)))
                 return self._if_any(rows, level)
+
+
+def _relative(rows: _Rows, count: Statistic, settled: Mapping[Statistic, Statistic]) -> dict[Statistic, Fraction]:
+    """How much the variances of a count and of sums around centres count in what is made of them, at a price of one."""
+
+    def clip(statistic: Statistic) -> Fraction:
+        return Fraction(settled[statistic].clip, statistic.factor) * statistic.step
+
+    found = {count: Fraction(rows.counted)}
+    for value in rows.values.values():
+        base = value if value.product is None else rows.values[value.product.base]
+        (around,), times = base.sums, Fraction(1) if value.product is None else value.product.times
+        centre = around.centre * around.step
+        typical = centre**2 + (clip(around) / clip(count)) ** 2 or Fraction(1)
+        outputs = value.total + value.mean
+        found[around] = found.get(around, Fraction(0)) + outputs / typical
+        if value.product is not None:
+            found[value.sums[0]] = outputs / (typical * times**2)
+        found[count] += value.total * centre**2 / typical + value.mean * AWAY**2
+    return {statistic: weight * clip(statistic) ** 2 for statistic, weight in found.items()}
 
 
 def counts_units(call: Aggregated) -> bool:

@@ -80,7 +80,7 @@ Coefficient = tuple[Fraction, Fraction]
 Errors = dict[Term, Coefficient]
 
 # Of a loose value, in typical values: how far the mean of a cell is from the centre.
-_AWAY = Fraction(1, 6)
+AWAY = Fraction(1, 6)
 _ZERO, _HALF, _ONE = Fraction(0), Fraction(1, 2), Fraction(1)
 # The variance of a spread around the mean t, of few differences: squares of t², t(1 - t) and (1 - t)², on average.
 _SPREAD = dict(zip(BERNSTEIN, (Fraction(1, 5), Fraction(1, 30), Fraction(1, 5)), strict=True))
@@ -155,7 +155,7 @@ def weights(
         if one.mean:
             assert rows is not None
             if one.loose:
-                count(_plus(total, rows, (_AWAY - 1, _ZERO)), _HALF**2, sizes)
+                count(_plus(total, rows, (AWAY - 1, _ZERO)), _HALF**2, sizes)
             else:
                 count(_plus(total, rows, (_ZERO, -_ONE)), Fraction(2, 3), sizes)
         if one.spread:

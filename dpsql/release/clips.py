@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 from dpsql.errors import Error
 from dpsql.generate.bounding import bounded_queries
+from dpsql.generate.late_keys import Key
 from dpsql.plan.inspect import stages_of
 from dpsql.plan.nodes import Join, Plan, nodes
 from dpsql.plan.scalars import Scalar
 from dpsql.privacy.derive import derive
+from dpsql.privacy.domains import domain
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.shapes import Shape
@@ -24,10 +27,11 @@ _NOTE = "what a unit adds beyond a chosen clip is cut off; margins are of the no
 
 @dataclass(frozen=True, slots=True)
 class Searches:
-    """The searches of one relation: each on the column and its path, without WHERE, so that later queries share it."""
+    """The searches of one relation: each on column, path and keys, without WHERE, so that later queries share it."""
 
     compilation: Compilation
     child: Plan
+    keys: tuple[Scalar, ...]  # of the cells that sums are made of
 
     # --- centres, for the assembly ---
 
@@ -66,13 +70,19 @@ class Searches:
             draft = self._residuals(value, index, centre)
             assert draft is not None
             return [index, self._placed(draft)]
-        whole = self._draft(value, lambda child: rules.clip_search(child, value))
+        whole = self._draft(value, lambda child: rules.clip_search(child, value), self._keys_of(statistic))
         return [] if whole is None else [self._placed(whole)]
+
+    def _keys_of(self, statistic: Statistic) -> tuple[Scalar, ...]:
+        """The keys where they matter: magnitudes of one sign add up to the same, in whatever cells they are."""
+        adds_up = self.compilation.norm == "l1" and (statistic.low >= 0 or statistic.high <= 0)
+        return () if adds_up else self.keys
 
     def _residuals(self, value: Scalar, index: int, centre: Fraction | None) -> Draft | None:
         """The search of the clip of differences from a centre, which is chosen before."""
         squares = self.compilation.norm == "l2"
-        draft = self._draft(value, lambda child: rules.residual_search(child, value, centre, squares=squares))
+        search = partial(rules.residual_search, value=value, centre=centre, squares=squares)
+        draft = self._draft(value, search, self.keys)
         return None if draft is None else replace(draft, clips=((0, index),))
 
     def settled(self, statistics: tuple[Statistic, ...], clips: tuple[tuple[int, int], ...]) -> tuple[Statistic, ...]:
@@ -90,9 +100,11 @@ class Searches:
         self.compilation.note(_NOTE)
         return index
 
-    def _draft(self, value: Scalar | None, search: Callable[[Stability], Statistic | None]) -> Draft | None:
+    def _draft(
+        self, value: Scalar | None, search: Callable[[Stability], Statistic | None], keys: tuple[Scalar, ...] = ()
+    ) -> Draft | None:
         child = unfiltered(self.child)
-        if list(stages_of(child, [] if value is None else [value])):
+        if list(stages_of(child, [*keys, *([] if value is None else [value])])):
             return None  # another question at each value of the stage
         if any(isinstance(node, Join) and node.condition is None for node in nodes(child)):
             return None  # without its conditions, every row would meet every other
@@ -104,9 +116,10 @@ class Searches:
         if statistic is None:
             return None
         bound, groups = Cells(False, 1, False), ((0,),)
+        facts, most = derivation.conclusion.facts, self.compilation.catalog.max_cells
         branches = bounded_queries(
             child,
-            (),
+            [Key(key, domain(key, facts, most)) for key in keys],
             (statistic,),
             groups,
             bound,

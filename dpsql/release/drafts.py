@@ -48,6 +48,8 @@ class Draft:
     lattice: Lattice | None
     clips: tuple[tuple[int, int], ...] = ()
     top: int | None = None  # so many keys are chosen, and counted
+    # Groups that share anew what they have together, once clips are chosen, and how much their variances count then.
+    anew: tuple[Mapping[int, Fraction], ...] = ()
 
     @property
     def is_search(self) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.generate.bounding import bounded_queries
@@ -168,7 +169,9 @@ class Measuring:
         top = None if cells is None else self._chosen_first(calls, bound, len(cells))
         if top is not None:
             bound = Cells(True, top, False, among=True)
-        searches = None if self._compilation.clips == "declared" else Searches(self._compilation, child)
+        searches = None
+        if self._compilation.clips != "declared":
+            searches = Searches(self._compilation, child, tuple(value for _, value in grouped))
         assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
         _ask(assembly, calls)
         counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
@@ -299,10 +302,18 @@ class Measuring:
         weights = tuple(map(assembly.weight, assembly.grouped()))
         stability = derivation.conclusion
         clips: tuple[tuple[int, int], ...] = ()
+        anew: tuple[Mapping[int, Fraction], ...] = ()
         if self._compilation.clips != "declared" and chains is None and sets is None:
-            searches = Searches(self._compilation, child)
+            searches = Searches(self._compilation, child, tuple(value for _, value in grouped))
             clips = searches.clips(statistics)
             statistics = searches.settled(statistics, clips)
+            settled = dict(zip(assembly.statistics, statistics, strict=True))
+            alone = {group[0]: place for place, group in enumerate(groups) if len(group) == 1}
+            anew = tuple(
+                {alone[assembly.place(statistic)]: weight for statistic, weight in found.items()}
+                for found in assembly.weights_once_chosen(settled)
+                if all(assembly.place(statistic) in alone for statistic in found)
+            )
         question: Question | None = None
         remainder: tuple[tuple[Value, ...], ...] = ()
         # What was cut at different clips does not add up.
@@ -348,6 +359,7 @@ class Measuring:
             sets,
             clips,
             top,
+            anew,
         )
         index, is_new = self._compilation.place(draft)
         if not is_new:

@@ -86,7 +86,23 @@ class Pricing:
         shared = [[given[i]] if draft.is_search else shared[i] for i, draft in enumerate(self._drafts)]
         if not all(map(all, shared)):
             raise BadSetting("epsilon is too small for so many aggregates", hint="Ask for fewer, or pay more.")
-        return lambda draft, index: self._measure(draft, shared[index], delta)
+        return lambda draft, index: self._measure(draft, self._anew(draft, shared[index]), delta)
+
+    def _anew(self, draft: Draft, parts: list[int]) -> list[int]:
+        """The parts of a price where clips are chosen: the sum is that which was paid, whatever they are.
+
+        Claim: the parts add up to what they added up to before.
+        Because: what rounding leaves of a sum is given to the first of those who share it.
+        Needs: released values alone decide. Of pure answers the rho depends on the parts: these stay as they are.
+        """
+        found = list(parts)
+        for weights in draft.anew if not self._compilation.counts_pure else ():
+            whole = sum(parts[group] for group in weights)
+            given = shares(whole, list(weights.values()), self._compilation.degree)
+            given[0] += whole - sum(given)
+            for group, part in zip(weights, given, strict=True):
+                found[group] = part
+        return found
 
     def _given_to_searches(self, shared: list[list[int]]) -> dict[int, int]:
         """What each search may cost: taken off the shares of the sums that use it, unless it was found before."""

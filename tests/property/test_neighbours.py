@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import pytest
@@ -285,13 +285,13 @@ def _chosen_clip_left_to_large_owners(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Steps, "spare", lambda *_: True)
 
 
-def _contributions_of_rows(patch: pytest.MonkeyPatch) -> None:
+def _contributions_of_cells(patch: pytest.MonkeyPatch) -> None:
     original = _Bounding.contributions
 
-    def of_rows(self: _Bounding, statistic: Statistic) -> str:
-        return original(self, statistic).replace("AS v GROUP BY owner", "AS v GROUP BY owner, v0")
+    def of_cells(self: _Bounding, statistic: Statistic, rows: int, norm: Literal["l1", "l2"]) -> str:
+        return original(self, statistic, rows, norm).replace("AS p GROUP BY owner", "AS p GROUP BY owner, s")
 
-    patch.setattr(_Bounding, "contributions", of_rows)
+    patch.setattr(_Bounding, "contributions", of_cells)
 
 
 def _means_of_rows(patch: pytest.MonkeyPatch) -> None:
@@ -503,9 +503,9 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
         "without 1, .* moved by",
         Case(GROUPED[0], _people(9, SMALL, tight=False), (*_rows(*"12345678"), *OTHERS)),
     ),
-    _contributions_of_rows: (
-        r"without 2, .*clip\) moved by",
-        Case("SELECT SUM(n) FROM t", _people(9, SMALL, tight=False), (*_rows(*"129"), *OTHERS)),
+    _contributions_of_cells: (
+        r"without ., .*clip\) moved by",
+        Case("SELECT n, AVG(n) FROM t GROUP BY n", _people(9, SMALL, tight=False), (*_rows(*"129"), *OTHERS)),
     ),
     _means_of_rows: (
         r"without 2, .*centre\) moved by",

@@ -386,7 +386,7 @@ def clip_search(child: Stability, value: Scalar | None) -> Statistic:
 
     Claim: in the histogram that counts units by the least clip that holds their whole contribution, one unit changes
     one bar by one.
-    Because: the engine adds up what each unit contributes, in absolute values, and looks up one clip for it.
+    Because: the engine adds up what each unit contributes to each cell, and looks up one clip for the norm of all.
     Needs: declared bounds of the argument, so that the clips are known without looking.
     """
     cell = Cells(False, 1, False)
