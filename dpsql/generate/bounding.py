@@ -36,6 +36,7 @@ from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Correlated, refs, walk
 from dpsql.policy.model import Table
 from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, centres, clips
+from dpsql.privacy.shapes import Shape
 from dpsql.types import Kind
 
 # Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
@@ -505,7 +506,7 @@ class _Bounding(RowValues):
 
         Claim: each owner is counted once.
         Because: its rows are added up to one number, the norm of its sums in all cells, which one branch of the CASE
-        takes. Of who has more rows than count in full, the rows weigh less, as they will in the sums (`Clip.leaders`).
+        takes. Differences of who has more rows than count weigh less, as they will in their sum (`Clip.leaders`).
         Needs: values within 64 bits, as `_on_grid` makes them; sums that are cut, so that squares can be added up.
         """
         wide, found = self._dialect.wide, clips(statistic)
@@ -518,9 +519,11 @@ class _Bounding(RowValues):
         if norm == "l2":
             root = f"sqrt(CAST(SUM(s * s) AS {self._dialect.types[Kind.DOUBLE]}))"
             length = f"CAST(ceil({root}) AS {wide})"
-        counted = f"CAST(CASE WHEN SUM(n) > {rows} THEN SUM(n) ELSE {rows} END AS {wide})"
+        counted, limits = "1", [str(clip) for clip in found[:-1]]
+        if statistic.shape is Shape.RESIDUAL:
+            counted = f"CAST(CASE WHEN SUM(n) > {rows} THEN SUM(n) ELSE {rows} END AS {wide})"
+            limits = [self._dialect.wide_quotient.format(f"(c * {limit})", rows) for limit in limits]
         of_owner = f"SELECT {length} AS l, {counted} AS c FROM ({per} GROUP BY {self._pair}) AS p GROUP BY {OWNER}"
-        limits = [self._dialect.wide_quotient.format(f"(c * {clip})", rows) for clip in found[:-1]]
         steps = " ".join(f"WHEN l <= {limit} THEN {place}" for place, limit in enumerate(limits))
         place = f"CASE {steps} ELSE {len(limits)} END" if limits else "0"
         bars = f"SELECT CAST({place} AS BIGINT) AS g FROM ({of_owner}) AS b"

@@ -15,6 +15,7 @@ from hypothesis import given
 
 from dpsql.errors import Error, InternalError
 from dpsql.generate.bounding import _Bounding
+from dpsql.generate.clip import Clip
 from dpsql.generate.large_owners import Steps
 from dpsql.generate.relations import RelationWriter
 from dpsql.plan.nodes import Plan, SetOperation
@@ -24,7 +25,6 @@ from dpsql.privacy import prepare
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.rules import aggregates, joins, relations
 from dpsql.privacy.rules.aggregates import Counted, Statistic
-from dpsql.privacy.shapes import Shape
 from dpsql.privacy.stability import Stability
 from tests.property.flavours import bounded
 from tests.property.generate import cases, thorough
@@ -303,14 +303,9 @@ def _means_of_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Bounding, "means", of_rows)
 
 
-def _residuals_clipped_as_values(patch: pytest.MonkeyPatch) -> None:
-    original = aggregates.clipped_at
-
-    def declared(statistic: Statistic, limit: Fraction) -> Statistic:
-        found = original(statistic, limit)
-        return replace(found, clip=statistic.clip, cut=False) if statistic.shape is Shape.RESIDUAL else found
-
-    patch.setattr(aggregates, "clipped_at", declared)
+def _residuals_only_scaled_as_rows(patch: pytest.MonkeyPatch) -> None:
+    original = Clip.norms_of
+    patch.setattr(Clip, "norms_of", lambda self, i: original(self, i)[-1:])
 
 
 def _distinct_values_not_limited(patch: pytest.MonkeyPatch) -> None:
@@ -511,7 +506,7 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
         r"without 2, .*centre\) moved by",
         Case("SELECT AVG(n) FROM t", _people(9, SMALL, tight=False), (*_rows(*"129"), *OTHERS)),
     ),
-    _residuals_clipped_as_values: (
+    _residuals_only_scaled_as_rows: (
         "without ., .* moved by",
         Case("SELECT AVG(n) FROM t ", _people(9, SMALL, tight=False), (*_rows(*"99999"), *OTHERS)),
     ),
