@@ -149,11 +149,11 @@ def _sets_text(measurement: Measurement, index: int) -> str:
 def _choice(measurement: Measurement, index: int) -> list[str]:
     statistic = measurement.statistics[index]
     if statistic.kind is Counted.CLIP:
-        least, *_, most = (number_text(clip * statistic.step) for clip in clips(statistic))
-        penalty = clip_penalty(measurement.noises[index])
+        found = [number_text(clip * statistic.step) for clip in clips(statistic)]
+        penalty = 2 * clip_penalty(measurement.noises[index])
         return [
-            f"  {statistic_text(statistic)}: exponential mechanism, one of {len(clips(statistic))} from {least} to"
-            f" {most}; half the clip is worth {_plural(penalty, 'unit')} beyond it",
+            f"  {statistic_text(statistic)}: exponential mechanism, one of {len(found)} from {found[0]} to"
+            f" {found[-1]}; half the clip is worth {_plural(penalty, 'unit')} beyond it",
         ]
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None

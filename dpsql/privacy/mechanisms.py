@@ -123,11 +123,12 @@ def clip_chosen(epsilon: Fraction) -> Noise:
 
 
 def clip_penalty(noise: Noise) -> int:
-    """How many units beyond it a clip of half the size is worth: noise falls with the clip, what is cut off grows.
+    """How many units beyond it the next smaller clip is worth: noise falls with the clip, what is cut off grows.
 
-    Twice the scale makes each clip above all units less likely by exp(2), which is more than the square of its size.
+    There are two for each half. Twice the scale makes each half above all units less likely by exp(2), which is more
+    than the square of its size.
     """
-    return math.ceil(2 * noise.scale)
+    return math.ceil(noise.scale)
 
 
 def epsilon_of_choice(rho: Fraction) -> Fraction:

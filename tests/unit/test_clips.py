@@ -210,7 +210,7 @@ def test_margins_are_those_of_the_noise_that_was_drawn(asked: Clinic) -> None:
 def test_explain_says_what_will_be_chosen_and_what_was(asked: Clinic) -> None:
     session = Session(asked.engine, "alice")
     text = "\n".join(session.explain(VISITS))
-    assert "clip of the count of rows: exponential mechanism, one of 9 from 2 to 500" in text
+    assert "clip of the count of rows: exponential mechanism, one of 17 from 2 to 500" in text
     assert "of one unit, 500 counts at most; a lower clip is chosen before, and kept" in text
     assert " or less" in text.split("Margins")[1]
     _ask(asked, VISITS)
@@ -353,11 +353,13 @@ def test_a_join_is_tight_where_both_sides_are(left: bool | None, right: bool | N
     assert both_tight(left, right) is both_tight(right, left) is joined
 
 
-def test_clips_are_halves_down_to_a_thousandth() -> None:
-    assert clips(clip_search(_child(6), None)) == (2, 3, 6)
+def test_clips_are_halves_down_to_a_thousandth_and_some_between() -> None:
+    assert clips(clip_search(_child(1), None)) == (1,)
+    assert clips(clip_search(_child(6), None)) == (2, 3, 5, 6)
     found = clips(clip_search(_child(500), Ref(FEE)))
-    assert (len(found), found[0], found[-1]) == (11, 49, 50_000)
-    assert all(low < high <= 2 * low for low, high in itertools.pairwise(found))
+    assert (len(found), found[0], found[-1]) == (21, 49, 50_000)
+    assert all(low < high <= 1.5 * low for low, high in itertools.pairwise(found))
+    assert all(low < high <= 2 * low for low, high in itertools.pairwise(found[::2]))
 
 
 @pytest.mark.parametrize("most", [0, 1, 7, 50, 10**9])
@@ -402,7 +404,7 @@ def test_a_loss_is_the_units_beyond_and_the_size() -> None:
     search, noise, sampler = clip_search(_child(6), None), clip_chosen(Fraction(1, 10)), Recording()
     bars = ExactTable(((2,), (0,)), (np.array([4, 100]),))
     assert choose_clip(search, noise, bars, sampler) == 0  # type: ignore[arg-type]
-    assert sampler.asked == ([1, 1, 1], [4, 24, 40], noise.scale)
+    assert sampler.asked == ([1, 1, 1, 1], [4, 14, 20, 30], noise.scale)
 
 
 def test_the_centre_is_the_median_of_units() -> None:

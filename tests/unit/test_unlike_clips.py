@@ -78,7 +78,7 @@ def _settled(catalog: Catalog, accountant: Accountant, sql: str, centre: int, ha
     places = {}
     for index in release.searches:
         (search,) = release.measurements[index].statistics
-        places[index] = centre if search.kind is Counted.CENTRE else max(len(clips(search)) - 1 - halvings, 0)
+        places[index] = centre if search.kind is Counted.CENTRE else max(len(clips(search)) - 1 - 2 * halvings, 0)
     return release, release.settle(places)
 
 

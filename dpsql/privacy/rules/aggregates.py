@@ -409,9 +409,10 @@ def _as_search(whole: Statistic) -> Statistic:
 
 
 def clips(search: Statistic) -> tuple[int, ...]:
-    """The clips among which a search chooses, in steps: the declared one, and its halves."""
+    """The clips among which a search chooses, in steps: the declared one, its halves, and one between each two."""
     halvings = min(HALVINGS, search.clip.bit_length() - 1)
-    return tuple(-(-search.clip >> k) for k in range(halvings, -1, -1))
+    squares = (-(-(search.clip**2) >> k) for k in range(2 * halvings, -1, -1))
+    return tuple(dict.fromkeys(math.isqrt(square - 1) + 1 for square in squares))
 
 
 def clipped_at(statistic: Statistic, limit: Fraction) -> Statistic:
