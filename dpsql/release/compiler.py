@@ -278,7 +278,9 @@ class _Compiler:
         measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
         sql = self._write(rest)
         if node.kind == "exists":
-            sql = f"SELECT EXISTS ({sql})"
+            inner, sql = sql, f"SELECT EXISTS ({sql})"
+            if inner in self._with_tables:
+                self._with_tables[sql] = f"SELECT EXISTS ({self._with_tables[inner]})"
         type_ = BOOLEAN if node.kind == "exists" else field.type
         if type_.kind is Kind.INTEGER:
             type_ = replace(type_, precision=BIGINT.precision)  # all that the engine is told of the value
