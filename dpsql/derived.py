@@ -8,13 +8,13 @@ price and noise. All of it is post-processing of noisy values.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from dpsql.ledger import Ledger, Purchase
 from dpsql.privacy.accounting import Price
 from dpsql.release import Measurement, Settings
 from dpsql.stored import Known, decode, grains_of, tagged_keys
-from dpsql.tables import Integers, NoisyTable
+from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
 
 MOST_KEYS = 4  # of which all combinations are remembered
@@ -85,15 +85,12 @@ class Derivations:
             return None
         if parts is None or not _suffices(measurement, [part.steps for part in parts], asked):
             return None
-        found = [self._values(measurement, part) for part in parts]
-        columns = [values for values in found if values is not None]
-        if len(columns) < len(parts):
+        sources = self._sources(parts)
+        if any(part.source not in sources for part in parts):
             return None
-        named = [
-            (part.source.hex(), instance, part.place, part.kept)
-            for part, (_, instance) in zip(parts, columns, strict=True)
-        ]
-        table = NoisyTable(measurement.every_cell, tuple(column for column, _ in columns))
+        named = [(part.source.hex(), sources[part.source].instance, part.place, part.kept) for part in parts]
+        columns = [_values(measurement, part, sources[part.source].table) for part in parts]
+        table = NoisyTable(measurement.every_cell, tuple(columns))
         steps = tuple(part.steps for part in parts)
         bought = {part.source: part.price for part in parts}
         purchases = tuple(Purchase(key, price, replay=True) for key, price in bought.items())
@@ -106,22 +103,22 @@ class Derivations:
         new one is paid for, the same question at the same price counts as paid, whoever bought it before.
         """
         parts = None if measurement.rooted or self._changing else self._parts(measurement, stages)
-        if parts is None or not all(self._ledger.has_paid(user, part.source) for part in parts):
+        if parts is None or not all(self._ledger.has_paid(user, source) for source in {part.source for part in parts}):
             return None
         return tuple(parts)
 
     def combined(self, measurement: Measurement, bought: Known, older: Older) -> Known:
         """The new answer and the old one, weighted such that together they are least far off."""
+        sources = self._sources(older)
         columns: list[Integers] = []
         steps: list[float] = []
         deviations: list[float] = []
         for i, (new, part) in enumerate(zip(bought.table.sums, older, strict=True)):
             margin: float = measurement.steps(i)
             deviation = measurement.deviation(i)
-            found = self._values(measurement, part) if margin and part.steps else None
-            if found is not None:
+            if margin and part.steps and part.source in sources:
                 share = _share(deviation, part.deviation)
-                new = _weighted(new, share, found[0])
+                new = _weighted(new, share, _values(measurement, part, sources[part.source].table))
                 margin, deviation = (
                     # Rounding to whole steps is one more error, of half a step at most.
                     math.hypot(share * one, (1 - share) * other, 0.5)
@@ -138,9 +135,10 @@ class Derivations:
         if measurement.rooted or not _is_source(measurement):
             return {}
         found: dict[bytes, bytes] = {}
-        for kept in _choices(measurement):
-            place = self._place(measurement, kept, stages)
-            records = self._records(place)
+        places = {kept: self._place(measurement, kept, stages) for kept in _choices(measurement)}
+        stored = self._ledger.lookup_all(places.values())
+        for kept, place in places.items():
+            records = _read(stored.get(place))
             for i in range(len(measurement.statistics)):
                 margin = measurement.steps(i) if answer.steps is None else answer.steps[i]
                 deviation = measurement.deviation(i) if answer.deviations is None else answer.deviations[i]
@@ -164,7 +162,7 @@ class Derivations:
         if not _is_source(measurement):
             return None
         kept = measurement.order_of_keys
-        records = self._records(self._place(measurement, kept, stages))
+        records = _read(self._ledger.lookup(self._place(measurement, kept, stages)))
         if not records:
             return None
         parts = [records.get(self._name(measurement, kept, i)) for i in range(len(measurement.statistics))]
@@ -208,28 +206,29 @@ class Derivations:
         made: T = known[what]
         return made
 
-    def _records(self, place: bytes) -> dict[str, _Part]:
-        stored = self._ledger.lookup(place)
-        if stored is None:
-            return {}
-        return {
-            name: _Part(bytes.fromhex(source), at, tuple(kept), steps, Price(*price), *(deviation or [steps / 1.96]))
-            for name, (source, at, kept, steps, price, *deviation) in json.loads(stored).items()
-        }
+    def _sources(self, parts: Iterable[_Part]) -> dict[bytes, Known]:
+        """The answers that parts are found in, as far as they are still there."""
+        stored = self._ledger.lookup_all({part.source for part in parts})
+        return {key: decode(answer) for key, answer in stored.items()}
 
-    def _values(self, measurement: Measurement, part: _Part) -> tuple[Integers, str] | None:
-        """A sum for every cell, added up from the stored answer, and the identity of that answer."""
-        stored = self._ledger.lookup(part.source)
-        if stored is None:
-            return None
-        source = decode(stored)
-        own = measurement.order_of_keys
-        places = {tuple(cell[i] for i in own): place for place, cell in enumerate(measurement.every_cell)}
-        at = [places.get(tuple(key[i] for i in part.kept), -1) for key in source.table.keys]
-        where = np.asarray(at, dtype=np.int64)
-        found = np.zeros(len(places), dtype=np.int64)
-        np.add.at(found, where[where >= 0], source.table.sums[part.place][where >= 0])
-        return found, source.instance
+
+def _values(measurement: Measurement, part: _Part, source: NoisyTable) -> Integers:
+    """A sum for every cell, added up from the stored answer."""
+    own, cells = measurement.order_of_keys, measurement.every_cell
+    if part.kept == own and source.keys == cells:
+        return source.sums[part.place]
+    places = dict(zip(_only(own, cells), itertools.count()))
+    at = map(places.get, _only(part.kept, source.keys), itertools.repeat(-1))
+    where = np.fromiter(at, np.int64, len(source))
+    found = np.zeros(len(cells), dtype=np.int64)
+    np.add.at(found, where[where >= 0], source.sums[part.place][where >= 0])
+    return found
+
+
+def _only(kept: Sequence[int], keys: Sequence[Cell]) -> Sequence[Cell]:
+    """The keys at some places, of each cell."""
+    columns = columns_of(keys)
+    return list(zip(*(columns[i] for i in kept), strict=True)) if kept and columns else [()] * len(keys)
 
 
 def _is_source(measurement: Measurement) -> bool:
@@ -246,7 +245,7 @@ def _choices(measurement: Measurement) -> Iterator[tuple[int, ...]]:
         yield from [()] if loose else []
         return
     for count in range(1, len(loose) + 1):
-        for dropped in combinations(loose, count):
+        for dropped in itertools.combinations(loose, count):
             yield tuple(i for i in own if i not in dropped)
 
 
@@ -270,11 +269,9 @@ def _share(its_deviation: float, old_deviation: float) -> float:
 
 
 def _weighted(new: Integers, share: float, old: Integers) -> Integers:
-    """The weighted mean, in whole numbers, so that nothing overflows."""
-    whole = 2**40
-    ours = round(share * whole)
-    both = new.astype(object) * ours + old.astype(object) * (whole - ours)
-    return np.asarray((both + whole // 2) // whole, dtype=np.int64)
+    """The weighted mean, in whole numbers: between both, so that nothing overflows."""
+    moved: Integers = np.rint(share * (new - old)).astype(np.int64)
+    return old + moved
 
 
 def _name(measurement: Measurement, kept: tuple[int, ...], statistic: int) -> str:
@@ -292,6 +289,13 @@ def _dearest(records: dict[str, _Part]) -> dict[str, _Part]:
     newest_first = list(reversed(records.items()))
     kept = sorted(newest_first, key=lambda item: -item[1].price.loss)[:MOST_RECORDS]
     return dict(reversed(kept))
+
+
+def _read(stored: bytes | None) -> dict[str, _Part]:
+    return {
+        name: _Part(bytes.fromhex(source), at, tuple(kept), steps, Price(*price), *(deviation or [steps / 1.96]))
+        for name, (source, at, kept, steps, price, *deviation) in json.loads(stored or b"{}").items()
+    }
 
 
 def _written(records: dict[str, _Part]) -> bytes:

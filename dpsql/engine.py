@@ -28,7 +28,7 @@ from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.places import Places
 from dpsql.policy.model import Catalog, Limits
-from dpsql.postprocess import Postprocessor
+from dpsql.postprocess import Postprocessor, require_size
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted
 from dpsql.release import Clips, Measurement, Release, Settings, Stage, as_told, compile_release
@@ -381,6 +381,8 @@ class Engine:
         self, release: Release, sql: str, known: Mapping[int, Known], cancellation: Cancellation | None
     ) -> Rows:
         """The rest of the query, over noisy and public tables."""
+        if (rows := self._computed(release, sql, known)) is not None:
+            return rows
         for name, table in release.public.items():
             self._load(name, table.source, [(column.name, column.type) for column in table.columns.values()])
         parameters: dict[str, object] = {}
@@ -404,6 +406,16 @@ class Engine:
             tables=tables or {},
             cancellation=cancellation,
         )
+
+    def _computed(self, release: Release, sql: str, known: Mapping[int, Known]) -> Rows | None:
+        """The same in Python, where that is quicker and all that is read is one noisy table."""
+        way = release.in_python.get(sql)
+        if way is None:
+            return None
+        rows = way.rows(list(_columns_of(release.measurements[way.measurement], known[way.measurement].table)))
+        if rows:
+            require_size(len(rows), len(rows[0]), self._limits.max_result_cells)
+        return rows
 
     def _finished(
         self, release: Release, bill: _Bill, known: Mapping[int, Known], cancellation: Cancellation | None

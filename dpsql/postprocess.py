@@ -122,20 +122,25 @@ def _select(
         # DuckDB refuses parameters that the statement does not name.
         cursor.execute(statement, {name: parameters[name] for name in wanted})
         # One row beyond the limit is enough to know.
-        most = max_cells // max(len(cursor.description or ()), 1)
-        rows: list[tuple[Value, ...]] = cursor.fetchmany(most + 1)
+        columns = max(len(cursor.description or ()), 1)
+        rows: list[tuple[Value, ...]] = cursor.fetchmany(max_cells // columns + 1)
     except duckdb.InterruptException:
         watch.check()
         raise
-    if len(rows) > most:
-        raise ResultTooLarge(
-            f"the answer has more than {max_cells:,} values", hint="Ask for fewer rows or columns, with WHERE or LIMIT."
-        )
+    require_size(len(rows), columns, max_cells)
     # DuckDB hands a date that Python cannot hold over as text.
     for i, column in enumerate(cursor.description or ()):
         if str(column[1]) in ("DATE", "TIMESTAMP") and any(isinstance(row[i], str) for row in rows):
             raise _out_of_range()
     return rows
+
+
+def require_size(rows: int, columns: int, max_cells: int) -> None:
+    """Refuse an answer that has more values than the owner allows."""
+    if rows > max_cells // columns:
+        raise ResultTooLarge(
+            f"the answer has more than {max_cells:,} values", hint="Ask for fewer rows or columns, with WHERE or LIMIT."
+        )
 
 
 def _translated(error: duckdb.Error) -> Error:

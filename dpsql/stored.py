@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from dpsql.privacy.accounting import Price
-from dpsql.tables import NoisyTable, columns_of
+from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
+
+MANY = 100  # whole numbers that are better written as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,8 @@ def encode(noisy: Known) -> bytes:
     document: dict[str, object] = {
         "instance": noisy.instance,
         "rows": len(noisy.table),
-        "columns": [_tagged_all(column) for column in columns_of(noisy.table.keys)],
-        "sums": [column.tolist() for column in noisy.table.sums],
+        "columns": [_written_keys(column) for column in columns_of(noisy.table.keys)],
+        "sums": [_written(column) for column in noisy.table.sums],
     }
     if noisy.steps is not None:
         document["steps"] = noisy.steps
@@ -46,15 +50,42 @@ def encode(noisy: Known) -> bytes:
 def decode(stored: bytes) -> Known:
     document = json.loads(stored)
     if "columns" in document:
-        columns = [_untagged_all(column) for column in document["columns"]]
+        columns = [_read_keys(column) for column in document["columns"]]
         keys = tuple(zip(*columns, strict=True)) or ((),) * document["rows"]
     else:  # as it was stored by versions before
         keys = tuple(tuple(_untagged_all(key)) for key in document["keys"])
-    sums = tuple(np.asarray(column, dtype=np.int64) for column in document["sums"])
+    sums = tuple(_read(column) for column in document["sums"])
     steps, deviations = (
         None if (found := document.get(name)) is None else tuple(found) for name in ("steps", "deviations")
     )
     return Known(document["instance"], NoisyTable(keys, sums), steps, deviations)
+
+
+def _written_keys(values: Sequence[Value]) -> object:
+    if len(values) >= MANY and set(map(type, values)) == {int}:
+        with suppress(OverflowError):
+            return _written(np.array(values, dtype=np.int64))
+    return _tagged_all(values)
+
+
+def _read_keys(stored: Any) -> Sequence[Value]:
+    keys: Sequence[Value] = _read(stored).tolist() if isinstance(stored, dict) else _untagged_all(stored)
+    return keys
+
+
+def _written(column: Integers) -> object:
+    """Whole numbers: a few as they are, many as their bytes, in as few as hold the largest of them."""
+    if len(column) < MANY:
+        return column.tolist()
+    least, most = column.min(), column.max()
+    width = next(size for size in (1, 2, 4, 8) if -(2 ** (8 * size - 1)) <= least and most < 2 ** (8 * size - 1))
+    return {"width": width, "bytes": b64encode(column.astype(f"<i{width}").tobytes()).decode()}
+
+
+def _read(stored: Any) -> Integers:
+    if isinstance(stored, dict):
+        return np.frombuffer(b64decode(stored["bytes"]), dtype=f"<i{stored['width']}").astype(np.int64)
+    return np.asarray(stored, dtype=np.int64)
 
 
 def grains_of(price: Price) -> list[int]:

@@ -236,7 +236,8 @@ def _run(cursor: duckdb.DuckDBPyConnection, statements: Statements, query: Engin
     key_types, sum_types = types[: query.keys], types[query.keys :]
     if any(name != "BIGINT" for name in sum_types):
         raise InternalError("generated SQL returned a sum that is not a 64-bit integer")
-    if all(_NUMPY_KEYS.fullmatch(name) for name in key_types):
+    # Without keys there is one row, for which arrays would take longer.
+    if key_types and all(_NUMPY_KEYS.fullmatch(name) for name in key_types):
         return _fetch_columns(cursor, key_types)
     if all(_NUMPY_KEYS.fullmatch(name) or _PYTHON_KEYS.fullmatch(name) for name in key_types):
         return _fetch_rows(cursor, key_types)

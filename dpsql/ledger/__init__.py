@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -83,6 +83,10 @@ class Ledger(Protocol):
 
     def lookup(self, key: bytes) -> bytes | None:
         """The stored answer; None if there is none or it has expired."""
+        ...
+
+    def lookup_all(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
+        """Those stored answers that there are, by their keys."""
         ...
 
     def has_paid(self, user: str, key: bytes) -> bool:

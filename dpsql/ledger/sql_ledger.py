@@ -7,7 +7,7 @@ same however long the history is, and `verify` recomputes the sums from the rows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -57,6 +57,10 @@ class SqlLedger(ABC):
     @abstractmethod
     def _read(self, work: Callable[[Database], T]) -> T:
         """Do the work on one consistent view, beside writers."""
+
+    def _glance(self, work: Callable[[Database], T]) -> T:
+        """Do work of one statement, which has one consistent view by itself."""
+        return self._read(work)
 
     def _write(self, work: Callable[[Database], T]) -> T:
         """Do the work as if alone, durable when this returns; what others write just then shares its transaction."""
@@ -119,31 +123,45 @@ class SqlLedger(ABC):
 
     def spent(self, user: str | None = None) -> Price:
         """What the dataset has paid, or one user; also a user whom the policy no longer names."""
-        return self._read(lambda db: accounts.spent(db, DATASET if user is None else subject_of(user)))
+        return self._glance(lambda db: accounts.spent(db, DATASET if user is None else subject_of(user)))
 
     def remaining(self, user: str) -> Price:
         """What the user can still spend: the smaller of the dataset's rest and the user's own, per component."""
-        return self._read(lambda db: accounts.remaining(db, user))
+        return self._glance(lambda db: accounts.remaining(db, user))
 
     def closing(self, user: str, purchases: Sequence[Purchase]) -> list[Closing]:
         """Which ways to pay would end with these purchases, though something is left."""
-        return self._read(lambda db: accounts.closing(db, user, purchases))
+        return self._glance(lambda db: accounts.closing(db, user, purchases))
 
     def lookup(self, key: bytes) -> bytes | None:
         """The stored answer; None if there is none or it has expired."""
-        row = self._read(lambda db: db.execute("SELECT created, payload FROM answers WHERE key = ?", (key,)).fetchone())
-        if row is None:
-            return None
-        created, payload = row
-        if not self._has_expired(created):
-            return bytes(payload)
-        # Forgotten for good, so that a clock set back does not bring it back.
+        return self.lookup_all([key]).get(key)
+
+    def lookup_all(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
+        """Those stored answers that there are, by their keys."""
+        if not keys:
+            return {}
+        marks = ", ".join("?" for _ in keys)
+        rows = self._glance(
+            lambda db: db.execute(
+                f"SELECT key, created, payload FROM answers WHERE key IN ({marks})", tuple(keys)
+            ).fetchall()
+        )
+        found: dict[bytes, bytes] = {}
+        for key, created, payload in rows:
+            if self._has_expired(created):
+                self._forget(bytes(key), created)
+            else:
+                found[bytes(key)] = bytes(payload)
+        return found
+
+    def _forget(self, key: bytes, created: str) -> None:
+        """For good, so that a clock set back does not bring it back."""
         self._write(lambda db: db.execute("DELETE FROM answers WHERE key = ? AND created = ?", (key, created)))
-        return None
 
     def has_paid(self, user: str, key: bytes) -> bool:
         """Whether a replay of this answer is free for the user."""
-        return self._read(lambda db: accounts.has_paid(db, user, key))
+        return self._glance(lambda db: accounts.has_paid(db, user, key))
 
     def store(self, key: bytes, answer: bytes, beside: Mapping[bytes, bytes] | None = None) -> None:
         """Keep a released answer, in place of an older one, and what stands beside it. They hold noisy values only.

@@ -98,6 +98,10 @@ class SqliteLedger(SqlLedger):
         with self._transaction("BEGIN DEFERRED") as db:
             return work(db)
 
+    def _glance(self, work: Callable[[Database], T]) -> T:
+        with self._connected() as db:
+            return work(db)
+
     def _upgrade(self, db: Database) -> None:
         assert isinstance(db, SqliteDatabase)
         upgrade(db)

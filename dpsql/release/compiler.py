@@ -14,6 +14,7 @@ from typing import assert_never
 from dpsql.errors import InternalError, NotSupported, PrivateRows
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
+from dpsql.generate.in_python import InPython, in_python
 from dpsql.generate.noisy_tables import from_lists, from_table
 from dpsql.generate.relations import RelationWriter
 from dpsql.generate.slim import slim
@@ -88,6 +89,7 @@ class _Compiler:
         self._public: dict[str, str] = {}
         self._tables: dict[str, Table] = {}
         self._with_tables: dict[str, str] = {}
+        self._in_python: dict[str, InPython] = {}
         self._outputs = Outputs(compilation)
         self._pricing = Pricing(compilation)
         self._preparation = Preparation(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
@@ -120,6 +122,7 @@ class _Compiler:
             price,
             notes,
             self._with_tables,
+            self._in_python,
             self._compilation.settings,
         )
         if not release.searches or self._compilation.chosen:
@@ -236,13 +239,16 @@ class _Compiler:
         # Some read the margins of the sums as well, in columns behind the others.
         used = {node.measurement: node for node in sorted(released, key=lambda node: len(node.fields))}
         writer = RelationWriter(DUCKDB, private=False, public=self._public)
-        body = writer.relation(slim(plan, DUCKDB, self._compilation.ids))
+        plan = slim(plan, DUCKDB, self._compilation.ids)
+        body = writer.relation(plan)
         if not used:
             return body
         types = {index: [writer.scalars.type(field.type) for field in node.fields] for index, node in used.items()}
         heads = [[head(index, types[index]) for index in sorted(types)] for head in (from_lists, from_table)]
         sql, with_tables = (f"WITH {', '.join(each)} {body}" for each in heads)
         self._with_tables[sql] = with_tables
+        if (computed := in_python(plan)) is not None:
+            self._in_python[sql] = computed
         return sql
 
     # --- stages ---
@@ -272,7 +278,9 @@ class _Compiler:
         measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
         sql = self._write(rest)
         if node.kind == "exists":
-            sql = f"SELECT EXISTS ({sql})"
+            inner, sql = sql, f"SELECT EXISTS ({sql})"
+            if inner in self._with_tables:
+                self._with_tables[sql] = f"SELECT EXISTS ({self._with_tables[inner]})"
         type_ = BOOLEAN if node.kind == "exists" else field.type
         if type_.kind is Kind.INTEGER:
             type_ = replace(type_, precision=BIGINT.precision)  # all that the engine is told of the value

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Literal
 
 from dpsql.generate.bounding import Branch
+from dpsql.generate.in_python import InPython
 from dpsql.generate.late_keys import Key
 from dpsql.plan.rising import Rising
 from dpsql.plan.text import scalar_text
@@ -213,6 +214,8 @@ class Release:
     price: Price
     notes: tuple[str, ...]
     with_tables: Mapping[str, str]  # each text over noisy tables that come as lists: the same over tables of arrays
+    # Of those texts, the ones that Python may compute instead.
+    in_python: Mapping[str, InPython] = dataclasses.field(default_factory=dict, repr=False)
     asked: Settings = Settings()
     # Where clips are searched for: the same release with those that were chosen, by measurement and place.
     settle: Callable[[Mapping[int, int]], Release] | None = dataclasses.field(default=None, repr=False, compare=False)

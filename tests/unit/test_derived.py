@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpsql
-from dpsql.derived import _Part, _written
+from dpsql.derived import _Part, _weighted, _written
 from dpsql.engine import Answer
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.accounting import Price
@@ -286,6 +286,14 @@ def _fixed(values: Iterator[int]) -> Callable[[Measurement, Sequence[ExactTable]
         return NoisyTable(measurement.every_cell, (np.asarray([next(values)], dtype=np.int64),))
 
     return add_noise
+
+
+def test_a_weighted_mean_lies_between_both_however_large_they_are() -> None:
+    new, old = np.asarray([[2**61, -(2**61), 7, 0], [-(2**61), 2**61, 7, 10**6]], dtype=np.int64)
+    for share in (0.0, 0.25, 0.5, 1.0):
+        found = _weighted(new, share, old)
+        exact = [Fraction(share) * int(a) + (1 - Fraction(share)) * int(b) for a, b in zip(new, old, strict=True)]
+        assert found.tolist() == [int(wanted) for wanted in exact]
 
 
 def test_an_answer_that_has_expired_is_no_source(policy_path: Path) -> None:

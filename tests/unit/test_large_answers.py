@@ -11,7 +11,7 @@ import pytest
 
 import dpsql.engine
 from dpsql.dataset import open_dataset
-from dpsql.engine import Answer
+from dpsql.engine import Answer, Engine
 from dpsql.errors import Error
 from dpsql.generate.noisy_tables import array_of
 from dpsql.postprocess import Postprocessor
@@ -44,6 +44,11 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     engine.close()
 
 
+@pytest.fixture(autouse=True)
+def _everything_in_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "_computed", lambda *_: None)
+
+
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_rows_are_the_same(session: Session, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(many: int) -> list[tuple[Value, ...]]:
@@ -70,6 +75,15 @@ def test_tables_are_used_where_they_can_be(session: Session, monkeypatch: pytest
         session.engine._answers.clear()
         session.execute(sql)
     assert used == [{"n0"}] * 3
+
+
+@pytest.mark.parametrize("subquery", ["EXISTS (SELECT age FROM {})", "35 IN (SELECT age FROM {})"])
+def test_stages_read_tables_too(session: Session, subquery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpsql.engine, "MANY", 0)
+    groups = "(SELECT age, COUNT(*) AS n FROM people GROUP BY age) WHERE n > -1000"
+    found = session.execute(f"SELECT COUNT(*) FROM people WHERE {subquery.format(groups)}")
+    assert isinstance(found, Answer)
+    assert found.table.rows[0][0] > 10  # type: ignore[operator]
 
 
 def test_a_table_is_seen_by_its_own_run_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import date, datetime
@@ -114,6 +115,9 @@ def test_the_newest_are_remembered_while_there_is_room() -> None:
         (("CA", 1, True, None, 0.5), ("NY", 2, False, None, -1.5)),
         ((date(2020, 1, 31), Decimal("1.50")), (datetime(2020, 1, 31, 12), None)),
         (("plain",), (date(2020, 2, 29),)),
+        tuple((number, str(number)) for number in range(-150, 150)),
+        tuple((number % 2 == 0, None, number) for number in range(2**40, 2**40 + 150)),
+        tuple((2**63 + number,) for number in range(150)),
     ],
 )
 def test_a_stored_answer_is_read_as_it_was_written(keys: tuple[tuple[Value, ...], ...]) -> None:
@@ -123,6 +127,17 @@ def test_a_stored_answer_is_read_as_it_was_written(keys: tuple[tuple[Value, ...]
     assert stored.table.keys == keys
     assert [list(map(type, key)) for key in stored.table.keys] == [list(map(type, key)) for key in keys]
     assert stored.table.sums[0].tolist() == sums[0].tolist()
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_many_numbers_are_stored_in_as_few_bytes_as_hold_them(width: int) -> None:
+    most = 2 ** (8 * width - 1) - 1
+    for ends, held in (((-most - 1, most), width), ((-most - 2, 0), 2 * width), ((0, most + 1), 2 * width)):
+        if held <= 8:
+            sums = np.asarray([*ends, *range(100)], dtype=np.int64)
+            written = encode(Known("name", NoisyTable(((),) * len(sums), (sums,))))
+            assert json.loads(written)["sums"][0]["width"] == held
+            assert decode(written).table.sums[0].tolist() == sums.tolist()
 
 
 def test_what_json_cannot_hold_is_not_read_back() -> None:

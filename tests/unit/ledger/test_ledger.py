@@ -309,6 +309,8 @@ def test_the_newest_answer_wins(ledger: SqlLedger, monkeypatch: pytest.MonkeyPat
     ledger.store(key(2), b"")
     assert ledger.lookup(key(1)) == b"new\x00"
     assert ledger.lookup(key(2)) == b""
+    assert ledger.lookup_all([key(1), key(2), key(3), key(1)]) == {key(1): b"new\x00", key(2): b""}
+    assert ledger.lookup_all([]) == {}
 
 
 def test_answers_expire_by_age_and_stay_expired(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
