@@ -68,6 +68,8 @@ def _unplaced(node: exp.Expression, text: str) -> str | None:
     match node:
         case exp.Trim():
             return {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position")), "btrim")
+        case exp.CurrentDate() | exp.CurrentTimestamp() | exp.Localtimestamp():
+            return node.sql_name().lower()
         case exp.Extract():
             return "extract"
         case exp.Substring():

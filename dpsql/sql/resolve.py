@@ -65,6 +65,7 @@ from dpsql.plan.scalars import (
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
+from dpsql.sql.clock import Clock
 from dpsql.sql.expressions import expressions
 from dpsql.sql.labels import column_name, note_output
 from dpsql.sql.meter import Meter
@@ -84,12 +85,14 @@ _Index = Callable[[exp.Expression], int]
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Copy, exp.Command)
 
 
-def resolve(statement: Statement, catalog: Catalog, parameters: Sequence[Value] = ()) -> Plan:
-    """The plan of a query. Reads the catalogue; never data."""
+def resolve(
+    statement: Statement, catalog: Catalog, parameters: Sequence[Value] = (), clock: Clock | None = None
+) -> Plan:
+    """The plan of a query. Reads the catalogue, and the clock if it is given one; never data."""
     # Looked for before, for the tree changes on the way; told last, for other refusals say more.
     misread = misreading(statement)
     try:
-        plan = Resolver(statement.text, catalog, parameters).query(statement.tree, Context())
+        plan = Resolver(statement.text, catalog, parameters, clock=clock).query(statement.tree, Context())
     except Error:
         raise
     except Exception:
@@ -120,14 +123,16 @@ class Resolver:
         ids: Iterator[int] | None = None,
         views: tuple[str, ...] = (),
         meter: Meter | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._text = text
         self._catalog = catalog
         self._ids = itertools.count(1) if ids is None else ids
         self._views = views  # those that are being read
         self._meter = meter or Meter(catalog.limits)
+        self._clock = clock
         self._contexts: list[Context] = []
-        self._expressions = expressions(text, parameters, self._nested, self._meter)
+        self._expressions = expressions(text, parameters, self._nested, self._meter, clock)
 
     # --- queries ---
 
@@ -413,7 +418,9 @@ class Resolver:
             raise NotSupported(f'view "{name}" refers back to itself', position=at)
         statement = parse(self._catalog.views[name])
         views = (*self._views, name)
-        inner = Resolver(statement.text, self._catalog, (), ids=self._ids, views=views, meter=self._meter)
+        inner = Resolver(
+            statement.text, self._catalog, (), ids=self._ids, views=views, meter=self._meter, clock=self._clock
+        )
         misread = misreading(statement)
         try:
             plan = inner.query(statement.tree, Context(empty=context.empty))

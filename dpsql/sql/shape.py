@@ -16,7 +16,7 @@ _MANY = 10_000
 _FUNCTIONS: dict[str, tuple[int, int]] = {
     name: (int(low), int(high))
     for words in """
-        0 0 row_number rank dense_rank percent_rank cume_dist pi mode
+        0 0 row_number rank dense_rank percent_rank cume_dist pi mode now
         1 1 abs sign floor ceil ceiling sqrt ln log10 length char_length character_length lower upper date
         1 1 exp cbrt sin cos tan asin acos atan degrees radians position
         1 1 count sum avg min max stddev stddev_samp stddev_pop variance var_samp var_pop bool_and bool_or every

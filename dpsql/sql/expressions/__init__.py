@@ -15,6 +15,7 @@ from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Scalar
 from dpsql.sql.expressions import aggregates, casts, leaves, logic, numbers, text, time, windows
 from dpsql.sql.expressions.core import Expressions, Handlers, Named
+from dpsql.sql.clock import Clock
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, position
 from dpsql.types import Value
@@ -37,7 +38,11 @@ _HANDLERS: Handlers = {
 
 
 def expressions(
-    source: str, parameters: Sequence[Value], subquery: Callable[[exp.Expression, Scope], Plan], meter: Meter
+    source: str,
+    parameters: Sequence[Value],
+    subquery: Callable[[exp.Expression, Scope], Plan],
+    meter: Meter,
+    clock: Clock | None,
 ) -> Expressions:
     """What reads the expressions of one statement."""
-    return Expressions(_HANDLERS, source, parameters, subquery, meter)
+    return Expressions(_HANDLERS, source, parameters, subquery, meter, clock)

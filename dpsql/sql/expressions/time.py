@@ -146,11 +146,9 @@ def _months_of_age(read: Expressions, node: exp.Expression, scope: Scope) -> Sca
         node = node.this
     if not isinstance(node, exp.Anonymous) or read.function_name(node) != "age":
         return None
-    if len(node.expressions) != 2:
-        raise NotSupported(
-            "AGE of one argument reads the clock", hint="Write AGE(DATE '2026-01-01', x).", position=position(node)
-        )
-    moments = (coerce(read.moment(part, scope, _ONLY_AGES), TIMESTAMP) for part in node.expressions)
+    moments = [coerce(read.moment(part, scope, _ONLY_AGES), TIMESTAMP) for part in node.expressions]
+    if len(moments) == 1:
+        moments.insert(0, coerce(_today(read, node, scope), TIMESTAMP))
     return Call(Op.MONTHS_BETWEEN, tuple(moments), integer_type(6))
 
 
@@ -169,6 +167,17 @@ def _age(_: Expressions, node: exp.Anonymous, __: Scope) -> Scalar:
     raise NotSupported(
         "AGE stands only in EXTRACT", hint="Write EXTRACT(YEAR FROM AGE(a, b)).", position=position(node)
     )
+
+
+def _now(read: Expressions, node: exp.Expression, _: Scope) -> Scalar:
+    """The moment of the statement, in UTC as all timestamps are."""
+    if read.clock is None:
+        raise NotSupported("there is no clock here", hint="Write a constant.", position=position(node))
+    return Const(read.clock.read(), TIMESTAMP)
+
+
+def _today(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+    return Call(Op.CAST, (_now(read, node, scope),), DATE)
 
 
 def _make_date(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
@@ -269,6 +278,9 @@ def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar
 
 
 HANDLERS: Handlers = {
+    exp.CurrentDate: (_today, set()),
+    exp.CurrentTimestamp: (_now, set()),
+    exp.Localtimestamp: (_now, set()),
     exp.DateBin: (_date_bin, {"this", "expression", "unit"}),
     exp.TimeToStr: (_to_char, {"this", "format"}),
     exp.Extract: (_extract, BINARY),

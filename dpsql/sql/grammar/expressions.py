@@ -27,6 +27,8 @@ _TYPES = frozenset(
 )
 _FIELDS = ("year", "month", "day", "hour", "minute", "second")
 
+_VALUES = ("true", "false", "null", "current_date", "current_timestamp", "localtimestamp")
+
 BEGINNINGS = ("select", "with", "values", "table")  # of a query
 CONTINUATIONS = ("union", "except", "intersect", "order", "limit", "offset", "fetch")  # behind one in parentheses
 
@@ -180,7 +182,7 @@ class Expressions(Words):
         self.spans.append(Span(first, self.place - 1))
 
     def _primary(self) -> None:
-        if self.takes_sort(Sort.NUMBER, Sort.PARAMETER, Sort.STRING) or self.takes_one("true", "false", "null"):
+        if self.takes_sort(Sort.NUMBER, Sort.PARAMETER, Sort.STRING) or self.takes_one(*_VALUES):
             return
         if self.sees("("):
             self._parenthesis()
