@@ -72,6 +72,34 @@ def written(moment: date, format_: str) -> str:
     return "".join(values.get(piece, piece) for piece in pieces(format_) or [])
 
 
+# What to_timestamp reads, each with as many digits as it has when it is written.
+_DIGITS = {"YYYY": 4, "MM": 2, "DD": 2, "HH24": 2, "MI": 2, "SS": 2, "MS": 3, "US": 6}
+_READ = re.compile("|".join(_DIGITS) + r"|[-/.,:; _T]")
+
+
+def moment(text: str, format_: str) -> datetime | None:
+    """What to_timestamp makes of a text, or None if the text is not written in the format to the letter.
+
+    Raises KeyError for a format that is not known: a year, and each piece once, is what it needs.
+    """
+    found = _READ.findall(format_)
+    known = [piece for piece in found if piece in _DIGITS]
+    if "".join(found) != format_ or "YYYY" not in known or len(set(known)) < len(known):
+        raise KeyError(format_)
+    shape = "".join(f"(?P<{p}>[0-9]{{{_DIGITS[p]}}})" if p in _DIGITS else re.escape(p) for p in found)
+    read = re.fullmatch(shape, text)
+    if read is None:
+        return None
+    value = {piece: int(read[piece]) for piece in known}
+    try:
+        return datetime(
+            value["YYYY"], value.get("MM", 1), value.get("DD", 1), value.get("HH24", 0), value.get("MI", 0),
+            value.get("SS", 0), value.get("US", 0) + 1000 * value.get("MS", 0),
+        )  # fmt: skip
+    except ValueError:
+        return None
+
+
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",

@@ -23,10 +23,10 @@ _FUNCTIONS: dict[str, tuple[int, int]] = {
         1 1 median percentile_cont percentile_disc approx_count_distinct
         1 1 ntile first_value last_value trim extract
         1 1 dp_low dp_high
-        1 2 round trunc log btrim ltrim rtrim age
+        1 2 round trunc log btrim ltrim rtrim age to_timestamp
         1 3 lag lead substring
         2 3 substr
-        2 2 power pow atan2 div strpos starts_with to_char
+        2 2 power pow atan2 div strpos starts_with to_char to_date
         2 2 mod nullif left right date_trunc date_part nth_value
         2 2 covar_pop covar_samp corr regr_slope regr_intercept
         2 2 regr_count regr_avgx regr_avgy regr_sxx regr_syy regr_sxy regr_r2

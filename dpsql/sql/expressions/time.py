@@ -7,10 +7,11 @@ from decimal import Decimal
 
 from sqlglot import exp
 
-from dpsql.errors import NotSupported, OutOfRange, TypeMismatch, UnknownFunction, UnknownOperator
-from dpsql.plan.formats import PIECES, finest_unit, pieces
+from dpsql.errors import InvalidDate, NotSupported, OutOfRange, TypeMismatch, UnknownFunction, UnknownOperator
+from dpsql.plan.evaluate import evaluate
+from dpsql.plan.formats import PIECES, finest_unit, moment, pieces
 from dpsql.plan.scalars import Call, Const, Op, Scalar
-from dpsql.sql.expressions.core import BINARY, Expressions, Handlers, Named
+from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Named
 from dpsql.sql.names import Scope, position
 from dpsql.sql.spans import Span, as_multiple, as_span
 from dpsql.sql.typing import coerce, constant
@@ -263,6 +264,38 @@ def _to_char(read: Expressions, node: exp.TimeToStr, scope: Scope) -> Scalar:
     return Call(Op.TO_CHAR, (whole,), TEXT, format_)
 
 
+def _read_moment(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar:
+    """TO_TIMESTAMP of a constant in a constant format, as tools write the ends of a range."""
+    written = read.constant_text(node.this, scope, "what TO_TIMESTAMP and TO_DATE read")
+    format_ = read.last_literal(node)
+    try:
+        found = moment(written, format_ or "")
+    except KeyError:
+        raise NotSupported(
+            "this format of TO_TIMESTAMP is not supported",
+            hint="A constant of YYYY, MM, DD, HH24, MI, SS, MS, US and separators like - / : is, each once.",
+            position=position(node),
+        ) from None
+    if found is None:
+        raise InvalidDate(
+            f'"{written}" is not written in the format "{format_}"',
+            hint="Write every piece with all its digits.",
+            position=position(node),
+        )
+    return Const(found, TIMESTAMP)
+
+
+def _read_date(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar:
+    return Const(evaluate(Call(Op.CAST, (_read_moment(read, node, scope),), DATE)), DATE)
+
+
+def _of_epoch(read: Expressions, node: exp.UnixToTime, scope: Scope) -> Scalar:
+    """TO_TIMESTAMP of a number: seconds since 1970."""
+    seconds = coerce(read.number(node.this, scope), DOUBLE)
+    value = Call(Op.ADD_SECONDS, (Const(datetime(1970, 1, 1), TIMESTAMP), seconds), TIMESTAMP)
+    return Const(evaluate(value), TIMESTAMP) if isinstance(seconds, Const) else value
+
+
 def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
     given = node.args["unit"]
     end = node.meta.get("end")
@@ -281,6 +314,9 @@ HANDLERS: Handlers = {
     exp.CurrentDate: (_today, set()),
     exp.CurrentTimestamp: (_now, set()),
     exp.Localtimestamp: (_now, set()),
+    exp.StrToTime: (_read_moment, {"this", "format"}),
+    exp.StrToDate: (_read_date, {"this", "format"}),
+    exp.UnixToTime: (_of_epoch, UNARY),
     exp.DateBin: (_date_bin, {"this", "expression", "unit"}),
     exp.TimeToStr: (_to_char, {"this", "format"}),
     exp.Extract: (_extract, BINARY),
