@@ -19,6 +19,7 @@ from dpsql.generate.query import Cancellation
 from dpsql.privacy.accounting import Price
 from dpsql.release import Output
 from dpsql.session import Session, SessionSettings
+from dpsql.sql.arrays import array_text
 from dpsql.types import Value
 from dpsql.wire import render
 from dpsql.wire.messages import Column
@@ -141,6 +142,8 @@ def _decoded(value: object, oid: int) -> Value:
             return date.fromisoformat(str(value))
         case render.TIMESTAMP | render.TIMESTAMPTZ:
             return datetime.fromisoformat(str(value))
+        case _ if isinstance(value, list):
+            return array_text(value)
         case _:
             return value if isinstance(value, bool | int | str) else str(value)
 

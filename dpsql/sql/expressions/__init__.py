@@ -13,9 +13,9 @@ from sqlglot import exp
 from dpsql.errors import UnknownFunction
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Scalar
+from dpsql.sql.clock import Clock
 from dpsql.sql.expressions import aggregates, casts, leaves, logic, numbers, text, time, windows
 from dpsql.sql.expressions.core import Expressions, Handlers, Named
-from dpsql.sql.clock import Clock
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, position
 from dpsql.types import Value

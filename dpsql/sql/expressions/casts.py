@@ -95,6 +95,16 @@ def _cast_target(to: exp.Expression) -> Type:
     return _TYPES[name]
 
 
+def array_type(to: exp.Expression) -> Type:
+    """The type of the items of an array."""
+    inner = to.expressions[0] if to.args.get("nested") and len(to.expressions) == 1 else None
+    if not isinstance(inner, exp.DataType):
+        raise NotSupported(
+            "this type of an array is not supported", hint="Write text[] or int[].", position=position(to)
+        )
+    return _cast_target(inner)
+
+
 def _date(read: Expressions, node: exp.Date, scope: Scope) -> Scalar:
     """DATE(x), which PostgreSQL takes for a cast."""
     value = coerce(read.moment(node.this, scope, "DATE needs a date or timestamp"), TIMESTAMP)

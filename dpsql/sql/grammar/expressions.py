@@ -122,7 +122,10 @@ class Expressions(Words):
         self.place += 1
         if level == _COMPARE and self.takes_one("any", "some", "all"):
             self.needs("(")
-            self.query()
+            if self._begins_query():
+                self.query()
+            else:
+                self._array()
             self.needs(")")
             return False
         self.expression(level + 1)
@@ -163,6 +166,18 @@ class Expressions(Words):
         if self.takes("escape"):
             self.expression(_ESCAPE + 1)
         return True
+
+    def _array(self) -> None:
+        """What may stand for an array: its items, its text or a parameter, and its type behind it."""
+        if self.takes("array"):
+            self.needs("[")
+            self.expressions()
+            self.needs("]")
+        elif not self.takes_sort(Sort.STRING, Sort.PARAMETER):
+            self.fail()
+        if self.takes("::"):
+            self.type_name()
+            self.needs("[", "]")
 
     # --- operands ---
 
