@@ -191,7 +191,8 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
             )
         is_parameter = token.text == "@" and text[token.start] == "$"
         if _is_operator(token) and token.text not in _OPERATORS and not is_parameter:
-            raise NotSupported(f"the operator {token.text} is not supported", position=token.start + 1)
+            hint = "Use LIKE or ILIKE." if "~" in token.text else None
+            raise NotSupported(f"the operator {token.text} is not supported", hint=hint, position=token.start + 1)
         if kind in _FOREIGN:
             raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
         if following is None:

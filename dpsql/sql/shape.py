@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import Token, TokenType
 
 from dpsql.errors import SqlSyntaxError, UnknownFunction
+from dpsql.sql.elsewhere import hint_for
 
 _MANY = 10_000
 
@@ -30,6 +31,7 @@ _FUNCTIONS: dict[str, tuple[int, int]] = {
         2 2 mod nullif left right date_trunc date_part nth_value
         2 2 covar_pop covar_samp corr regr_slope regr_intercept
         2 2 regr_count regr_avgx regr_avgy regr_sxx regr_syy regr_sxy regr_r2
+        2 3 generate_series
         3 3 replace split_part date_bin make_date
         4 4 width_bucket
         1 10000 coalesce least greatest grouping concat
@@ -58,7 +60,7 @@ def check_calls(tokens: list[Token]) -> None:
             continue
         name = token.text.lower() if token.token_type is not TokenType.IDENTIFIER else token.text
         if name not in _FUNCTIONS:
-            raise UnknownFunction(name, position=token.start + 1)
+            raise UnknownFunction(name, hint=hint_for(name), position=token.start + 1)
         low, high = _FUNCTIONS[name]
         count = _arguments(tokens, i + 1, closing)
         if not low <= count <= high:

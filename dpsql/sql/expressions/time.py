@@ -43,9 +43,9 @@ def date_arithmetic(read: Expressions, op: Op, node: exp.Expression, scope: Scop
     if left_interval is not None:
         if op is Op.SUB:
             raise TypeMismatch("a date cannot be subtracted from an interval", position=position(node))
-        return _shift(read.moment(node.expression, scope), left_interval, 1)
+        return shift(read.moment(node.expression, scope), left_interval, 1)
     if right_interval is not None:
-        return _shift(read.moment(node.this, scope), right_interval, 1 if op is Op.ADD else -1)
+        return shift(read.moment(node.this, scope), right_interval, 1 if op is Op.ADD else -1)
     left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)
     if op is Op.SUB and left.type.is_temporal and right.type.kind is Kind.UNKNOWN:
         right = coerce(right, left.type)
@@ -85,7 +85,7 @@ def _moved_by_multiple(read: Expressions, op: Op, node: exp.Expression, scope: S
     return None
 
 
-def _shift(moment: Scalar, by: Span, sign: int) -> Scalar:
+def shift(moment: Scalar, by: Span, sign: int) -> Scalar:
     """date or timestamp ± interval is a timestamp."""
     result = coerce(moment, TIMESTAMP)
     if by.months:
@@ -181,6 +181,18 @@ def _today(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
     return Call(Op.CAST, (_now(read, node, scope),), DATE)
 
 
+def _at_time_zone(read: Expressions, node: exp.AtTimeZone, scope: Scope) -> Scalar:
+    """All timestamps are of UTC, whether their columns know it or not: there they are what they are."""
+    zone = node.args["zone"]
+    if not (isinstance(zone, exp.Literal) and zone.is_string and str(zone.this).upper() in ("UTC", "ETC/UTC", "GMT")):
+        raise NotSupported(
+            "AT TIME ZONE knows only UTC",
+            hint="Timestamps are in UTC: add the difference, as in x + INTERVAL '1 hour'.",
+            position=position(node),
+        )
+    return coerce(read.moment(node.this, scope, "AT TIME ZONE needs a timestamp"), TIMESTAMP)
+
+
 def _make_date(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
     parts = [read.number(part, scope) for part in node.expressions]
     if any(part.type.kind is not Kind.INTEGER for part in parts):
@@ -257,7 +269,7 @@ def _to_char(read: Expressions, node: exp.TimeToStr, scope: Scope) -> Scalar:
     if format_ is None or pieces(format_) is None:
         raise NotSupported(
             "this format of TO_CHAR is not supported",
-            hint=f"A constant of {', '.join(PIECES)} and separators like - / : is.",
+            hint=f"A constant of {', '.join(PIECES)}, separators like - / :, digits and letters in double quotes is.",
             position=position(node),
         )
     whole = Call(Op.DATE_TRUNC, (value,), TIMESTAMP, finest_unit(format_))
@@ -314,6 +326,7 @@ HANDLERS: Handlers = {
     exp.CurrentDate: (_today, set()),
     exp.CurrentTimestamp: (_now, set()),
     exp.Localtimestamp: (_now, set()),
+    exp.AtTimeZone: (_at_time_zone, {"this", "zone"}),
     exp.StrToTime: (_read_moment, {"this", "format"}),
     exp.StrToDate: (_read_date, {"this", "format"}),
     exp.UnixToTime: (_of_epoch, UNARY),
