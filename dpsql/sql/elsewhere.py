@@ -8,7 +8,7 @@ _PATTERNS = "There are no regular expressions: use LIKE, ILIKE, SPLIT_PART, REPL
 _HINTS = {
     name: hint
     for names, hint in {
-        "string_agg array_agg json_agg jsonb_agg json_object_agg group_concat listagg any_value first last": _ROWS,
+        "string_agg array_agg json_agg jsonb_agg json_object_agg group_concat listagg any_value": _ROWS,
         "regexp_replace regexp_match regexp_matches regexp_like regexp_substr regexp_extract regexp_count": _PATTERNS,
         "year month day hour minute quarter week dayofweek weekday": "Write EXTRACT(YEAR FROM x), and so on.",
         "dateadd date_add date_sub timestampadd": "Write x + INTERVAL '1 day'.",

@@ -88,5 +88,6 @@ def _unplaced(node: exp.Expression, text: str) -> str | None:
 _TYPES = {
     "INT": "int4", "BIGINT": "int8", "SMALLINT": "int2", "DECIMAL": "numeric", "DOUBLE": "float8", "FLOAT": "float4",
     "TEXT": "text", "VARCHAR": "varchar", "BOOLEAN": "bool", "DATE": "date", "TIMESTAMP": "timestamp",
+    "TIMESTAMPTZ": "timestamptz",
     "INTERVAL": "interval",
 }  # fmt: skip

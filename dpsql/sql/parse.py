@@ -275,11 +275,11 @@ def _check_type_name(token: Token, following: Token | None) -> None:
 
 _TYPES = frozenset(
     "int integer int2 int4 int8 smallint bigint numeric decimal dec float float8 text varchar boolean bool date "
-    "timestamp interval".split()
+    "timestamp timestamptz interval".split()
 ) | {"double precision", "character varying"}
 # Types of PostgreSQL that dpsql does not compute with.
 _OTHER_TYPES = frozenset(
-    "real float4 char character bpchar name bytea time timetz timestamptz json jsonb uuid xml money bit varbit inet "
+    "real float4 char character bpchar name bytea time timetz json jsonb uuid xml money bit varbit inet "
     "cidr macaddr point line circle box path polygon oid regclass tsvector tsquery int4range int8range daterange "
     "numrange tsrange tstzrange serial bigserial".split()
 )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
@@ -141,7 +141,8 @@ def _decoded(value: object, oid: int) -> Value:
         case render.DATE:
             return date.fromisoformat(str(value))
         case render.TIMESTAMP | render.TIMESTAMPTZ:
-            return datetime.fromisoformat(str(value))
+            moment = datetime.fromisoformat(str(value))
+            return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
         case _ if isinstance(value, list):
             return array_text(value)
         case _:

@@ -23,7 +23,7 @@ _LEVELS = {
 _CHAINS = (_OR, _AND, _OTHER, _ADD, _MULTIPLY, _CAST)  # read from left to right by everybody
 _TYPES = frozenset(
     "int integer int2 int4 int8 smallint bigint numeric decimal dec float float8 real text varchar boolean bool date "
-    "timestamp interval double character".split()
+    "timestamp timestamptz interval double character".split()
 )
 _FIELDS = ("year", "month", "day", "hour", "minute", "second")
 
@@ -278,7 +278,7 @@ class Expressions(Words):
         elif self.takes("character"):
             self.needs("varying")
         elif self.takes("timestamp"):
-            if self.takes("without"):
+            if self.takes_one("with", "without"):
                 self.needs("time", "zone")
         elif self.word is not None and self.word.sort is Sort.WORD and self.word.text in _TYPES:
             is_sized = self.takes_one("numeric", "decimal", "dec")
@@ -298,7 +298,8 @@ class Expressions(Words):
     def _is_typed_literal(self) -> bool:
         if self.word is None or self.word.sort is not Sort.WORD or self.word.text not in _TYPES:
             return False
-        behind = self.place + (2 if self.sees("double", "character") else 1)
+        is_zoned = self.sees("timestamp") and self.sees("with", "without", ahead=1) and self.sees("zone", ahead=3)
+        behind = self.place + (4 if is_zoned else 2 if self.sees("double", "character") else 1)
         return behind < len(self.words) and self.words[behind].sort is Sort.STRING
 
     def _typed_literal(self) -> None:
