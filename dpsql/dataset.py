@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from dpsql.backends import Backend
-from dpsql.engine import Engine
+from dpsql.engine import Engine, this_minute
 from dpsql.errors import BadSetting, Error
 from dpsql.generate.dialect import Dialect
 from dpsql.ledger.opening import open_ledger
@@ -22,6 +22,7 @@ from dpsql.policy.section import header
 from dpsql.policy.server_reader import certificate_problems
 from dpsql.privacy.accounting import Accountant
 from dpsql.release import Release, Settings, compile_release
+from dpsql.sql.clock import Clock
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 
@@ -73,7 +74,8 @@ def bind_all(policy: Policy, backend: Backend) -> Catalog:
     problems = []
     for view in policy.views.values():
         try:
-            resolve(parse(f'SELECT * FROM "{view.name.replace(".", chr(34) + "." + chr(34))}"'), catalog)
+            text = f'SELECT * FROM "{view.name.replace(".", chr(34) + "." + chr(34))}"'
+            resolve(parse(text), catalog, clock=Clock(this_minute()))
         except Error as error:
             fault = f"view {quoted(view.name)} cannot be read: {error.args[0]}"
             problems.append(Problem(str(policy.path), view.line, fault, error.hint))

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import chain
 from typing import cast
@@ -33,6 +33,7 @@ from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted
 from dpsql.release import Clips, Measurement, Release, Settings, Stage, as_told, compile_release
 from dpsql.remembered import Newest
+from dpsql.sql.clock import Clock
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.stored import Known, decode, encode, grains_of, tagged_keys
@@ -122,14 +123,15 @@ class Engine:
         already, for they leave the whole price to the sums. A query that has little to give to a search does not make
         one: all later ones, of everybody, would have to live with what it finds.
         """
-        searched = self._compiled(sql, parameters, settings, "searched")
+        clock = Clock(this_minute())
+        searched = self._compiled(sql, parameters, settings, "searched", clock)
         if not searched.searches:
             return searched
-        forms = [searched, self._compiled(sql, parameters, settings, "declared")]
+        forms = [searched, self._compiled(sql, parameters, settings, "declared", clock)]
         found = self._found(searched)
         missing = [searched.measurements[index] for index in searched.searches if index not in found]
         if not missing:
-            forms.insert(0, self._compiled(sql, parameters, settings, "found"))
+            forms.insert(0, self._compiled(sql, parameters, settings, "found", clock))
         elif self._is_cheap(settings, missing):
             forms.reverse()
         stored = [] if fresh else [form for form in forms if not self._bill(form, None, fresh=False).missing]
@@ -143,15 +145,18 @@ class Engine:
         parts = [(search.price.loss, POOREST_SEARCH[search.statistics[0].kind]) for search in searches]
         return any(loss * least < self.accountant.price_of(usual) for loss, least in parts)
 
-    def _compiled(self, sql: str, parameters: Sequence[Value], settings: Settings, clips: Clips) -> Release:
-        """Pure, and remembered, so that a repeated text costs no parsing."""
+    def _compiled(
+        self, sql: str, parameters: Sequence[Value], settings: Settings, clips: Clips, clock: Clock
+    ) -> Release:
+        """Pure, and remembered, so that a repeated text costs no parsing; one that reads the clock, for its minute."""
         _check_parameters(parameters)
         # By their text: equal decimals of different scale, and zeros of different sign, are different constants.
         key = (sql, tuple((type(value), repr(value)) for value in parameters), settings, clips)
-        if (found := self._releases.get(key)) is not None:
+        if (found := self._releases.get(key) or self._releases.get((*key, clock.now))) is not None:
             return found
+        reads = clock.reads
         try:
-            plan = resolve(parse(sql, self.catalog.limits), self.catalog, parameters)
+            plan = resolve(parse(sql, self.catalog.limits), self.catalog, parameters, clock)
             release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect, clips)
         except RecursionError:
             raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
@@ -163,7 +168,7 @@ class Engine:
                 f"the query could not be compiled (log id {log_engine_error(error)})",
                 hint="The owner finds the cause in the log under this id.",
             ) from None
-        self._releases.put(key, release)
+        self._releases.put(key if clock.reads == reads else (*key, clock.now), release)
         return release
 
     def answer(
@@ -485,6 +490,11 @@ def _is_small(rows: Rows) -> bool:
     if len(rows) > SMALL_ROWS:
         return False
     return sum(len(value) for value in chain.from_iterable(rows) if isinstance(value, str)) <= SMALL_TEXT
+
+
+def this_minute() -> datetime:
+    """What the clock of a query shows."""
+    return datetime.now(UTC).replace(second=0, microsecond=0, tzinfo=None)
 
 
 def _check_parameters(parameters: Sequence[Value]) -> None:

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import accumulate
 
@@ -173,12 +173,12 @@ def _value(given: object, what: str, position: int) -> Value:
             return str.__str__(value)
         case datetime() if value.tzinfo is None and value == value:  # pandas' "not a time" differs from itself
             return datetime.combine(value.date(), value.time())
-        case datetime() if value.tzinfo is not None:
-            raise NotSupportedError(
-                f"{what} is a time with a time zone",
-                hint="Convert it to UTC and drop the zone: value.astimezone(UTC).replace(tzinfo=None).",
-                position=position,
-            )
+        case datetime() if value.tzinfo is not None and value == value:
+            try:
+                in_utc = value.astimezone(UTC)  # as all timestamps are
+            except OverflowError:
+                raise BadSetting(f"{what} is out of range", position=position) from None
+            return datetime.combine(in_utc.date(), in_utc.time())
         case date() if not isinstance(value, datetime):
             return date(value.year, value.month, value.day)
         case _:

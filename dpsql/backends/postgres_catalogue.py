@@ -92,7 +92,7 @@ def read_tables(
         # A unique index of a table holds for its own rows, not for those of the tables that inherit from it.
         unique = frozenset() if has_children else _unique(indexes, fields)
         obstacle = _obstacle(kind, guarded)
-        tables[source] = TableSchema(source, fields, unique, kind in _VIEWS, obstacle)
+        tables[source] = TableSchema(source, fields, unique, kind in _VIEWS, obstacle, case_matters=True)
         places = {column[0]: (column[1], column[2], column[3]) for column in columns}
         identities[source] = Identity(oid, kind, places, unique, obstacle)
     return tables, identities

@@ -62,6 +62,9 @@ WHERE d.objsubid = 0 OR NOT a.attisdropped
 """
 
 
+_PARTS = f"SELECT n.nspname, c.relname {_NAMES} WHERE c.relispartition"
+
+
 def read_details(url: str) -> SchemaDetails:
     """Keys, references of one column, enums, checks of one column and comments, from the catalogue. No row is read."""
     with _reading(url) as connection:
@@ -69,6 +72,7 @@ def read_details(url: str) -> SchemaDetails:
         enums = connection.execute(_ENUMS).fetchall()
         checks = connection.execute(_CHECKS).fetchall()
         comments = connection.execute(_COMMENTS).fetchall()
+        parts = connection.execute(_PARTS).fetchall()
     primary_keys: dict[Source, tuple[str, ...]] = {}
     references = []
     for schema, table, sort, names, target_schema, target, targets in keys:
@@ -93,6 +97,7 @@ def read_details(url: str) -> SchemaDetails:
         MappingProxyType(listed),
         MappingProxyType(bounds),
         MappingProxyType({((schema, table), column): text for schema, table, column, text in comments}),
+        frozenset((schema, table) for schema, table in parts),
     )
 
 

@@ -171,7 +171,7 @@ def _write_draft(survey: _Survey, target: Path, suggest: bool) -> None:
     suggestions = survey.suggest(proposals) if suggest else None
     text = draft(survey.url, survey.schema, survey.details, proposals, suggestions, survey.ledger)
     _write(target, text)
-    _tell_proposals(survey.shown, survey.schema, proposals)
+    _tell_proposals(survey, proposals)
     if suggestions is not None:
         click.echo(_REVEALED.format(columns=len(suggestions.bounds)))
     click.echo(f"\nwrote {target}; lines marked TODO, for you to decide: {len(marks(text))}")
@@ -203,13 +203,16 @@ def _shown(path: Path) -> str:
     return str(path) if shown.startswith(os.pardir + os.sep + os.pardir) else shown
 
 
-def _tell_proposals(shown: str, schema: DatabaseSchema, proposals: list[Proposal]) -> None:
+def _tell_proposals(survey: _Survey, proposals: list[Proposal]) -> None:
     from dpsql.policy.draft import policy_name
 
+    schema = survey.schema
     verdicts = {policy_name(proposal.table, schema): _verdict(proposal) for proposal in proposals}
     verdicts |= {policy_name(t, schema): "left out: it is a view" for t in schema.tables.values() if t.is_view}
     verdicts |= {policy_name(t, schema): f"left out: it {t.obstacle}" for t in schema.tables.values() if t.obstacle}
-    click.echo(f"{shown}:")
+    parts = [policy_name(schema.tables[source[0], source[1]], schema) for source in sorted(survey.details.parts)]
+    verdicts |= dict.fromkeys(parts, "left out: it is a part of another table")
+    click.echo(f"{survey.shown}:")
     width = max(map(len, verdicts))
     for name, verdict in verdicts.items():
         click.echo(f"  {name.ljust(width)}  {verdict}")

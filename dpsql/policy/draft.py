@@ -104,6 +104,8 @@ def draft(
             ]
         elif table.obstacle is not None:
             lines += ["", f"# {quoted(policy_name(table, schema))} {table.obstacle}."]
+        elif table.source in details.parts:
+            lines += ["", f"# {quoted(policy_name(table, schema))} is a part of another table, which has its rows."]
     lines.append(_FOOT)
     # The one character that JSON leaves as it is and TOML does not accept.
     return "\n".join(lines).replace("\x7f", "\\u007f")
@@ -152,10 +154,14 @@ _FOOT = """
 
 
 def policy_name(table: TableSchema, schema: DatabaseSchema) -> str:
-    """The name an analyst writes: in lower case, so that it needs no quotation marks, if no other table has it then."""
+    """The name an analyst writes: in lower case, so that it needs no quotation marks, if no other table has it then.
+
+    Where the case matters it stays, for the queries that there are already have it.
+    """
     names = [_qualified(source, schema).lower() for source in schema.tables]
     name = _qualified(table.source, schema)
-    return name.lower() if name.isascii() and names.count(name.lower()) == 1 else name
+    is_free = name.isascii() and names.count(name.lower()) == 1
+    return name.lower() if is_free and not table.case_matters else name
 
 
 def _qualified(source: Source, schema: DatabaseSchema) -> str:
@@ -246,9 +252,9 @@ def _comment(details: SchemaDetails, source: Source, column: str | None) -> Iter
 
 
 def _spelled(name: str, table: TableSchema) -> str:
-    """In lower case, so that it needs no quotation marks, if no other column has that name then."""
+    """In lower case, so that it needs no quotation marks, if no other column has that name then; as for tables."""
     same = [other for other in table.columns if other.lower() == name.lower()]
-    return name.lower() if name.isascii() and len(same) == 1 else name
+    return name.lower() if name.isascii() and len(same) == 1 and not table.case_matters else name
 
 
 # --- columns ---

@@ -282,6 +282,7 @@ class TableSchema:
     unique: frozenset[frozenset[str]]  # sets of columns the engine enforces as unique
     is_view: bool = False
     obstacle: str | None = None  # why dpsql cannot read it, as in "is a foreign table"
+    case_matters: bool = False  # whether queries of the engine itself must write names in the same case
     copy: Copy | None = None
 
 

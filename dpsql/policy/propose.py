@@ -53,6 +53,7 @@ class SchemaDetails:
     listed: Mapping[tuple[Source, str], tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     bounds: Mapping[tuple[Source, str], tuple[Bound, Bound]] = field(default_factory=lambda: MappingProxyType({}))
     comments: Mapping[tuple[Source, str | None], str] = field(default_factory=lambda: MappingProxyType({}))
+    parts: frozenset[Source] = frozenset()  # partitions: their rows are those of another table
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,11 @@ class Proposal:
 
 def propose(schema: DatabaseSchema, details: SchemaDetails) -> list[Proposal]:
     """A proposal for each table that can be declared: people first, then what belongs to them, then the rest."""
-    tables = {source: table for source, table in schema.tables.items() if not table.is_view and not table.obstacle}
+    tables = {
+        source: table
+        for source, table in schema.tables.items()
+        if not table.is_view and not table.obstacle and source not in details.parts
+    }
     keys = {source: _key(table, details) for source, table in tables.items()}
     references = list(_references(tables, keys, details))
     people = _table_of_people(tables, keys, references)
@@ -223,7 +228,7 @@ def _table_of_people(
     for source, table in tables.items():
         word, key = _person_word(table), keys[source]
         if word is not None and key is not None and _can_be_unit(table.columns[key]):
-            referring = {reference.table for reference in references if reference.target == source}
+            referring = {reference.table for reference in references if reference.target == source} - {source}
             found.append((-len(referring), _PEOPLE.index(word), source, key))
     return min(found)[2:] if found else None
 

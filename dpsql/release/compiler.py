@@ -299,7 +299,7 @@ class _Compiler:
         if reads_private(plan):
             raise NotSupported(
                 "private rows and released values cannot be joined",
-                hint="Aggregate the private rows first, then join the results.",
+                hint="Aggregate the private rows first, then join the results; or keep some rows: x IN (SELECT …).",
             )
         check_total(plan)
         return in_fixed_order(plan)

@@ -48,13 +48,10 @@ _CLAUSES = {
     ("Column", "catalog"): "a name with a database",
 }
 
-_CLOCK = "Write a constant, or pass it as a parameter."
+_TIMES = "Use LOCALTIMESTAMP, or EXTRACT(HOUR FROM …)."
 REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
-    exp.CurrentDate: ("the current date", _CLOCK),
-    exp.CurrentTimestamp: ("the current time", _CLOCK),
-    exp.CurrentTime: ("the current time", _CLOCK),
-    exp.Localtime: ("the current time", _CLOCK),
-    exp.Localtimestamp: ("the current time", _CLOCK),
+    exp.CurrentTime: ("a time without a date", _TIMES),
+    exp.Localtime: ("a time without a date", _TIMES),
     exp.RegexpLike: ("a regular expression", "Use LIKE with a constant pattern."),
     exp.RegexpILike: ("a regular expression", "Use ILIKE with a constant pattern."),
     exp.SimilarTo: ("a regular expression", "Use LIKE with a constant pattern."),
@@ -118,6 +115,10 @@ NAMES: dict[type, frozenset[str]] = {
         exp.DateBin: "date_bin",
         exp.TimeToStr: "to_char",
         exp.Date: "date",
+        exp.CurrentTimestamp: "now",
+        exp.StrToDate: "to_date",
+        exp.StrToTime: "to_timestamp",
+        exp.UnixToTime: "to_timestamp",
         exp.Count: "count",
         exp.Sum: "sum",
         exp.Avg: "avg",

@@ -68,6 +68,8 @@ def _unplaced(node: exp.Expression, text: str) -> str | None:
     match node:
         case exp.Trim():
             return {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position")), "btrim")
+        case exp.CurrentDate() | exp.CurrentTimestamp() | exp.Localtimestamp():
+            return node.sql_name().lower()
         case exp.Extract():
             return "extract"
         case exp.Substring():
@@ -86,5 +88,6 @@ def _unplaced(node: exp.Expression, text: str) -> str | None:
 _TYPES = {
     "INT": "int4", "BIGINT": "int8", "SMALLINT": "int2", "DECIMAL": "numeric", "DOUBLE": "float8", "FLOAT": "float4",
     "TEXT": "text", "VARCHAR": "varchar", "BOOLEAN": "bool", "DATE": "date", "TIMESTAMP": "timestamp",
+    "TIMESTAMPTZ": "timestamptz",
     "INTERVAL": "interval",
 }  # fmt: skip

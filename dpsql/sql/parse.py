@@ -61,6 +61,7 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
             raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
     _check_first_word(tokens)
     _check_spaces(tokens, text)
+    _check_brackets(tokens)
     _check_tokens(tokens, text, limits)
     check_levels(tokens)
     check_calls(tokens)
@@ -190,10 +191,8 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
             )
         is_parameter = token.text == "@" and text[token.start] == "$"
         if _is_operator(token) and token.text not in _OPERATORS and not is_parameter:
-            is_array = token.text in "[]"
-            what = "an array" if is_array else f"the operator {token.text}"
-            hint = "Write IN (…) for a list, and a call for each share of a percentile." if is_array else None
-            raise NotSupported(f"{what} is not supported", hint=hint, position=token.start + 1)
+            hint = "Use LIKE or ILIKE." if "~" in token.text else None
+            raise NotSupported(f"the operator {token.text} is not supported", hint=hint, position=token.start + 1)
         if kind in _FOREIGN:
             raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
         if following is None:
@@ -222,6 +221,26 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
             following.token_type in (TokenType.FROM, TokenType.R_PAREN, TokenType.WHERE, TokenType.ORDER_BY)
         ):
             raise SqlSyntaxError(f'syntax error at or near "{following.text}"', position=following.start + 1)
+
+
+def _check_brackets(tokens: list[Token]) -> None:
+    """Arrays stand only in = ANY (ARRAY[…]) and the like, and in the name of their type: '{…}'::text[]."""
+    words = [token.text.upper() if token.token_type is not TokenType.STRING else "" for token in tokens]
+    for place, token in enumerate(tokens):
+        if token.token_type is not TokenType.L_BRACKET:
+            continue
+        is_compared = words[max(place - 3, 0) : place] in (["ANY", "(", "ARRAY"], ["ALL", "(", "ARRAY"])
+        is_type = words[place + 1 : place + 2] == ["]"] and words[place - 1] in _ARRAY_TYPES
+        end = words.index("]", place) if "]" in words[place:] else len(words)
+        if not (is_compared or is_type) or "[" in words[place + 1 : end]:
+            raise NotSupported(
+                "an array is not supported",
+                hint="Write = ANY (ARRAY[…]) or IN (…) for a list, and a call for each share of a percentile.",
+                position=token.start + 1,
+            )
+
+
+_ARRAY_TYPES = frozenset("INT INTEGER INT4 INT8 BIGINT SMALLINT TEXT VARCHAR NUMERIC FLOAT8 DATE".split())
 
 
 def _is_interval(token: Token) -> bool:
@@ -256,15 +275,15 @@ def _check_type_name(token: Token, following: Token | None) -> None:
 
 _TYPES = frozenset(
     "int integer int2 int4 int8 smallint bigint numeric decimal dec float float8 text varchar boolean bool date "
-    "timestamp interval".split()
+    "timestamp timestamptz interval".split()
 ) | {"double precision", "character varying"}
 # Types of PostgreSQL that dpsql does not compute with.
 _OTHER_TYPES = frozenset(
-    "real float4 char character bpchar name bytea time timetz timestamptz json jsonb uuid xml money bit varbit inet "
+    "real float4 char character bpchar name bytea time timetz json jsonb uuid xml money bit varbit inet "
     "cidr macaddr point line circle box path polygon oid regclass tsvector tsquery int4range int8range daterange "
     "numrange tsrange tstzrange serial bigserial".split()
 )
-_OPERATORS = frozenset("( ) , . + - * / % ^ ^@ = < > <= >= <> != || :: $".split())
+_OPERATORS = frozenset("( ) [ ] , . + - * / % ^ ^@ = < > <= >= <> != || :: $".split())
 
 _WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 

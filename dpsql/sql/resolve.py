@@ -65,14 +65,16 @@ from dpsql.plan.scalars import (
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
+from dpsql.sql.clock import Clock
 from dpsql.sql.expressions import expressions
 from dpsql.sql.labels import column_name, note_output
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, Source, folded, position
 from dpsql.sql.parse import Statement, parse
 from dpsql.sql.reading import misreading
+from dpsql.sql.series import series
 from dpsql.sql.typing import coerce, unify
-from dpsql.types import BIGINT, BOOLEAN, Type, Value
+from dpsql.types import BIGINT, BOOLEAN, UNKNOWN, Type, Value
 
 MAX_SETS = 64
 MAX_KEYS = 64
@@ -84,12 +86,14 @@ _Index = Callable[[exp.Expression], int]
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Copy, exp.Command)
 
 
-def resolve(statement: Statement, catalog: Catalog, parameters: Sequence[Value] = ()) -> Plan:
-    """The plan of a query. Reads the catalogue; never data."""
+def resolve(
+    statement: Statement, catalog: Catalog, parameters: Sequence[Value] = (), clock: Clock | None = None
+) -> Plan:
+    """The plan of a query. Reads the catalogue, and the clock if it is given one; never data."""
     # Looked for before, for the tree changes on the way; told last, for other refusals say more.
     misread = misreading(statement)
     try:
-        plan = Resolver(statement.text, catalog, parameters).query(statement.tree, Context())
+        plan = Resolver(statement.text, catalog, parameters, clock=clock).query(statement.tree, Context())
     except Error:
         raise
     except Exception:
@@ -120,14 +124,16 @@ class Resolver:
         ids: Iterator[int] | None = None,
         views: tuple[str, ...] = (),
         meter: Meter | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._text = text
         self._catalog = catalog
         self._ids = itertools.count(1) if ids is None else ids
         self._views = views  # those that are being read
         self._meter = meter or Meter(catalog.limits)
+        self._clock = clock
         self._contexts: list[Context] = []
-        self._expressions = expressions(text, parameters, self._nested, self._meter)
+        self._expressions = expressions(text, parameters, self._nested, self._meter, clock)
 
     # --- queries ---
 
@@ -338,15 +344,19 @@ class Resolver:
     def _source(self, node: exp.Expression, scope: Scope, context: Context) -> Plan:
         alias: str
         schema: str | None = None
+        given = node.args.get("alias")
         match node:
             case exp.Table():
                 check_arguments(node, {"this", "db", "alias", "joins"})
                 start = node.this.meta.get("start")
                 if isinstance(start, int) and self._text[start] == "'":
                     raise SqlSyntaxError("a string stands where a table name is needed", position=start + 1)
-                if not isinstance(node.this, exp.Identifier):
+                if isinstance(node.this, exp.ExplodingGenerateSeries):
+                    plan, alias = self._series(node.this, context, given), "generate_series"
+                elif not isinstance(node.this, exp.Identifier):
                     raise NotSupported("functions in FROM are not supported", position=position(node))
-                plan, alias = self._table(node, context)
+                else:
+                    plan, alias = self._table(node, context)
                 schema = folded(node.args["db"]) if node.args.get("db") else ""
             case exp.Subquery() if isinstance(node.this, exp.Table | exp.Subquery) and not node.args.get("alias"):
                 # A join in parentheses; its tables keep their names.
@@ -367,7 +377,6 @@ class Resolver:
             case _:
                 raise NotSupported("this item in FROM is not supported", position=position(node))
         fields = plan.fields
-        given = node.args.get("alias")
         if given is not None:
             check_arguments(given, {"this", "columns"})
             alias, schema = folded(given.this), None
@@ -413,7 +422,9 @@ class Resolver:
             raise NotSupported(f'view "{name}" refers back to itself', position=at)
         statement = parse(self._catalog.views[name])
         views = (*self._views, name)
-        inner = Resolver(statement.text, self._catalog, (), ids=self._ids, views=views, meter=self._meter)
+        inner = Resolver(
+            statement.text, self._catalog, (), ids=self._ids, views=views, meter=self._meter, clock=self._clock
+        )
         misread = misreading(statement)
         try:
             plan = inner.query(statement.tree, Context(empty=context.empty))
@@ -482,9 +493,28 @@ class Resolver:
             plans.append(Project(OneRow(), items))
         plan = plans[0]
         for other in plans[1:]:
-            fields = tuple(replace(field, id=next(self._ids)) for field in plan.fields)
-            plan = SetOperation(SetKind.UNION_ALL, plan, other, fields)
+            plan = self._both_rows(plan, other)
         return plan
+
+    def _series(self, node: exp.ExplodingGenerateSeries, context: Context, alias: exp.TableAlias | None) -> Plan:
+        """generate_series of constants: a list of values, each in a row. Its column is called like the table."""
+        check_arguments(node, {"start", "end", "step"})
+        name = "generate_series" if alias is None else folded(alias.this)
+        plans: list[Plan] = []
+        type_, values = series(self._expressions, node, Scope(parent=context.outer))
+        for value in values:
+            self._meter.node()
+            plans.append(Project(OneRow(), ((Field(next(self._ids), name, type_), value),)))
+        if not plans:
+            return Empty((Field(next(self._ids), name, type_),))
+        while len(plans) > 1:  # a balanced tree, for a thousand rows must not nest a thousand deep
+            pairs = [self._both_rows(*pair) for pair in zip(plans[::2], plans[1::2], strict=False)]
+            plans = [*pairs, *(plans[-1:] if len(plans) % 2 else [])]
+        return plans[0]
+
+    def _both_rows(self, left: Plan, right: Plan) -> Plan:
+        fields = tuple(replace(field, id=next(self._ids)) for field in left.fields)
+        return SetOperation(SetKind.UNION_ALL, left, right, fields)
 
     def _join(self, left: Plan, node: exp.Join, scope: Scope, context: Context) -> Plan:
         check_arguments(node, {"this", "side", "kind", "on", "using", "method"})
@@ -773,15 +803,17 @@ class Resolver:
             )
         fields = []
         rows: dict[tuple[int, int], int] = {}
-        for mine, other in zip(left.fields, right.fields, strict=True):
-            common = unify((Ref(mine), Ref(other)), name.replace("_", " "))
+        ours, theirs = _columns(node.this, left), _columns(node.expression, right)
+        for mine, other, *values in zip(left.fields, right.fields, ours, theirs, strict=True):
+            common = unify(values, name.replace("_", " "))
             unit = mine.unit and other.unit
             readable = mine.readable and other.readable
             optional = mine.optional or other.optional
             links = self._common_links(mine, other, rows)
             fields.append(Field(next(self._ids), mine.name, common, unit, readable, optional, links))
         kinds = [field.type for field in fields]
-        plan = SetOperation(SetKind[name], self._cast_all(left, kinds), self._cast_all(right, kinds), tuple(fields))
+        sides = self._cast_all(left, ours, kinds), self._cast_all(right, theirs, kinds)
+        plan = SetOperation(SetKind[name], *sides, tuple(fields))
         return self._sorted_output(node, plan, limit, offset)
 
     def _common_links(self, mine: Field, other: Field, rows: dict[tuple[int, int], int]) -> tuple[Link, ...]:
@@ -793,13 +825,13 @@ class Resolver:
             if (link.table, link.key, link.part) == (twin.table, twin.key, twin.part)
         )
 
-    def _cast_all(self, plan: Plan, types: list[Type]) -> Plan:
+    def _cast_all(self, plan: Plan, values: list[Scalar], types: list[Type]) -> Plan:
         if all(field.type.kind is type_.kind for field, type_ in zip(plan.fields, types, strict=True)):
             return plan
         items = []
-        for field, type_ in zip(plan.fields, types, strict=True):
-            value = coerce(Ref(field), type_)
-            items.append((self._output(field.name, value), value))
+        for field, value, type_ in zip(plan.fields, values, types, strict=True):
+            changed = coerce(value if field.type.kind is not type_.kind else Ref(field), type_)
+            items.append((self._output(field.name, changed), changed))
         return Project(plan, tuple(items))
 
 
@@ -812,6 +844,19 @@ _SELECT_PARTS = {
 def _aggregates(value: Scalar) -> list[Aggregated]:
     """The aggregate calls in a value; those in the arguments of a window function count, as in SQL."""
     return [part for part in walk(value) if isinstance(part, Aggregated)]
+
+
+def _columns(node: exp.Expression, plan: Plan) -> list[Scalar]:
+    """The columns of one side of a set operation; a bare NULL or string takes the type of the other side."""
+    found: list[Scalar] = [Ref(field) for field in plan.fields]
+    if isinstance(node, exp.Select) and not any(item.is_star for item in node.expressions):
+        for place, item in enumerate(node.expressions):
+            bare = item.this if isinstance(item, exp.Alias) else item
+            if isinstance(bare, exp.Null):
+                found[place] = Const(None, UNKNOWN)
+            elif isinstance(bare, exp.Literal) and bare.is_string:
+                found[place] = Const(str(bare.this), UNKNOWN)
+    return found
 
 
 def _makes_a_row_of_none(node: exp.Select) -> bool:

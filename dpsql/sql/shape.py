@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import Token, TokenType
 
 from dpsql.errors import SqlSyntaxError, UnknownFunction
+from dpsql.sql.elsewhere import hint_for
 
 _MANY = 10_000
 
@@ -16,20 +17,21 @@ _MANY = 10_000
 _FUNCTIONS: dict[str, tuple[int, int]] = {
     name: (int(low), int(high))
     for words in """
-        0 0 row_number rank dense_rank percent_rank cume_dist pi mode
+        0 0 row_number rank dense_rank percent_rank cume_dist pi mode now
         1 1 abs sign floor ceil ceiling sqrt ln log10 length char_length character_length lower upper date
         1 1 exp cbrt sin cos tan asin acos atan degrees radians position
         1 1 count sum avg min max stddev stddev_samp stddev_pop variance var_samp var_pop bool_and bool_or every
         1 1 median percentile_cont percentile_disc approx_count_distinct
         1 1 ntile first_value last_value trim extract
         1 1 dp_low dp_high
-        1 2 round trunc log btrim ltrim rtrim age
+        1 2 round trunc log btrim ltrim rtrim age to_timestamp
         1 3 lag lead substring
         2 3 substr
-        2 2 power pow atan2 div strpos starts_with to_char
+        2 2 power pow atan2 div strpos starts_with to_char to_date
         2 2 mod nullif left right date_trunc date_part nth_value
         2 2 covar_pop covar_samp corr regr_slope regr_intercept
         2 2 regr_count regr_avgx regr_avgy regr_sxx regr_syy regr_sxy regr_r2
+        2 3 generate_series
         3 3 replace split_part date_bin make_date
         4 4 width_bucket
         1 10000 coalesce least greatest grouping concat
@@ -58,7 +60,7 @@ def check_calls(tokens: list[Token]) -> None:
             continue
         name = token.text.lower() if token.token_type is not TokenType.IDENTIFIER else token.text
         if name not in _FUNCTIONS:
-            raise UnknownFunction(name, position=token.start + 1)
+            raise UnknownFunction(name, hint=hint_for(name), position=token.start + 1)
         low, high = _FUNCTIONS[name]
         count = _arguments(tokens, i + 1, closing)
         if not low <= count <= high:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 
 from dpsql.errors import InvalidDate, InvalidText, OutOfRange, TypeMismatch
@@ -191,6 +191,25 @@ def read_literal(value: Value, target: Type) -> Value:
     except (ValueError, KeyError, InvalidOperation):
         kind = InvalidDate if target.is_temporal else InvalidText
         raise kind(f'invalid input syntax for type {target.kind.value}: "{value}"') from None
+
+
+def in_utc(literal: Const) -> Const:
+    """A quoted literal read as a timestamp with a time zone: here it is heeded, and UTC where there is none."""
+    plain = coerce(literal, TIMESTAMP)
+    assert isinstance(plain, Const)
+    if not isinstance(literal.value, str) or not isinstance(plain.value, datetime) or ":" not in literal.value:
+        return plain
+    zone = _ZONE.search(literal.value.strip())
+    if zone is None or zone[1] == "Z":
+        return plain
+    sign, hours, minutes = zone[1][0], int(zone[1][1:3]), int(zone[1][3:].lstrip(":") or 0)
+    ahead = timedelta(hours=hours, minutes=minutes)
+    if hours > 15 or minutes > 59:
+        raise OutOfRange(f'time zone displacement out of range: "{literal.value}"')
+    try:
+        return Const(plain.value - ahead if sign == "+" else plain.value + ahead, TIMESTAMP)
+    except OverflowError:
+        raise OutOfRange(f'timestamp out of range: "{literal.value}"') from None
 
 
 # Python reads more spellings than PostgreSQL does.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
@@ -19,6 +19,7 @@ from dpsql.generate.query import Cancellation
 from dpsql.privacy.accounting import Price
 from dpsql.release import Output
 from dpsql.session import Session, SessionSettings
+from dpsql.sql.arrays import array_text
 from dpsql.types import Value
 from dpsql.wire import render
 from dpsql.wire.messages import Column
@@ -140,7 +141,10 @@ def _decoded(value: object, oid: int) -> Value:
         case render.DATE:
             return date.fromisoformat(str(value))
         case render.TIMESTAMP | render.TIMESTAMPTZ:
-            return datetime.fromisoformat(str(value))
+            moment = datetime.fromisoformat(str(value))
+            return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+        case _ if isinstance(value, list):
+            return array_text(value)
         case _:
             return value if isinstance(value, bool | int | str) else str(value)
 

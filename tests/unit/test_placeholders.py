@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 
@@ -101,6 +101,8 @@ class Level(IntEnum):
         ("it's %s", "it's %s"),
         (date(2020, 2, 29), date(2020, 2, 29)),
         (datetime(2020, 2, 29, 1, 2, 3, 4), datetime(2020, 2, 29, 1, 2, 3, 4)),
+        (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1)),
+        (pd.Timestamp("2020-07-01 01:30", tz="Europe/Berlin"), datetime(2020, 6, 30, 23, 30)),
         (Shade.DARK, "dark"),
         (Level.HIGH, 3),
         (np.int32(7), 7),
@@ -133,7 +135,7 @@ def test_values_arrive_as_plain_python(given_value: object, value: object) -> No
         (pd.NaT, NotSupportedError, "Pass None"),
         (np.datetime64("2020-02-29T01:02:03", "ns"), NotSupportedError, "Pass None"),
         (np.timedelta64(5, "ns"), NotSupportedError, "Pass None"),
-        (datetime(2020, 1, 1, tzinfo=UTC), NotSupportedError, "UTC"),
+        (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2))), BadSetting, None),
         (float("nan"), BadSetting, None),
         (float("-inf"), BadSetting, None),
         (np.float64("nan"), BadSetting, None),

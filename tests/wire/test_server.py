@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import psycopg
@@ -388,6 +389,21 @@ def test_years_of_dates_are_midnights_in_the_sessions_time_zone(serving: Serving
         ).fetchall()
     assert len(shown) == 6
     assert shown[0][0].isoformat() == "2019-01-01T00:00:00+01:00"
+
+
+def test_lists_moments_with_zones_and_the_clock_are_asked_as_drivers_pass_them(serving: Serving) -> None:
+    berlin = timezone(timedelta(hours=2))
+    asked = [
+        ("state = ANY(%s)", (["CA", "NY"],), "state IN ('CA', 'NY')"),
+        ("age = ANY(%s)", ([20, 30, None],), "age IN (20, 30)"),
+        ("joined < %s", (datetime(2021, 1, 1, 2, tzinfo=berlin),), "joined < '2021-01-01'"),
+        ("joined > CURRENT_DATE", (), "FALSE"),
+    ]
+    with serving.connect(options="-c TimeZone=Europe/Berlin -c dpsql.epsilon=1") as connection:
+        for condition, parameters, same in asked:
+            shown = connection.execute(f"SELECT COUNT(*) FROM people WHERE {condition}", parameters).fetchall()
+            plain = connection.execute(f"SELECT COUNT(*) FROM people WHERE {same}").fetchall()
+            assert abs(shown[0][0] - plain[0][0]) < 50, condition
 
 
 # --- values at a rank, and prices by margin ---

@@ -13,6 +13,7 @@ from sqlglot import exp
 from dpsql.errors import UnknownFunction
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Scalar
+from dpsql.sql.clock import Clock
 from dpsql.sql.expressions import aggregates, casts, leaves, logic, numbers, text, time, windows
 from dpsql.sql.expressions.core import Expressions, Handlers, Named
 from dpsql.sql.meter import Meter
@@ -37,7 +38,11 @@ _HANDLERS: Handlers = {
 
 
 def expressions(
-    source: str, parameters: Sequence[Value], subquery: Callable[[exp.Expression, Scope], Plan], meter: Meter
+    source: str,
+    parameters: Sequence[Value],
+    subquery: Callable[[exp.Expression, Scope], Plan],
+    meter: Meter,
+    clock: Clock | None,
 ) -> Expressions:
     """What reads the expressions of one statement."""
-    return Expressions(_HANDLERS, source, parameters, subquery, meter)
+    return Expressions(_HANDLERS, source, parameters, subquery, meter, clock)

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from dpsql.errors import NotSupported, OutOfRange, SqlSyntaxError, UnknownFunction
 from dpsql.plan.evaluate import NotConstant, evaluate
-from dpsql.plan.scalars import Agg, Aggregated, Call, Const, Op, Scalar, both, rebuild, walk
+from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Op, Ref, Scalar, both, rebuild, walk
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
 from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
 from dpsql.sql.names import Scope, position
@@ -44,7 +44,19 @@ def _aggregated(read: Expressions, function: Agg, node: exp.Expression, scope: S
         args.append(read.typed(node.expression, scope))
     for arg in args:
         refuse_aggregates(arg, f"the argument of {function.value}")
-    return Aggregated(function, arguments(read, function, args, node), result_type(function, args), distinct, None, at)
+    where = None
+    if distinct and function is Agg.COUNT:
+        args[0], where = _unit_where(args[0])
+    return Aggregated(function, arguments(read, function, args, node), result_type(function, args), distinct, where, at)
+
+
+def _unit_where(value: Scalar) -> tuple[Scalar, Scalar | None]:
+    """COUNT(DISTINCT CASE WHEN x THEN unit END), as tools write it, is COUNT(DISTINCT unit) FILTER (WHERE x)."""
+    match value:
+        case Case(branches=((when, Ref() as then),), default=Const(value=None)) if then.field.unit:
+            return then, when
+        case _:
+            return value, None
 
 
 def arguments(read: Expressions, function: Agg, args: list[Scalar], node: exp.Expression) -> tuple[Scalar, ...]:

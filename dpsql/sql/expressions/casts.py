@@ -8,7 +8,7 @@ from dpsql.errors import CannotCast, NotSupported, SqlSyntaxError
 from dpsql.plan.scalars import Call, Const, Op, Scalar
 from dpsql.sql.expressions.core import UNARY, Expressions, Handlers
 from dpsql.sql.names import Scope, position
-from dpsql.sql.typing import coerce, has_fixed_places
+from dpsql.sql.typing import coerce, has_fixed_places, in_utc
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, Kind, Type
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
@@ -25,6 +25,7 @@ _TYPES: dict[str, Type] = {
     "BOOLEAN": BOOLEAN,
     "DATE": DATE,
     "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMPTZ": TIMESTAMP,  # in UTC, as all timestamps are
     "INTERVAL": INTERVAL,
 }
 
@@ -45,7 +46,8 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
     if value.type.kind is Kind.UNKNOWN:
         if target.kind is Kind.INTERVAL:
             raise NotSupported("intervals stand only beside dates", position=position(node))
-        value = coerce(value, target)
+        is_zoned = isinstance(node.args["to"].this, exp.DType) and node.args["to"].this.name == "TIMESTAMPTZ"
+        value = in_utc(value) if is_zoned and isinstance(value, Const) else coerce(value, target)
         if value.type.kind is Kind.UNKNOWN:
             return Const(None, target)
         return Call(Op.CAST, (value,), target) if node.args["to"].expressions else value
@@ -93,6 +95,16 @@ def _cast_target(to: exp.Expression) -> Type:
     if parts and name in ("VARCHAR", "CHAR", "TIMESTAMP"):
         raise NotSupported(f"{name.lower()} with a length is not supported", position=position(to))
     return _TYPES[name]
+
+
+def array_type(to: exp.Expression) -> Type:
+    """The type of the items of an array."""
+    inner = to.expressions[0] if to.args.get("nested") and len(to.expressions) == 1 else None
+    if not isinstance(inner, exp.DataType):
+        raise NotSupported(
+            "this type of an array is not supported", hint="Write text[] or int[].", position=position(to)
+        )
+    return _cast_target(inner)
 
 
 def _date(read: Expressions, node: exp.Date, scope: Scope) -> Scalar:

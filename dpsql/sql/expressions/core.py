@@ -15,6 +15,7 @@ from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Call, Const, Op, Scalar, SortKey
 from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates
+from dpsql.sql.clock import Clock
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import coerce, unify
@@ -37,12 +38,14 @@ class Expressions:
         parameters: Sequence[Value],
         subquery: Callable[[exp.Expression, Scope], Plan],
         meter: Meter,
+        clock: Clock | None,
     ) -> None:
         self._handlers = handlers
         self.source = source
         self.parameters = parameters
         self.subquery = subquery
         self.meter = meter
+        self.clock = clock
         self.windows: dict[str, exp.Window] = {}
 
     def name_windows(self, windows: dict[str, exp.Window]) -> dict[str, exp.Window]:
@@ -63,8 +66,10 @@ class Expressions:
         rule, allowed = handler
         check_arguments(node, allowed)
         self.check_name(node)
+        reads = self.clock.reads if self.clock else 0
         try:
-            return rule(self, node, scope)
+            value = rule(self, node, scope)
+            return value if self.clock is None or self.clock.reads == reads else _computed(value)
         except Error as error:
             # The innermost expression that has a place in the text.
             error.position = position(node) if error.position is None else error.position
@@ -182,6 +187,13 @@ class Expressions:
         check_arguments(node, {"this", "desc", "nulls_first"})
         resolved = self.typed(node.this, scope) if value is None else value
         return SortKey(resolved, bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
+
+
+def _computed(value: Scalar) -> Scalar:
+    """What is made of the clock, as a constant: the first of the month is the same question all month long."""
+    with contextlib.suppress(NotConstant):
+        return Const(evaluate(value), value.type)
+    return value
 
 
 # What reads a node of one type, and every argument of it that it reads. A handler knows its own type of node.

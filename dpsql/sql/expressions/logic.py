@@ -6,14 +6,16 @@ import contextlib
 
 from sqlglot import exp
 
-from dpsql.errors import InvalidEscape, NotSupported, SqlSyntaxError, UnknownOperator
+from dpsql.errors import InvalidEscape, NotSupported, SqlSyntaxError, TypeMismatch, UnknownOperator
 from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar, Subquery, refs
 from dpsql.sql.allowed import check_arguments
+from dpsql.sql.arrays import array_items
+from dpsql.sql.expressions.casts import array_type
 from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import coerce, constant, unify
-from dpsql.types import BOOLEAN, TEXT
+from dpsql.types import BOOLEAN, TEXT, Kind, Type
 
 
 def _not(read: Expressions, node: exp.Not, scope: Scope) -> Scalar:
@@ -50,16 +52,22 @@ def _in(read: Expressions, node: exp.In, scope: Scope) -> Scalar:
 
 
 def quantified(read: Expressions, op: Op, node: exp.Expression, scope: Scope) -> Scalar:
-    """x > ANY (SELECT …), x <> ALL (SELECT …); two of them are IN and NOT IN."""
+    """x > ANY (SELECT …), x <> ALL (SELECT …); two of them are IN and NOT IN, and take arrays as well."""
     word = "any" if isinstance(node.expression, exp.Any) else "all"
     check_arguments(node.expression, {"this"})
     query: exp.Expression = node.expression.this
     while isinstance(query, exp.Paren):
         query = query.this
+    is_in = (op, word) in ((Op.EQ, "any"), (Op.NE, "all"))
     if not isinstance(query, exp.Select | exp.SetOperation | exp.Subquery):
-        raise NotSupported(
-            f"{word.upper()} needs a subquery", hint="Use IN with a list of values.", position=position(node)
-        )
+        if not is_in:
+            raise NotSupported(
+                f"{word.upper()} of an array stands only in = ANY and <> ALL",
+                hint="Use a subquery, or compare with each value.",
+                position=position(node),
+            )
+        listed = _in_array(read, read.scalar(node.this, scope), query, scope)
+        return listed if op is Op.EQ else Call(Op.NOT, (listed,), BOOLEAN)
     value, plan = read.scalar(node.this, scope), read.subquery(query, scope)
     if len(plan.fields) != 1:
         raise SqlSyntaxError(f"a subquery of {word.upper()} must return one column", position=position(node))
@@ -67,10 +75,48 @@ def quantified(read: Expressions, op: Op, node: exp.Expression, scope: Scope) ->
     assert isinstance(arg, Call)
     if isinstance(arg.args[1], Call):
         raise UnknownOperator("the sides of this comparison are of different types", hint="Cast one side.")
-    if (op, word) in ((Op.EQ, "any"), (Op.NE, "all")):
+    if is_in:
         inside = Subquery("in", plan, BOOLEAN, arg.args[0], position(node))
         return inside if op is Op.EQ else Call(Op.NOT, (inside,), BOOLEAN)
     return Subquery(f"{op.value} {word}", plan, BOOLEAN, arg.args[0], position(node))
+
+
+def _in_array(read: Expressions, value: Scalar, array: exp.Expression, scope: Scope) -> Scalar:
+    """Whether a value is an item of an array of constants."""
+    of_type: Type | None = None
+    if isinstance(array, exp.Cast):
+        check_arguments(array, {"this", "to", "_type"})
+        of_type = array_type(array.args["to"])
+        array = array.this
+    if isinstance(array, exp.Array):
+        check_arguments(array, {"expressions"})
+        items = [read.scalar(item, scope) for item in array.expressions]
+        of_type = of_type or unify(items, "ARRAY")
+    else:
+        text = read.scalar(array, scope)
+        if not isinstance(text, Const) or text.type.kind is not Kind.UNKNOWN:
+            raise NotSupported(
+                "an array must be a constant",
+                hint="Write ARRAY[…] or pass it as a parameter.",
+                position=position(array),
+            )
+        if text.value is None:
+            return Const(None, BOOLEAN)
+        items = [constant(item) for item in array_items(str(text.value))]
+    read.meter.listed(len(items), position(array))
+    if not items:
+        return Const(False, BOOLEAN)
+    if of_type is not None:
+        items = [coerce(item, of_type) for item in items]
+    try:
+        common = unify((value, *items), "compared")
+    except TypeMismatch:
+        raise UnknownOperator(
+            f"operator does not exist: {value.type.kind.value} = {items[0].type.kind.value}",
+            hint="Cast one side.",
+            position=position(array),
+        ) from None
+    return Call(Op.IN, tuple(coerce(part, common) for part in (value, *items)), BOOLEAN)
 
 
 def _is(read: Expressions, node: exp.Is, scope: Scope) -> Scalar:
@@ -167,6 +213,9 @@ def _connective(op: Op) -> Rule:
 
 def _comparison(op: Op) -> Rule:
     def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        right = node.expression
+        if isinstance(right, exp.Anonymous) and str(right.this).lower() == "all":  # of an array
+            node.set("expression", exp.All(this=right.expressions[0]))
         if isinstance(node.expression, exp.Any | exp.All):
             return quantified(read, op, node, scope)
         left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)

@@ -7,10 +7,11 @@ from decimal import Decimal
 
 from sqlglot import exp
 
-from dpsql.errors import NotSupported, OutOfRange, TypeMismatch, UnknownFunction, UnknownOperator
-from dpsql.plan.formats import PIECES, finest_unit, pieces
+from dpsql.errors import InvalidDate, NotSupported, OutOfRange, TypeMismatch, UnknownFunction, UnknownOperator
+from dpsql.plan.evaluate import evaluate
+from dpsql.plan.formats import PIECES, finest_unit, moment, pieces
 from dpsql.plan.scalars import Call, Const, Op, Scalar
-from dpsql.sql.expressions.core import BINARY, Expressions, Handlers, Named
+from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Named
 from dpsql.sql.names import Scope, position
 from dpsql.sql.spans import Span, as_multiple, as_span
 from dpsql.sql.typing import coerce, constant
@@ -42,9 +43,9 @@ def date_arithmetic(read: Expressions, op: Op, node: exp.Expression, scope: Scop
     if left_interval is not None:
         if op is Op.SUB:
             raise TypeMismatch("a date cannot be subtracted from an interval", position=position(node))
-        return _shift(read.moment(node.expression, scope), left_interval, 1)
+        return shift(read.moment(node.expression, scope), left_interval, 1)
     if right_interval is not None:
-        return _shift(read.moment(node.this, scope), right_interval, 1 if op is Op.ADD else -1)
+        return shift(read.moment(node.this, scope), right_interval, 1 if op is Op.ADD else -1)
     left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)
     if op is Op.SUB and left.type.is_temporal and right.type.kind is Kind.UNKNOWN:
         right = coerce(right, left.type)
@@ -84,7 +85,7 @@ def _moved_by_multiple(read: Expressions, op: Op, node: exp.Expression, scope: S
     return None
 
 
-def _shift(moment: Scalar, by: Span, sign: int) -> Scalar:
+def shift(moment: Scalar, by: Span, sign: int) -> Scalar:
     """date or timestamp ± interval is a timestamp."""
     result = coerce(moment, TIMESTAMP)
     if by.months:
@@ -146,11 +147,9 @@ def _months_of_age(read: Expressions, node: exp.Expression, scope: Scope) -> Sca
         node = node.this
     if not isinstance(node, exp.Anonymous) or read.function_name(node) != "age":
         return None
-    if len(node.expressions) != 2:
-        raise NotSupported(
-            "AGE of one argument reads the clock", hint="Write AGE(DATE '2026-01-01', x).", position=position(node)
-        )
-    moments = (coerce(read.moment(part, scope, _ONLY_AGES), TIMESTAMP) for part in node.expressions)
+    moments = [coerce(read.moment(part, scope, _ONLY_AGES), TIMESTAMP) for part in node.expressions]
+    if len(moments) == 1:
+        moments.insert(0, coerce(_today(read, node, scope), TIMESTAMP))
     return Call(Op.MONTHS_BETWEEN, tuple(moments), integer_type(6))
 
 
@@ -169,6 +168,29 @@ def _age(_: Expressions, node: exp.Anonymous, __: Scope) -> Scalar:
     raise NotSupported(
         "AGE stands only in EXTRACT", hint="Write EXTRACT(YEAR FROM AGE(a, b)).", position=position(node)
     )
+
+
+def _now(read: Expressions, node: exp.Expression, _: Scope) -> Scalar:
+    """The moment of the statement, in UTC as all timestamps are."""
+    if read.clock is None:
+        raise NotSupported("there is no clock here", hint="Write a constant.", position=position(node))
+    return Const(read.clock.read(), TIMESTAMP)
+
+
+def _today(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+    return Call(Op.CAST, (_now(read, node, scope),), DATE)
+
+
+def _at_time_zone(read: Expressions, node: exp.AtTimeZone, scope: Scope) -> Scalar:
+    """All timestamps are of UTC, whether their columns know it or not: there they are what they are."""
+    zone = node.args["zone"]
+    if not (isinstance(zone, exp.Literal) and zone.is_string and str(zone.this).upper() in ("UTC", "ETC/UTC", "GMT")):
+        raise NotSupported(
+            "AT TIME ZONE knows only UTC",
+            hint="Timestamps are in UTC: add the difference, as in x + INTERVAL '1 hour'.",
+            position=position(node),
+        )
+    return coerce(read.moment(node.this, scope, "AT TIME ZONE needs a timestamp"), TIMESTAMP)
 
 
 def _make_date(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
@@ -247,11 +269,43 @@ def _to_char(read: Expressions, node: exp.TimeToStr, scope: Scope) -> Scalar:
     if format_ is None or pieces(format_) is None:
         raise NotSupported(
             "this format of TO_CHAR is not supported",
-            hint=f"A constant of {', '.join(PIECES)} and separators like - / : is.",
+            hint=f"A constant of {', '.join(PIECES)}, separators like - / :, digits and letters in double quotes is.",
             position=position(node),
         )
     whole = Call(Op.DATE_TRUNC, (value,), TIMESTAMP, finest_unit(format_))
     return Call(Op.TO_CHAR, (whole,), TEXT, format_)
+
+
+def _read_moment(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar:
+    """TO_TIMESTAMP of a constant in a constant format, as tools write the ends of a range."""
+    written = read.constant_text(node.this, scope, "what TO_TIMESTAMP and TO_DATE read")
+    format_ = read.last_literal(node)
+    try:
+        found = moment(written, format_ or "")
+    except KeyError:
+        raise NotSupported(
+            "this format of TO_TIMESTAMP is not supported",
+            hint="A constant of YYYY, MM, DD, HH24, MI, SS, MS, US and separators like - / : is, each once.",
+            position=position(node),
+        ) from None
+    if found is None:
+        raise InvalidDate(
+            f'"{written}" is not written in the format "{format_}"',
+            hint="Write every piece with all its digits.",
+            position=position(node),
+        )
+    return Const(found, TIMESTAMP)
+
+
+def _read_date(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar:
+    return Const(evaluate(Call(Op.CAST, (_read_moment(read, node, scope),), DATE)), DATE)
+
+
+def _of_epoch(read: Expressions, node: exp.UnixToTime, scope: Scope) -> Scalar:
+    """TO_TIMESTAMP of a number: seconds since 1970."""
+    seconds = coerce(read.number(node.this, scope), DOUBLE)
+    value = Call(Op.ADD_SECONDS, (Const(datetime(1970, 1, 1), TIMESTAMP), seconds), TIMESTAMP)
+    return Const(evaluate(value), TIMESTAMP) if isinstance(seconds, Const) else value
 
 
 def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
@@ -269,6 +323,13 @@ def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar
 
 
 HANDLERS: Handlers = {
+    exp.CurrentDate: (_today, set()),
+    exp.CurrentTimestamp: (_now, set()),
+    exp.Localtimestamp: (_now, set()),
+    exp.AtTimeZone: (_at_time_zone, {"this", "zone"}),
+    exp.StrToTime: (_read_moment, {"this", "format"}),
+    exp.StrToDate: (_read_date, {"this", "format"}),
+    exp.UnixToTime: (_of_epoch, UNARY),
     exp.DateBin: (_date_bin, {"this", "expression", "unit"}),
     exp.TimeToStr: (_to_char, {"this", "format"}),
     exp.Extract: (_extract, BINARY),

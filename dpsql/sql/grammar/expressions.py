@@ -23,9 +23,11 @@ _LEVELS = {
 _CHAINS = (_OR, _AND, _OTHER, _ADD, _MULTIPLY, _CAST)  # read from left to right by everybody
 _TYPES = frozenset(
     "int integer int2 int4 int8 smallint bigint numeric decimal dec float float8 real text varchar boolean bool date "
-    "timestamp interval double character".split()
+    "timestamp timestamptz interval double character".split()
 )
 _FIELDS = ("year", "month", "day", "hour", "minute", "second")
+
+_VALUES = ("true", "false", "null", "current_date", "current_timestamp", "localtimestamp")
 
 BEGINNINGS = ("select", "with", "values", "table")  # of a query
 CONTINUATIONS = ("union", "except", "intersect", "order", "limit", "offset", "fetch")  # behind one in parentheses
@@ -120,7 +122,10 @@ class Expressions(Words):
         self.place += 1
         if level == _COMPARE and self.takes_one("any", "some", "all"):
             self.needs("(")
-            self.query()
+            if self._begins_query():
+                self.query()
+            else:
+                self._array()
             self.needs(")")
             return False
         self.expression(level + 1)
@@ -162,6 +167,18 @@ class Expressions(Words):
             self.expression(_ESCAPE + 1)
         return True
 
+    def _array(self) -> None:
+        """What may stand for an array: its items, its text or a parameter, and its type behind it."""
+        if self.takes("array"):
+            self.needs("[")
+            self.expressions()
+            self.needs("]")
+        elif not self.takes_sort(Sort.STRING, Sort.PARAMETER):
+            self.fail()
+        if self.takes("::"):
+            self.type_name()
+            self.needs("[", "]")
+
     # --- operands ---
 
     def _operand(self) -> None:
@@ -180,7 +197,7 @@ class Expressions(Words):
         self.spans.append(Span(first, self.place - 1))
 
     def _primary(self) -> None:
-        if self.takes_sort(Sort.NUMBER, Sort.PARAMETER, Sort.STRING) or self.takes_one("true", "false", "null"):
+        if self.takes_sort(Sort.NUMBER, Sort.PARAMETER, Sort.STRING) or self.takes_one(*_VALUES):
             return
         if self.sees("("):
             self._parenthesis()
@@ -261,7 +278,7 @@ class Expressions(Words):
         elif self.takes("character"):
             self.needs("varying")
         elif self.takes("timestamp"):
-            if self.takes("without"):
+            if self.takes_one("with", "without"):
                 self.needs("time", "zone")
         elif self.word is not None and self.word.sort is Sort.WORD and self.word.text in _TYPES:
             is_sized = self.takes_one("numeric", "decimal", "dec")
@@ -281,7 +298,8 @@ class Expressions(Words):
     def _is_typed_literal(self) -> bool:
         if self.word is None or self.word.sort is not Sort.WORD or self.word.text not in _TYPES:
             return False
-        behind = self.place + (2 if self.sees("double", "character") else 1)
+        is_zoned = self.sees("timestamp") and self.sees("with", "without", ahead=1) and self.sees("zone", ahead=3)
+        behind = self.place + (4 if is_zoned else 2 if self.sees("double", "character") else 1)
         return behind < len(self.words) and self.words[behind].sort is Sort.STRING
 
     def _typed_literal(self) -> None:

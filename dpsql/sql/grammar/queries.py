@@ -151,6 +151,10 @@ class Queries(Expressions):
         if self.takes("("):
             self._in_parentheses()
             self.needs(")")
+        elif self.sees("generate_series") and self.sees("(", ahead=1):
+            self.place += 2
+            self.expressions()
+            self.needs(")")
         else:
             self._table_name()
             self.takes("*")  # with the tables that inherit from it, which is meant without the star as well

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -307,3 +308,34 @@ def test_useless_bounds_are_not_suggested() -> None:
 @pytest.mark.parametrize(("count", "rounded"), [(1, 1), (2, 2), (3, 5), (5, 5), (7, 10), (11, 20), (999, 1000)])
 def test_counts_are_rounded_up(count: int, rounded: int) -> None:
     assert round_up(count) == rounded
+
+
+def test_people_who_refer_to_each_other_are_not_referred_to_by_other_tables() -> None:
+    managers = SchemaDetails(
+        references=(
+            Reference(("main", "employees"), "manager", ("main", "employees"), "id"),
+            Reference(("main", "orders"), "account", ("main", "accounts"), "id"),
+        )
+    )
+    found = units(
+        table("employees", "id int, manager int", "id"),
+        table("accounts", "id int", "id"),
+        table("orders", "id int, account int", "id"),
+        details=managers,
+    )
+    assert found == {"accounts": "id", "orders": "account", "employees": None}
+
+
+def test_partitions_are_not_tables_of_their_own() -> None:
+    schema = database(table("events", "id int, patient_id int"), table("events_2024", "id int, patient_id int"))
+    details = SchemaDetails(parts=frozenset({("main", "events_2024")}))
+    assert [proposal.table.source[-1] for proposal in propose(schema, details)] == ["events"]
+    assert '# "events_2024" is a part of another table, which has its rows.' in drafted(schema, details)
+
+
+def test_names_keep_their_case_where_it_matters(tmp_path: Path) -> None:
+    people = table("People", "PersonID int, Age int", "PersonID")
+    assert "[tables.people]" in drafted(database(people))
+    kept = drafted(database(replace(people, case_matters=True)))
+    assert "[tables.People]" in kept and 'unit = "PersonID"' in kept and "\nAge = " in kept
+    assert "People" in loaded(kept, database(people), tmp_path).tables

@@ -1,0 +1,34 @@
+"""Functions that analysts bring along from elsewhere: what they are called here, or why there is nothing like them."""
+
+from __future__ import annotations
+
+_ROWS = "It would return values of single rows; put the rows of an answer together after they have come."
+_PATTERNS = "There are no regular expressions: use LIKE, ILIKE, SPLIT_PART, REPLACE, POSITION or LEFT."
+
+_HINTS = {
+    name: hint
+    for names, hint in {
+        "string_agg array_agg json_agg jsonb_agg json_object_agg group_concat listagg any_value": _ROWS,
+        "regexp_replace regexp_match regexp_matches regexp_like regexp_substr regexp_extract regexp_count": _PATTERNS,
+        "year month day hour minute quarter week dayofweek weekday": "Write EXTRACT(YEAR FROM x), and so on.",
+        "dateadd date_add date_sub timestampadd": "Write x + INTERVAL '1 day'.",
+        "datediff date_diff timestampdiff": "Subtract: dates give days, EXTRACT(EPOCH FROM a - b) gives seconds.",
+        "getdate sysdate today curdate clock_timestamp statement_timestamp": "Write CURRENT_DATE or now().",
+        "date_format strftime format_date datename": "Write TO_CHAR(x, 'YYYY-MM').",
+        "if iif decode": "Write CASE WHEN … THEN … ELSE … END.",
+        "ifnull nvl isnull zeroifnull": "Write COALESCE(x, 0).",
+        "countif count_if sumif": "Write COUNT(*) FILTER (WHERE …).",
+        "safe_divide": "Write x / NULLIF(y, 0).",
+        "len": "Write LENGTH(x).",
+        "charindex instr locate": "Write STRPOS(x, 'text').",
+        "lpad rpad repeat": "TO_CHAR(x, 'YYYY-MM') writes dates with their zeros; pad other texts in the answer.",
+        "initcap": "Use LOWER or UPPER.",
+        "random rand": "A sample is not needed: noise and price are the same for all rows.",
+        "format json_build_object": "Texts and numbers are put together with || and CONCAT.",
+    }.items()
+    for name in names.split()
+}
+
+
+def hint_for(name: str) -> str | None:
+    return _HINTS.get(name)
