@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -300,11 +301,16 @@ def _public_column(column: ColumnSchema, values: list[Value]) -> list[Value]:
 
 def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:
     columns: dict[tuple[str, str], dict[str, ColumnSchema]] = {}
+    computed = _computed_columns(cursor)
     for schema, table, name, native, nullable in cursor.execute(
         "SELECT schema_name, table_name, column_name, data_type, is_nullable FROM duckdb_columns()"
         " WHERE database_name = current_database() AND NOT internal ORDER BY schema_name, table_name, column_index"
     ).fetchall():
-        columns.setdefault((schema, table), {})[name] = ColumnSchema(name, _type(native), native, nullable)
+        column = ColumnSchema(name, _type(native), native, nullable)
+        if (schema, table, name) in computed:
+            # Its expression is evaluated at each reading: nobody has made it total, nor the same twice.
+            column = replace(column, type=None, native=f"{native}, generated when read")
+        columns.setdefault((schema, table), {})[name] = column
     views = {
         (schema, name)
         for schema, name in cursor.execute(
@@ -323,6 +329,15 @@ def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:
     if row is None:
         raise InternalError("the engine has no current schema")
     return DatabaseSchema(tables, row[0])
+
+
+def _computed_columns(cursor: duckdb.DuckDBPyConnection) -> set[tuple[str, str, str]]:
+    return set(
+        cursor.execute(
+            "SELECT table_schema, table_name, column_name FROM information_schema.columns"
+            " WHERE table_catalog = current_database() AND is_generated <> 'NEVER'"
+        ).fetchall()
+    )
 
 
 def _unique_constraints(cursor: duckdb.DuckDBPyConnection) -> list[tuple[tuple[str, str], list[str]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -456,6 +457,22 @@ def test_a_timestamp_with_time_zone_is_read_in_utc_whatever_its_value(backend: D
     """
     table = run(backend, sql, keys=1)
     assert (table.keys, table.sums[0].tolist()) == (((True,),), [5])
+
+
+def test_a_column_that_is_computed_when_read_is_unknown(tmp_path: Path) -> None:
+    """Its expression may be another number at each reading, so that what is taken off is not what was added."""
+    path = tmp_path / "made.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE made (id INTEGER, x INTEGER DEFAULT 7, y DOUBLE AS (x * random()), z AS (x + 1))")
+    with closing(DuckDBBackend(path, memory="1GB", threads=1)) as backend:
+        columns = backend.schema().tables["main", "made"].columns
+    assert {name: column.type for name, column in columns.items()} == {
+        "id": integer(10),
+        "x": integer(10),
+        "y": None,
+        "z": None,
+    }
+    assert columns["y"].native == "DOUBLE, generated when read"
 
 
 def test_schemas_views_and_uniqueness_are_read(backend: DuckDBBackend) -> None:
