@@ -194,6 +194,7 @@ def _open(path: Path, memory: str, threads: int) -> duckdb.DuckDBPyConnection:
             connection = duckdb.connect(str(path), read_only=True, config=config)
             try:
                 lock_down(connection)
+                _require_own_functions(connection, path)
             except BaseException:
                 connection.close()
                 raise
@@ -204,6 +205,26 @@ def _open(path: Path, memory: str, threads: int) -> duckdb.DuckDBPyConnection:
         f'the database at "{path}" cannot be opened (log id {log_id})',
         hint="It must be a DuckDB file that nobody writes to; a process opens it with one set of limits.",
     )
+
+
+def _require_own_functions(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Refuse a file with a macro that stands in place of a function of the engine, or of an operator.
+
+    Claim: every function that generated SQL names is the engine's.
+    Because: macros of the default schema come first, and none has the name of one; other schemas are not looked in.
+    Needs: nothing of the macros: this names the engine's own function by its schema, and calls no other.
+    """
+    functions = "system.main.duckdb_functions()"
+    made = connection.execute(f"SELECT schema_name, function_name FROM {functions} WHERE NOT internal").fetchall()
+    if not made:
+        return
+    known = {name for (name,) in connection.execute(f"SELECT function_name FROM {functions} WHERE internal").fetchall()}
+    taken = sorted({name for schema, name in made if schema == "main" and name.lower() in known})
+    if taken:
+        raise PolicyError(
+            f'the database at "{path}" has a macro "{taken[0]}" in place of a function of the engine',
+            hint="Drop it, or move it to a schema of its own.",
+        )
 
 
 # --- running ---
@@ -370,7 +391,7 @@ def _enforced(names: Sequence[str], columns: dict[str, ColumnSchema]) -> bool:
 def _type(native: str) -> Type | None:
     if match := _DECIMAL.fullmatch(native):
         return decimal(int(match[1]), int(match[2]))
-    if native.startswith("ENUM("):
+    if native.startswith("ENUM(") and native.endswith(")"):  # not a list of them
         return TEXT
     return _TYPES.get(native)
 
