@@ -464,7 +464,9 @@ def test_a_column_that_is_computed_when_read_is_unknown(tmp_path: Path) -> None:
     """Its expression may be another number at each reading, so that what is taken off is not what was added."""
     path = tmp_path / "made.duckdb"
     with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE made (id INTEGER, x INTEGER DEFAULT 7, y DOUBLE AS (x * random()), z AS (x + 1))")
+        connection.execute(
+            "CREATE TABLE made (id INTEGER, x INTEGER DEFAULT 7, y DOUBLE AS (x * random()), z AS (x + 1))"
+        )
     with closing(DuckDBBackend(path, memory="1GB", threads=1)) as backend:
         columns = backend.schema().tables["main", "made"].columns
     assert {name: column.type for name, column in columns.items()} == {
@@ -477,7 +479,8 @@ def test_a_column_that_is_computed_when_read_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "macro", ["abs(x)", "Sum(x)", "md5(x)", "count_star()", "row_number()", '"+"(a, b)', "sqrt(x)", "duckdb_functions()"]
+    "macro",
+    ["abs(x)", "Sum(x)", "md5(x)", "count_star()", "row_number()", '"+"(a, b)', "sqrt(x)", "duckdb_functions()"],
 )
 def test_a_macro_in_place_of_a_function_of_the_engine_is_refused(tmp_path: Path, macro: str) -> None:
     """DuckDB would take the macro wherever generated SQL calls the function: no clip would be what it says."""
