@@ -107,6 +107,9 @@ def _found(table: Table, schema: DatabaseSchema) -> TableSchema:
 
 
 def _copied(table: Table, found: TableSchema, place: tuple[str, str], dialect: Dialect) -> TableToCopy:
+    if dialect.name == "duckdb":
+        # What nobody can declare is left out; PostgreSQL makes a copy like its table, with all columns.
+        found = replace(found, columns={name: c for name, c in found.columns.items() if c.type is not None})
     columns = list(found.columns)
     source = (found.source[0], found.source[1])
     unique = tuple(sorted(tuple(sorted(names)) for names in found.unique)) if dialect.name == "duckdb" else ()

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -193,6 +194,7 @@ def _open(path: Path, memory: str, threads: int) -> duckdb.DuckDBPyConnection:
             connection = duckdb.connect(str(path), read_only=True, config=config)
             try:
                 lock_down(connection)
+                _require_own_functions(connection, path)
             except BaseException:
                 connection.close()
                 raise
@@ -203,6 +205,26 @@ def _open(path: Path, memory: str, threads: int) -> duckdb.DuckDBPyConnection:
         f'the database at "{path}" cannot be opened (log id {log_id})',
         hint="It must be a DuckDB file that nobody writes to; a process opens it with one set of limits.",
     )
+
+
+def _require_own_functions(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Refuse a file with a macro that stands in place of a function of the engine, or of an operator.
+
+    Claim: every function that generated SQL names is the engine's.
+    Because: macros of the default schema come first, and none has the name of one; other schemas are not looked in.
+    Needs: nothing of the macros: this names the engine's own function by its schema, and calls no other.
+    """
+    functions = "system.main.duckdb_functions()"
+    made = connection.execute(f"SELECT schema_name, function_name FROM {functions} WHERE NOT internal").fetchall()
+    if not made:
+        return
+    known = {name for (name,) in connection.execute(f"SELECT function_name FROM {functions} WHERE internal").fetchall()}
+    taken = sorted({name for schema, name in made if schema == "main" and name.lower() in known})
+    if taken:
+        raise PolicyError(
+            f'the database at "{path}" has a macro "{taken[0]}" in place of a function of the engine',
+            hint="Drop it, or move it to a schema of its own.",
+        )
 
 
 # --- running ---
@@ -301,11 +323,16 @@ def _public_column(column: ColumnSchema, values: list[Value]) -> list[Value]:
 
 def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:
     columns: dict[tuple[str, str], dict[str, ColumnSchema]] = {}
+    computed = _computed_columns(cursor)
     for schema, table, name, native, nullable in cursor.execute(
         "SELECT schema_name, table_name, column_name, data_type, is_nullable FROM duckdb_columns()"
         " WHERE database_name = current_database() AND NOT internal ORDER BY schema_name, table_name, column_index"
     ).fetchall():
-        columns.setdefault((schema, table), {})[name] = ColumnSchema(name, _type(native), native, nullable)
+        column = ColumnSchema(name, _type(native), native, nullable)
+        if (schema, table, name) in computed:
+            # Its expression is evaluated at each reading: nobody has made it total, nor the same twice.
+            column = replace(column, type=None, native=f"{native}, generated when read")
+        columns.setdefault((schema, table), {})[name] = column
     views = {
         (schema, name)
         for schema, name in cursor.execute(
@@ -324,6 +351,15 @@ def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:
     if row is None:
         raise InternalError("the engine has no current schema")
     return DatabaseSchema(tables, row[0])
+
+
+def _computed_columns(cursor: duckdb.DuckDBPyConnection) -> set[tuple[str, str, str]]:
+    return set(
+        cursor.execute(
+            "SELECT table_schema, table_name, column_name FROM information_schema.columns"
+            " WHERE table_catalog = current_database() AND is_generated <> 'NEVER'"
+        ).fetchall()
+    )
 
 
 def _unique_constraints(cursor: duckdb.DuckDBPyConnection) -> list[tuple[tuple[str, str], list[str]]]:
@@ -356,7 +392,7 @@ def _enforced(names: Sequence[str], columns: dict[str, ColumnSchema]) -> bool:
 def _type(native: str) -> Type | None:
     if match := _DECIMAL.fullmatch(native):
         return decimal(int(match[1]), int(match[2]))
-    if native.startswith("ENUM("):
+    if native.startswith("ENUM(") and native.endswith(")"):  # not a list of them
         return TEXT
     return _TYPES.get(native)
 

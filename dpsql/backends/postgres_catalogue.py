@@ -34,6 +34,9 @@ _VIEWS = ("v", "m")
 # One row per table. A domain counts as what it is made of; names of its own types stay unknown.
 _TABLES = """
 SELECT n.nspname, c.relname, c.oid::bigint, c.relkind::text, c.relrowsecurity AND row_security_active(c.oid),
+       EXISTS (WITH RECURSIVE parts AS (SELECT c.oid UNION
+                   SELECT h.inhrelid FROM pg_inherits AS h JOIN parts ON h.inhparent = parts.oid)
+               SELECT FROM parts JOIN pg_class AS p ON p.oid = parts.oid WHERE p.relkind = 'f'),
        c.relkind <> 'p' AND EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid),
        (SELECT coalesce(json_agg(json_build_array(a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
                    format_type(a.atttypid, a.atttypmod),
@@ -86,12 +89,12 @@ def read_tables(
     """All tables, or those named, with what they are recognised by."""
     tables: dict[Source, TableSchema] = {}
     identities: dict[tuple[str, ...], Identity] = {}
-    for schema, name, oid, kind, guarded, has_children, columns, indexes in _rows(connection, sources):
+    for schema, name, oid, kind, guarded, is_foreign, has_children, columns, indexes in _rows(connection, sources):
         source = (schema, name)
         fields = {column[0]: _column(column) for column in columns}
         # A unique index of a table holds for its own rows, not for those of the tables that inherit from it.
         unique = frozenset() if has_children else _unique(indexes, fields)
-        obstacle = _obstacle(kind, guarded)
+        obstacle = _obstacle(is_foreign, guarded)
         tables[source] = TableSchema(source, fields, unique, kind in _VIEWS, obstacle, case_matters=True)
         places = {column[0]: (column[1], column[2], column[3]) for column in columns}
         identities[source] = Identity(oid, kind, places, unique, obstacle)
@@ -113,9 +116,9 @@ def _lists(sources: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[source[part] for source in sources] for part in range(2)]
 
 
-def _obstacle(kind: str, guarded: bool) -> str | None:
-    if kind == "f":
-        return "is a foreign table: what runs on the other server is not in our hands"
+def _obstacle(is_foreign: bool, guarded: bool) -> str | None:
+    if is_foreign:
+        return "is, or has a part that is, a foreign table: what runs on the other server is not in our hands"
     if guarded:
         return "has row-level security that hides rows from this role, so that answers would depend on who asks"
     return None

@@ -145,7 +145,7 @@ class _Bounding(RowValues):
             text = self._stepped(self._pairs(clip), clip, cells)
         elif self._is_spared(clip, cells, rows) and is_one_table(self._plan):
             text = self._in_two_passes(clip, cells, rows)
-        elif self._is_spared(clip, cells, rows) and all(key.keys is not None for key in self._keys):
+        elif self._is_spared(clip, cells, rows) and not cells.selected:
             text = self._in_one_pass(clip, cells, rows)
         else:
             text = self._by_pairs(clip, cells)
@@ -247,7 +247,9 @@ class _Bounding(RowValues):
 
         Claim: what per, limit and clip leave of all owners; a declared key may come with zeros instead of not at all.
         Because: as for two passes. What is taken off is what was added: exact integers of the same rows.
-        Needs: rows that come out the same twice (`is_repeatable`); declared keys, for a key that appears must not tell.
+        Needs: rows that come out the same twice (`is_repeatable`); cells that are all declared, for a cell that comes
+        with zeros must not tell. That each key has its values is not enough: all together they may be too many, and
+        a threshold selects among the cells that come.
         """
         statistics = clip.statistics
         sums = [f"{self._sum(i, statistic)} AS s{i}" for i, statistic in enumerate(statistics)]

@@ -169,29 +169,34 @@ class Measuring:
         top = None if cells is None else self._chosen_first(calls, bound, len(cells))
         if top is not None:
             bound = Cells(True, top, False, among=True)
-        searches = None
-        if self._compilation.clips != "declared":
-            searches = Searches(self._compilation, child, tuple(value for _, value in grouped))
-        assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
-        _ask(assembly, calls)
         counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
-        assembly.settle(counter)
-        values: list[Scalar] = []
-        for field, call in calls:
-            if call.function is Agg.GROUPING:
-                values.append(_grouping_value(call, [plan.keys[i][1] for i in chosen]))
-            else:
-                values.append(assembly.output(field, call))
+
+        def assembled(searches: Searches | None) -> tuple[Assembly, list[Scalar]]:
+            assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
+            _ask(assembly, calls)
+            assembly.settle(counter)
+            values: list[Scalar] = []
+            for field, call in calls:
+                if call.function is Agg.GROUPING:
+                    values.append(_grouping_value(call, [plan.keys[i][1] for i in chosen]))
+                else:
+                    values.append(assembly.output(field, call))
+            return assembly, values
+
+        # Running totals keep declared bounds: what is made around a centre must name it, and clip what is left.
+        assembly, values = assembled(None)
+        chains: Chains | None = None
+        chained: tuple[int, ...] = ()
+        if cells is not None and not assembly.groups:
+            chains, chained = self._chained(chosen, calls, values, assembly, domains)
+        if chains is None and self._compilation.clips != "declared":
+            assembly, values = assembled(Searches(self._compilation, child, tuple(value for _, value in grouped)))
         selection = None
         if cells is None:
             selector = rules.key_selector(bound, assembly.statistics, self._compilation.norm)
             if selector != counter:
                 assembly.statistic(selector)
             selection = assembly.place(selector)
-        chains: Chains | None = None
-        chained: tuple[int, ...] = ()
-        if cells is not None and not assembly.groups:
-            chains, chained = self._chained(chosen, calls, values, assembly, domains)
         index = self._draft(
             grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained, top=top
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -32,7 +33,7 @@ CREATE TABLE kinds (
     f_uint UINTEGER, f_big BIGINT, f_ubig UBIGINT, f_huge HUGEINT, f_dec DECIMAL(20, 4), f_float FLOAT,
     f_double DOUBLE, f_text VARCHAR, f_uuid UUID, f_enum ENUM ('a', 'b'), f_date DATE, f_ts TIMESTAMP,
     f_ts_s TIMESTAMP_S, f_ts_ms TIMESTAMP_MS, f_ts_ns TIMESTAMP_NS, f_tz TIMESTAMPTZ, f_time TIME,
-    f_blob BLOB, f_list INTEGER[]
+    f_blob BLOB, f_list INTEGER[], f_enums ENUM ('a', 'b')[]
 );
 CREATE TABLE indexed (a INTEGER, b INTEGER NOT NULL, c INTEGER NOT NULL, d INTEGER);
 CREATE UNIQUE INDEX one ON indexed (a);
@@ -439,6 +440,7 @@ def test_types_are_mapped(backend: DuckDBBackend) -> None:
         "f_time": None,
         "f_blob": None,
         "f_list": None,
+        "f_enums": None,
     }
     assert list(columns)[:3] == ["f_bool", "f_tiny", "f_utiny"]
     assert not columns["f_bool"].nullable
@@ -456,6 +458,43 @@ def test_a_timestamp_with_time_zone_is_read_in_utc_whatever_its_value(backend: D
     """
     table = run(backend, sql, keys=1)
     assert (table.keys, table.sums[0].tolist()) == (((True,),), [5])
+
+
+def test_a_column_that_is_computed_when_read_is_unknown(tmp_path: Path) -> None:
+    """Its expression may be another number at each reading, so that what is taken off is not what was added."""
+    path = tmp_path / "made.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "CREATE TABLE made (id INTEGER, x INTEGER DEFAULT 7, y DOUBLE AS (x * random()), z AS (x + 1))"
+        )
+    with closing(DuckDBBackend(path, memory="1GB", threads=1)) as backend:
+        columns = backend.schema().tables["main", "made"].columns
+    assert {name: column.type for name, column in columns.items()} == {
+        "id": integer(10),
+        "x": integer(10),
+        "y": None,
+        "z": None,
+    }
+    assert columns["y"].native == "DOUBLE, generated when read"
+
+
+@pytest.mark.parametrize(
+    "macro",
+    ["abs(x)", "Sum(x)", "md5(x)", "count_star()", "row_number()", '"+"(a, b)', "sqrt(x)", "duckdb_functions()"],
+)
+def test_a_macro_in_place_of_a_function_of_the_engine_is_refused(tmp_path: Path, macro: str) -> None:
+    """DuckDB would take the macro wherever generated SQL calls the function: no clip would be what it says."""
+    path = tmp_path / "macros.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(f"CREATE TABLE t (x INTEGER); CREATE MACRO {macro} AS 0")
+        connection.execute("CREATE MACRO of_our_own(x) AS x")
+    name = macro.split("(")[0].strip('"')
+    with pytest.raises(PolicyError, match="macro") as refused:
+        DuckDBBackend(path, memory="1GB", threads=1)
+    assert name in str(refused.value) and "of_our_own" not in str(refused.value)
+    with duckdb.connect(str(path)) as connection:  # nobody holds the file any more
+        connection.execute(f"DROP MACRO {macro.split('(')[0]}; CREATE SCHEMA aside; CREATE MACRO aside.{macro} AS 0")
+    DuckDBBackend(path, memory="1GB", threads=1).close()
 
 
 def test_schemas_views_and_uniqueness_are_read(backend: DuckDBBackend) -> None:

@@ -518,6 +518,24 @@ def test_schemas_views_and_uniqueness_are_read(backend: PostgresBackend) -> None
     assert tables["public", "parts"].unique == {frozenset({"id"})}
 
 
+def test_a_foreign_table_is_no_table_of_ours_nor_is_one_that_has_such_parts(fresh: Place) -> None:
+    """What the server sends to another one is not what was generated, and what fails there is not total."""
+    fresh.change(
+        "CREATE FOREIGN DATA WRAPPER far; CREATE SERVER away FOREIGN DATA WRAPPER far;"
+        "CREATE FOREIGN TABLE alone (id integer) SERVER away;"
+        "CREATE TABLE years (id integer, y integer) PARTITION BY LIST (y);"
+        "CREATE TABLE newer PARTITION OF years FOR VALUES IN (2, 3) PARTITION BY LIST (y);"
+        "CREATE FOREIGN TABLE third PARTITION OF newer FOR VALUES IN (3) SERVER away;"
+        "CREATE TABLE heirs (id integer); CREATE FOREIGN TABLE heir () INHERITS (heirs) SERVER away"
+    )
+    with closing(fresh.open()) as backend:
+        tables = backend.schema().tables
+    for name in ("alone", "years", "newer", "third", "heirs"):
+        obstacle = tables["public", name].obstacle
+        assert obstacle is not None and "foreign" in obstacle, name
+    assert tables["public", "parts"].obstacle is None and tables["public", "parents"].obstacle is None
+
+
 def test_nulls_that_count_as_equal_make_a_key_unique(fresh: Place) -> None:
     fresh.change("CREATE TABLE pairs (a integer, b integer, UNIQUE NULLS NOT DISTINCT (a, b))")
     with closing(fresh.open()) as backend:

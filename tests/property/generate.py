@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -37,6 +38,7 @@ T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
+TOP = "ORDER BY n DESC LIMIT 2"
 EVERY_KIND = (*NUMBERS, Kind.TEXT, Kind.BOOLEAN, Kind.DATE, Kind.TIMESTAMP)
 
 
@@ -116,9 +118,25 @@ class Asking:
         if keys and self.chance(5):
             return f"SELECT DISTINCT {', '.join(keys)} FROM {source}{where}"
         calls = [inner._aggregate(min(depth, 2)) for _ in range(self.one_of((1, 1, 2)))]
-        if self.chance(20):
-            calls = inner._apart()
+        if self.chance(30):
+            calls = self.one_of((inner._apart, inner._apart, inner._ranks, inner._factors))()
+        if self.chance(15):
+            # Most are measured so over declared keys only, of which this has enough.
+            keys = keys if keys and self.chance(20) else [f"{inner.of(Kind.INTEGER, 0)} % 9"]
+            return self._above_keys(f"FROM {source}{where}", keys, calls)
         return f"SELECT {', '.join([*keys, *calls])} FROM {source}{where}{self._group_by(keys)}"
+
+    def _above_keys(self, rest: str, keys: list[str], calls: list[str]) -> str:
+        """The keys with most units, or running totals: measured otherwise than what stands in each key."""
+        named = [f"{key} AS k{i}" for i, key in enumerate(keys)]
+        places = ", ".join(f"k{i}" for i in range(len(keys)))
+        if self.chance(40):
+            most = f"COUNT(DISTINCT {OWNER}) AS n"
+            return f"SELECT {', '.join([*named, most])} {rest} GROUP BY {places} {TOP}"
+        added = self.one_of(("COUNT(*)", f"COUNT(DISTINCT {OWNER})", f"SUM({self.one_of(('1', '2.5'))})", calls[0]))
+        beside = self.one_of(("COUNT(*)", "1", calls[-1]))
+        inner = f"SELECT {', '.join([*named, f'{added} AS a', f'{beside} AS b'])} {rest} GROUP BY {places}"
+        return f"SELECT {places}, SUM(a) OVER (ORDER BY {places}) AS total, b FROM ({inner}) AS g"
 
     def _group_by(self, keys: list[str]) -> str:
         if not keys:
@@ -209,6 +227,19 @@ class Asking:
             for call, condition in zip(calls, conditions, strict=True)
         ]
 
+    def _ranks(self) -> list[str]:
+        """Several quantiles of the same rows, which are cut in turn."""
+        value = self.bounded(1)
+        ranks = [self.one_of(("0.1", "0.25", "0.5", "0.5", "0.75", "0.9")) for _ in range(self.one_of((2, 3, 5)))]
+        return [f"PERCENTILE_DISC({rank}) WITHIN GROUP (ORDER BY {value})" for rank in ranks]
+
+    def _factors(self) -> list[str]:
+        """A sum and those of products with it, which may be told by it."""
+        base = self.bounded(0)
+        further = [f"{self.one_of(('1', '2', '10'))} - {self._leaf(self.kind(NUMBERS))} / 1000.0" for _ in range(2)]
+        products = [f"SUM({base})", f"SUM({base} * ({further[0]}))", f"AVG({base} * ({further[0]}) * ({further[1]}))"]
+        return [*products[: self.one_of((2, 3))], *(["COUNT(*)"] if self.chance(50) else [])]
+
     # --- what stands in FROM ---
 
     def _source(self, depth: int) -> tuple[str, Asking]:
@@ -237,7 +268,12 @@ class Asking:
         word = self.one_of(("JOIN", "LEFT JOIN"))
         more = f" AND {inner.predicate(1)}" if self.chance(40) else ""
         on = f"{DETAILS}.ref = {TABLE}.{KEY}{more}"
-        return f"(SELECT {TABLE}.{OWNER}, {items} FROM {TABLE} {word} {DETAILS} ON {on}) AS q", self._above(kinds)
+        joined = f"{TABLE} {word} {DETAILS} ON {on}"
+        if self.chance(30):
+            # Rows that refer to the same one, tied to each other or to it.
+            tie = self.one_of((f"e.ref = {TABLE}.{KEY}", f"e.ref = {DETAILS}.ref"))
+            joined = f"{joined} {self.one_of(('JOIN', 'LEFT JOIN'))} {DETAILS} AS e ON {tie}"
+        return f"(SELECT {TABLE}.{OWNER}, {items} FROM {joined}) AS q", self._above(kinds)
 
     def _with_public(self, depth: int) -> tuple[str, Asking]:
         kinds = [self.kind((Kind.INTEGER, Kind.DOUBLE)), self.kind()]
@@ -483,6 +519,8 @@ _KEYS: tuple[Callable[[Asking, int], str], ...] = (
     lambda ask, _: ask.column(),
     lambda ask, depth: ask.any(max(depth, 1)),
     lambda ask, _: f"FLOOR({ask.number(0)} / 10)",
+    # Declared, and of two such together there are more than are enumerated.
+    lambda ask, _: f"{ask.of(Kind.INTEGER, 0)} % 30",
     lambda ask, _: f"CASE WHEN {ask.predicate(1)} THEN 'low' WHEN {ask.predicate(1)} THEN 'high' END",
 )
 _AGGREGATES = (
@@ -585,6 +623,9 @@ def cases(draw: Draw) -> Case:
     if len(columns) < len(declared.columns):
         columns[OWNER] = Kind.INTEGER
     sql = Asking(draw, columns).query(draw(st.integers(1, 3)))
+    if sql.endswith(TOP):
+        # Keys are chosen before they are counted only where a unit may have many.
+        declared = replace(declared, unique=False, max_rows=50, max_groups=None)
     cells = {
         name: (*flavour.inside, *flavour.outside, "NULL")
         for name, flavour in flavours.items()

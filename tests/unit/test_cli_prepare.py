@@ -124,6 +124,17 @@ def test_names_that_a_copy_adds_are_refused(clinic: Path) -> None:
     assert result.exit_code == 1 and 'has a column "dpsql_rows"' in result.stderr
 
 
+def test_columns_that_are_computed_when_read_are_left_out(clinic: Path) -> None:
+    database = next(clinic.parent.glob("*.duckdb"))
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("CREATE TABLE made (who INTEGER, x INTEGER, y DOUBLE AS (x * random()), z INTEGER[])")
+    declared = '[tables.made]\nunit = "who"\n[tables.made.columns]\nx = { min = 0, max = 9 }\n'
+    clinic.write_text(f"{clinic.read_text()}\n{declared}")
+    result = prepare(clinic)
+    assert result.exit_code == 0, result.output
+    answer(clinic, "SELECT SUM(x) FROM made")
+
+
 def test_a_copy_is_no_database(clinic: Path) -> None:
     """Its ledger would lie beside it, and forget what was spent."""
     database = next(clinic.parent.glob("*.duckdb")).name

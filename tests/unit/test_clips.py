@@ -306,6 +306,18 @@ def test_a_failure_between_centre_and_clip_keeps_the_charge_and_the_centre(asked
     assert _ask(asked, MEAN).charged == FREE
 
 
+def test_running_totals_are_not_made_around_a_centre(asked: Clinic) -> None:
+    """They name no centre: another one would be added to differences from the first."""
+    month = "date_trunc('month', seen)"
+    beside = f"SELECT {month} AS m, SUM(COUNT(*)) OVER (ORDER BY {month}) AS n, AVG(fee) AS a FROM visits GROUP BY 1"
+    for sql in (beside, f"SELECT t.*, (SELECT AVG(fee) FROM visits) AS b FROM ({beside}) AS t"):
+        for measurement in _ask(asked, sql).release.measurements:
+            around = [i for i, statistic in enumerate(measurement.statistics) if statistic.shape is Shape.RESIDUAL]
+            named = {place for place, _ in measurement.clips}
+            assert set(around) <= named or measurement.is_search
+            assert not (around and measurement.rooted)
+
+
 def test_explain_names_the_centre(asked: Clinic) -> None:
     session = Session(asked.engine, "alice")
     assert "centre of fee: exponential mechanism, one of 1,024 from 0 to 100" in "\n".join(session.explain(MEAN))

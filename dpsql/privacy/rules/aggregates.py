@@ -108,6 +108,7 @@ class Cells:
     groups: int  # how many cells one unit may touch
     limited: bool  # the limit on cells is enforced by choosing among the unit's own keys
     among: bool = False  # the cells are those that are chosen of all: of the others a unit may touch any number
+    selected: bool = False  # which cells there are is not declared: a threshold selects those that enough units have
 
 
 def cells(child: Stability, keyed: bool, count: int | None) -> Cells:
@@ -122,7 +123,7 @@ def cells(child: Stability, keyed: bool, count: int | None) -> Cells:
         return Cells(False, 1, False)
     groups = min(child.rows, child.groups or child.rows, count if count is not None else child.rows)
     groups = max(groups, 1)
-    return Cells(True, groups, count is None or groups == 1)
+    return Cells(True, groups, count is None or groups == 1, selected=count is None)
 
 
 def count_rows(child: Stability, where: Scalar | None, cell: Cells) -> Statistic:
