@@ -38,7 +38,7 @@ from dpsql.sql.resolve import resolve
 from dpsql.stored import Known, decode, encode, grains_of, tagged_keys
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
-from dpsql.types import Value
+from dpsql.types import Cell, Value
 
 MAX_PUBLIC_ROWS = 1_000_000
 ROOM = 100_000_000  # bytes, about, of compiled queries, of keys and of small answers that are remembered
@@ -53,7 +53,7 @@ _ENDS = {
     "pure": "after it, pure answers pay with their rho, as others do, for {whose}",
 }
 
-Rows = list[tuple[Value, ...]]
+Rows = list[tuple[Cell, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,8 @@ class UnknownFunction(ProgrammingError):
 
     sqlstate = "42883"
 
-    def __init__(self, name: str, *, position: int | None = None) -> None:
-        super().__init__(f"function {name} does not exist", position=position)
+    def __init__(self, name: str, *, hint: str | None = None, position: int | None = None) -> None:
+        super().__init__(f"function {name} does not exist", hint=hint, position=position)
 
 
 class UnknownOperator(ProgrammingError):

@@ -17,6 +17,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
 from dpsql.policy.model import StatementLimits
+from dpsql.sql.brackets import check_brackets, with_subscripts
 from dpsql.sql.meter import check_bytes, check_nesting, check_words
 from dpsql.sql.rereading import check_levels
 from dpsql.sql.shape import check_calls, check_clauses
@@ -61,6 +62,7 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
             raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
     _check_first_word(tokens)
     _check_spaces(tokens, text)
+    check_brackets(tokens)
     _check_tokens(tokens, text, limits)
     check_levels(tokens)
     check_calls(tokens)
@@ -190,10 +192,7 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
             )
         is_parameter = token.text == "@" and text[token.start] == "$"
         if _is_operator(token) and token.text not in _OPERATORS and not is_parameter:
-            is_array = token.text in "[]"
-            what = "an array" if is_array else f"the operator {token.text}"
-            hint = "Write IN (…) for a list, and a call for each share of a percentile." if is_array else None
-            raise NotSupported(f"{what} is not supported", hint=hint, position=token.start + 1)
+            raise NotSupported(f"the operator {token.text} is not supported", position=token.start + 1)
         if kind in _FOREIGN:
             raise SqlSyntaxError(f'syntax error at or near "{token.text}"', position=token.start + 1)
         if following is None:
@@ -264,7 +263,7 @@ _OTHER_TYPES = frozenset(
     "cidr macaddr point line circle box path polygon oid regclass tsvector tsquery int4range int8range daterange "
     "numrange tsrange tstzrange serial bigserial".split()
 )
-_OPERATORS = frozenset("( ) , . + - * / % ^ ^@ = < > <= >= <> != || :: $".split())
+_OPERATORS = frozenset("( ) [ ] , . + - * / % ^ ^@ = < > <= >= <> != || :: $".split())
 
 _WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -301,7 +300,7 @@ _FOREIGN = frozenset(
 
 def _tree(tokens: list[Token], text: str) -> exp.Expression:
     try:
-        trees = sqlglot.Dialect.get_or_raise("postgres").parser().parse(tokens, text)
+        trees = sqlglot.Dialect.get_or_raise("postgres").parser().parse(with_subscripts(tokens), text)
     except ParseError as error:
         raise _syntax_error(error, text) from None
     except RecursionError:

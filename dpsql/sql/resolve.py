@@ -64,7 +64,7 @@ from dpsql.plan.scalars import (
 )
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
-from dpsql.sql.allowed import check_arguments, refuse_aggregates
+from dpsql.sql.allowed import check_arguments, refuse_aggregates, refuse_array
 from dpsql.sql.expressions import expressions
 from dpsql.sql.labels import column_name, note_output
 from dpsql.sql.meter import Meter
@@ -250,6 +250,8 @@ class Resolver:
             check_arguments(node.args["distinct"], set())
             if hidden:
                 raise InvalidReference("for SELECT DISTINCT, ORDER BY expressions must appear in select list")
+            for field in visible:
+                refuse_array(Ref(field), position(node))
             plan = Distinct(plan)
         sort_keys = tuple(SortKey(Ref(projected[i][0]), key.descending, key.nulls_first) for i, key in order)
         if sort_keys or limit is not None or offset:
@@ -262,7 +264,10 @@ class Resolver:
         if distinct is None or distinct.args.get("on") is None:
             return []
         check_arguments(distinct, {"on"})
-        return [self._group_key(part, items, scope) for part in distinct.args["on"].expressions]
+        chosen = [self._group_key(part, items, scope) for part in distinct.args["on"].expressions]
+        for value in chosen:
+            refuse_array(value, position(distinct))
+        return chosen
 
     def _first_of_each(self, plan: Plan, chosen: list[Scalar], order: list[SortKey]) -> Plan:
         """DISTINCT ON: of the rows that agree in some values, the first in the order of the query."""
@@ -310,9 +315,9 @@ class Resolver:
                 items += [(field.name, Ref(field, position(item))) for field in sources[0].fields]
             elif isinstance(item, exp.Alias):
                 check_arguments(item, {"this", "alias"})
-                items.append((folded(item.args["alias"]), self._expressions.typed(item.this, scope)))
+                items.append((folded(item.args["alias"]), self._expressions.output(item.this, scope)))
             else:
-                value = self._expressions.typed(item, scope)  # before its name: a subquery may be SELECT *
+                value = self._expressions.output(item, scope)  # before its name: a subquery may be SELECT *
                 items.append((column_name(item, self._text), value))
         return items
 
@@ -562,6 +567,7 @@ class Resolver:
         def index(part: exp.Expression) -> int:
             value = self._group_key(part, items, scope)
             refuse_aggregates(value, "GROUP BY")
+            refuse_array(value, position(part))
             if value not in keys:
                 keys.append(value)
             return keys.index(value)

@@ -12,6 +12,9 @@ from dpsql.errors import SqlSyntaxError, UnknownFunction
 
 _MANY = 10_000
 
+_OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
+_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
+
 # The functions dpsql knows, with the least and the most arguments.
 _FUNCTIONS: dict[str, tuple[int, int]] = {
     name: (int(low), int(high))
@@ -39,6 +42,12 @@ _FUNCTIONS: dict[str, tuple[int, int]] = {
     for name in names
 }
 
+# What PostgreSQL has for arrays.
+_OF_ARRAYS = frozenset(
+    "unnest array_length array_upper array_lower array_ndims array_dims cardinality array_to_string array_position "
+    "array_append array_prepend array_cat array_remove to_json to_jsonb".split()
+)
+
 # Words before a parenthesis that call nothing.
 _WORDS = frozenset(
     "IN AND OR NOT ON WHERE HAVING WHEN THEN ELSE SELECT FROM JOIN AS OVER FILTER USING VALUES EXISTS ANY ALL SOME BY "
@@ -52,13 +61,14 @@ def check_calls(tokens: list[Token]) -> None:
     """Every function is one of ours, under PostgreSQL's name, with a number of arguments that it takes."""
     closing = _closing(tokens)
     for i, token in enumerate(tokens[:-1]):
-        if tokens[i + 1].token_type is not TokenType.L_PAREN or not _is_word(token):
+        if tokens[i + 1].token_type is not TokenType.L_PAREN or not is_word(token):
             continue
         if token.text.upper() in _WORDS or _names_columns(tokens, i, closing):
             continue
         name = token.text.lower() if token.token_type is not TokenType.IDENTIFIER else token.text
         if name not in _FUNCTIONS:
-            raise UnknownFunction(name, position=token.start + 1)
+            hint = "A subscript takes one value of an array: (…)[2]." if name in _OF_ARRAYS else None
+            raise UnknownFunction(name, hint=hint, position=token.start + 1)
         low, high = _FUNCTIONS[name]
         count = _arguments(tokens, i + 1, closing)
         if not low <= count <= high:
@@ -66,7 +76,7 @@ def check_calls(tokens: list[Token]) -> None:
             raise UnknownFunction(f"{name} with {many}", position=token.start + 1)
 
 
-def _is_word(token: Token) -> bool:
+def is_word(token: Token) -> bool:
     return token.token_type is TokenType.IDENTIFIER or token.text.replace(" ", "_").isidentifier()
 
 
@@ -102,7 +112,7 @@ def _arguments(tokens: list[Token], opening: int, closing: dict[int, int]) -> in
         return 0
     depth, count = 0, 1
     for token in tokens[opening + 1 : end]:
-        depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
         count += depth == 0 and token.token_type is TokenType.COMMA
     return count
 

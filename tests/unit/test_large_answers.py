@@ -17,7 +17,7 @@ from dpsql.generate.noisy_tables import array_of
 from dpsql.postprocess import Postprocessor
 from dpsql.session import Session
 from dpsql.stored import decode, encode
-from dpsql.types import Value
+from dpsql.types import Cell, Value
 from tests import toy
 
 QUERIES = [
@@ -46,7 +46,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_rows_are_the_same(session: Session, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(many: int) -> list[tuple[Value, ...]]:
+    def asked(many: int) -> list[tuple[Cell, ...]]:
         monkeypatch.setattr(dpsql.engine, "MANY", many)
         session.engine._answers.clear()
         found = session.execute(sql)

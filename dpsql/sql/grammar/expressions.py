@@ -190,6 +190,9 @@ class Expressions(Words):
             self.place += 2
             self.query()
             self.needs(")")
+        elif self.takes("array", "["):
+            self.expressions()
+            self.needs("]")
         elif self._is_typed_literal():
             self._typed_literal()
         elif self.sees("(", ahead=1):
@@ -202,6 +205,8 @@ class Expressions(Words):
         self.needs("(")
         is_query = self.query_or_expressions(rows=False)
         self.needs(")")
+        if not is_query:
+            self._subscript()
         return is_query
 
     def query_or_expressions(self, *, rows: bool = True) -> bool:
@@ -252,6 +257,12 @@ class Expressions(Words):
         self.needs_column_name()
         while self.takes("."):
             self.needs_label()
+        self._subscript()
+
+    def _subscript(self) -> None:
+        if self.takes("["):
+            self._number()
+            self.needs("]")
 
     # --- types ---
 
