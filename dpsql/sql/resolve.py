@@ -24,6 +24,7 @@ from dpsql.errors import (
     SqlSyntaxError,
     UnknownColumn,
     UnknownTable,
+    WindowingError,
 )
 from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.inspect import without_places
@@ -66,6 +67,7 @@ from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
 from dpsql.sql.allowed import check_arguments, refuse_aggregates, refuse_array
 from dpsql.sql.expressions import expressions
+from dpsql.sql.expressions.windows import window_of
 from dpsql.sql.labels import column_name, note_output
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, Source, folded, position
@@ -217,8 +219,7 @@ class Resolver:
             plan = Filter(plan, self._expressions.condition(where.this, scope, "WHERE"))
         if _makes_a_row_of_none(node):
             self._contexts[-1] = context
-        self._expressions.name_windows({folded(w.this): w for w in node.args.get("windows") or []})
-
+        windows = self._named_windows(node, scope)
         items = self._select_list(node, scope)
         if not items:
             raise SqlSyntaxError("SELECT needs at least one column", position=position(node))
@@ -229,10 +230,12 @@ class Resolver:
         chosen = self._distinct_on(node, items, scope)
 
         values = [*(value for _, value in items), *hidden, *chosen]
-        asked = [*values, *([condition] if condition is not None else [])]
+        asked = [*values, *([condition] if condition is not None else []), *windows]
         if keys or sets != ((),) or node.args.get("group") or condition is not None or any(map(_aggregates, asked)):
             plan, change = self._aggregate(plan, keys, sets, asked, items)
             values = [change(value) for value in values]
+            for value in windows:
+                change(value)
             if condition is not None:
                 plan = Filter(plan, _no_windows(change(condition), "HAVING"))
         plan, values = self._windows(plan, values)
@@ -257,6 +260,28 @@ class Resolver:
         if sort_keys or limit is not None or offset:
             plan = Sort(plan, sort_keys, limit, offset, visible)
         return plan
+
+    def _named_windows(self, node: exp.Select, scope: Scope) -> list[Scalar]:
+        """What the windows of a WINDOW clause are made of; a name means a window before it.
+
+        One that nothing uses is read as well, as in PostgreSQL: what is wrong in it must be refused.
+        """
+        named: dict[str, exp.Window] = {}
+        values: list[Scalar] = []
+        self._expressions.name_windows(named)
+        for window in node.args.get("windows") or []:
+            name, copied = folded(window.this), window.args.get("alias")
+            if name in named:
+                raise WindowingError(f'window "{name}" is already defined', position=position(window))
+            partition, order, _ = window_of(self._expressions, window, scope)
+            if copied is not None and named[folded(copied)].args.get("spec") is not None:
+                message = f'cannot copy window "{folded(copied)}" because it has a frame clause'
+                raise WindowingError(message, position=position(window))
+            values += [*partition, *(key.value for key in order)]
+            named[name] = window
+        if any(isinstance(part, Windowed) for value in values for part in walk(value)):
+            raise WindowingError("window functions are not allowed in window definitions", position=position(node))
+        return values
 
     def _distinct_on(self, node: exp.Select, items: list[tuple[str, Scalar]], scope: Scope) -> list[Scalar]:
         """The expressions of DISTINCT ON; none for any other SELECT."""
