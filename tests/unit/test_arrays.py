@@ -149,7 +149,9 @@ def test_every_subscript_is_counted_from_one(cursor: dpsql.Cursor, operand: str,
     assert cursor.fetchall() == [(10 * int(index),)]
 
 
-@pytest.mark.parametrize("text", ["SELECT 1 + [1]", "SELECT x[y] FROM t", "SELECT x['1'] FROM t", "SELECT x[1.0] FROM t"])
+@pytest.mark.parametrize(
+    "text", ["SELECT 1 + [1]", "SELECT x[y] FROM t", "SELECT x['1'] FROM t", "SELECT x[1.0] FROM t"]
+)
 def test_other_brackets_are_refused(text: str) -> None:
     with pytest.raises(NotSupported, match="an array is not supported here"):
         parse(text)

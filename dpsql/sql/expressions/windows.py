@@ -43,9 +43,7 @@ def _window(read: Expressions, node: exp.Window, scope: Scope) -> Scalar:
     return Windowed(function, args, result, *window_of(read, node, scope), where)
 
 
-def window_of(
-    read: Expressions, node: exp.Window, scope: Scope
-) -> tuple[tuple[Scalar, ...], tuple[SortKey, ...], str]:
+def window_of(read: Expressions, node: exp.Window, scope: Scope) -> tuple[tuple[Scalar, ...], tuple[SortKey, ...], str]:
     """What PARTITION BY, ORDER BY and the frame of a window say."""
     partition, order, spec = _window_parts(read, node)
     partitions = tuple(read.typed(part, scope) for part in partition)
