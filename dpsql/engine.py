@@ -568,7 +568,8 @@ def _replay_key(
     if measurement.rooted:
         parts["running"] = [repr(measurement.chains), measurement.chained]
     if measurement.top is not None:
-        parts["top"] = [measurement.top.keys, str(measurement.top.noise.scale)]
+        by = [measurement.top.by] if len(measurement.statistics) > 1 else []
+        parts["top"] = [measurement.top.keys, str(measurement.top.noise.scale), *by]
     if measurement.lattice is not None:
         parts["sets"] = repr(measurement.lattice)
     if clips:
