@@ -27,13 +27,13 @@ from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.session import Session
 from dpsql.tables import ResultTable
-from dpsql.types import Kind, Type, Value
+from dpsql.types import Cell, Kind, Type
 
 apilevel = "2.0"
 threadsafety = 2  # threads may share connections, whose queries then run one after the other, but not cursors
 paramstyle = "pyformat"
 
-Row = tuple[Value, ...]
+Row = tuple[Cell, ...]
 Description = tuple[str, str, None, None, int | None, int | None, None]
 Result = TypeVar("Result")
 
@@ -421,6 +421,8 @@ class Cursor:
             raise ProgrammingError("the number of rows to fetch must not be negative")
         rows = self._table.rows[self._next : None if count is None else self._next + count]
         self._next += len(rows)
+        if any(type_.kind is Kind.ARRAY for type_ in self._table.types):
+            return [tuple(list(cell) if isinstance(cell, tuple) else cell for cell in row) for row in rows]
         return rows
 
 

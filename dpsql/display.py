@@ -6,16 +6,18 @@ Pure, so that the command line and notebooks show the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, ROUND_UP, Context, Decimal, localcontext
 
-from dpsql.types import Kind, Type, Value
+from dpsql.types import Cell, Kind, Type, Value
 
 Margin = int | float | None
 Margins = Sequence[Sequence[Margin]]  # row by row, as the values stand
 
 _EXACT = Context(prec=60)  # more digits than any column has
+_SPECIAL = re.compile(r'[{},"\\\s]')  # within an array
 _DIGITS = 6  # of a fraction whose error is not known, how many digits are shown
 
 
@@ -35,19 +37,19 @@ class Column:
     @property
     def is_key(self) -> bool:
         """Whether it names its row, as far as one can see: fractions without a margin come from noisy numbers too."""
-        return not self.is_noisy and self.type.kind not in (Kind.DECIMAL, Kind.DOUBLE)
+        return not self.is_noisy and self.type.kind not in (Kind.DECIMAL, Kind.DOUBLE, Kind.ARRAY)
 
     @property
     def is_noisy(self) -> bool:
         return self.margin is not None or self.varies
 
 
-def cells(columns: Sequence[Column], rows: Sequence[Sequence[Value]], margins: Margins) -> list[list[str]]:
+def cells(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], margins: Margins) -> list[list[str]]:
     """Every value as people read it."""
     return [list(map(cell, row, columns, its)) for row, its in zip(rows, margins, strict=True)]
 
 
-def cell(value: Value, column: Column, margin: Margin) -> str:
+def cell(value: Cell, column: Column, margin: Margin) -> str:
     """A value as people read it. A noisy number is rounded to what its margin leaves meaningful."""
     match value:
         case int() | float() | Decimal() if margin and not isinstance(value, bool) and math.isfinite(value):
@@ -55,11 +57,13 @@ def cell(value: Value, column: Column, margin: Margin) -> str:
             return " ±".join(_rounded(value, margin, finest))
         case float() if math.isfinite(value):
             return _short(value)
+        case list() | tuple():
+            return _array(value, lambda each: cell(each, column, None))
         case _:
             return plain(value)
 
 
-def plain(value: Value) -> str:
+def plain(value: Cell) -> str:
     """A value in full, as SQL would print it."""
     match value:
         case None:
@@ -68,11 +72,25 @@ def plain(value: Value) -> str:
             return "true" if value else "false"
         case Decimal():
             return f"{value:f}"
+        case list() | tuple():
+            return _array(value, plain)
         case _:
             return str(value)
 
 
-def bar_shares(columns: Sequence[Column], rows: Sequence[Sequence[Value]]) -> list[float] | None:
+def _array(values: Sequence[Value], written: Callable[[Value], str]) -> str:
+    """As PostgreSQL writes arrays: what would not be read again as it is stands in quotes."""
+    texts = ["NULL" if value is None else _in_array(written(value)) for value in values]
+    return "{" + ",".join(texts) + "}"
+
+
+def _in_array(text: str) -> str:
+    if text and text.upper() != "NULL" and _SPECIAL.search(text) is None:
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def bar_shares(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[float] | None:
     """Where one key names each row, how long the bar of its first noisy number is, as a part of the longest."""
     noisy = [index for index, column in enumerate(columns) if column.margin is not None]
     if len(rows) < 2 or not noisy or sum(column.is_key for column in columns) != 1:
@@ -82,7 +100,7 @@ def bar_shares(columns: Sequence[Column], rows: Sequence[Sequence[Value]]) -> li
     return [length / longest for length in lengths] if longest > 0 else None
 
 
-def _length(value: Value) -> float:
+def _length(value: Cell) -> float:
     """Noise can push a count below zero; a bar cannot follow it there."""
     return max(float(value), 0.0) if isinstance(value, int | float | Decimal) and math.isfinite(value) else 0.0
 

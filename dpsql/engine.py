@@ -39,7 +39,7 @@ from dpsql.sql.resolve import resolve
 from dpsql.stored import Known, decode, encode, grains_of, tagged_keys
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
-from dpsql.types import Value
+from dpsql.types import Cell, Value
 
 MAX_PUBLIC_ROWS = 1_000_000
 ROOM = 100_000_000  # bytes, about, of compiled queries, of keys and of small answers that are remembered
@@ -54,7 +54,7 @@ _ENDS = {
     "pure": "after it, pure answers pay with their rho, as others do, for {whose}",
 }
 
-Rows = list[tuple[Value, ...]]
+Rows = list[tuple[Cell, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,7 +590,8 @@ def _replay_key(
     if measurement.rooted:
         parts["running"] = [repr(measurement.chains), measurement.chained]
     if measurement.top is not None:
-        parts["top"] = [measurement.top.keys, str(measurement.top.noise.scale)]
+        by = [measurement.top.by] if len(measurement.statistics) > 1 else []
+        parts["top"] = [measurement.top.keys, str(measurement.top.noise.scale), *by]
     if measurement.lattice is not None:
         parts["sets"] = repr(measurement.lattice)
     if clips:

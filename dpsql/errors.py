@@ -152,6 +152,13 @@ class WindowingError(ProgrammingError):
     sqlstate = "42P20"
 
 
+class UnknownWindow(ProgrammingError):
+    sqlstate = "42704"
+
+    def __init__(self, name: str, *, position: int | None = None) -> None:
+        super().__init__(f'window "{name}" does not exist', position=position)
+
+
 class TypeMismatch(ProgrammingError):
     sqlstate = "42804"
 

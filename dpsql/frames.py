@@ -8,9 +8,9 @@ from typing import Any
 
 from dpsql.display import Column
 from dpsql.errors import InterfaceError
-from dpsql.types import Kind, Type, Value
+from dpsql.types import Cell, Kind, Type
 
-Rows = Sequence[Sequence[Value]]
+Rows = Sequence[Sequence[Cell]]
 
 # Types that can hold NULL, so that the type of a column depends on the query alone.
 _PANDAS_TYPES = {
@@ -57,6 +57,8 @@ def _arrow_type(arrow: Any, type_: Type) -> Any:
             return arrow.timestamp("us")
         case Kind.INTERVAL:
             return arrow.duration("us")
+        case Kind.ARRAY if type_.element is not None:
+            return arrow.list_(_arrow_type(arrow, type_.element))
         case _:
             return arrow.string()
 

@@ -7,14 +7,14 @@ from html import escape
 from itertools import zip_longest
 
 from dpsql.display import Column, Margins, bar_shares, cells
-from dpsql.types import Value
+from dpsql.types import Cell
 
 _MOST_ROWS = 100
 _BAR_WIDTH = 160  # pixels
 _BAR = '<div style="width: {}px; height: 0.8em; background: #4c78a8"></div>'
 
 
-def html_table(columns: Sequence[Column], rows: Sequence[Sequence[Value]], margins: Margins, footer: str) -> str:
+def html_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], margins: Margins, footer: str) -> str:
     """A table of the first rows and a line below it. Every name and value is escaped: keys come from the data."""
     shown = rows[:_MOST_ROWS]
     shares = bar_shares(columns, shown)

@@ -9,7 +9,7 @@ import duckdb
 
 from dpsql.display import Column
 from dpsql.errors import OperationalError
-from dpsql.types import Kind, Type, Value
+from dpsql.types import Cell, Kind, Type
 
 _TYPES = {
     Kind.BOOLEAN: "BOOLEAN",
@@ -21,7 +21,7 @@ _TYPES = {
 }
 
 
-def write(path: Path, columns: Sequence[Column], rows: Sequence[Sequence[Value]]) -> None:
+def write(path: Path, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
     """Write the file, over one that is there. The names of the columns must differ."""
     lists = [f"unnest(CAST($c{i} AS {_type(column.type)}[]))" for i, column in enumerate(columns)]
     names = [_quoted(column.name, '"') for column in columns]
@@ -40,6 +40,8 @@ def write(path: Path, columns: Sequence[Column], rows: Sequence[Sequence[Value]]
 
 
 def _type(type_: Type) -> str:
+    if type_.element is not None:
+        return f"{_type(type_.element)}[]"
     if type_.kind is Kind.DECIMAL:
         return f"DECIMAL({type_.precision},{type_.scale})"
     return _TYPES.get(type_.kind, "VARCHAR")

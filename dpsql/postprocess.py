@@ -17,7 +17,7 @@ from dpsql.generate.engine_log import engine_failed
 from dpsql.generate.noisy_tables import Array
 from dpsql.generate.query import Cancellation
 from dpsql.generate.watchdog import Watch, Watchdog
-from dpsql.types import Kind, Type, Value
+from dpsql.types import Cell, Kind, Type, Value
 
 _COLUMN_TYPES = {
     Kind.BOOLEAN: "BOOLEAN",
@@ -69,7 +69,7 @@ class Postprocessor:
         max_cells: int,
         tables: Mapping[str, Mapping[str, Array]] = _NO_TABLES,
         cancellation: Cancellation | None = None,
-    ) -> list[tuple[Value, ...]]:
+    ) -> list[tuple[Cell, ...]]:
         """Run one SELECT. Parameters that it does not name are ignored; more than `max_cells` values are refused.
 
         Claim: outcome and errors are post-processing of what was released.
@@ -114,7 +114,7 @@ def _select(
     parameters: Mapping[str, object],
     max_cells: int,
     watch: Watch,
-) -> list[tuple[Value, ...]]:
+) -> list[tuple[Cell, ...]]:
     wanted = statement.named_parameters
     if not wanted <= parameters.keys():
         raise InternalError("generated SQL names a parameter that has no value")
@@ -123,15 +123,18 @@ def _select(
         cursor.execute(statement, {name: parameters[name] for name in wanted})
         # One row beyond the limit is enough to know.
         columns = max(len(cursor.description or ()), 1)
-        rows: list[tuple[Value, ...]] = cursor.fetchmany(max_cells // columns + 1)
+        rows: list[tuple[Cell, ...]] = cursor.fetchmany(max_cells // columns + 1)
     except duckdb.InterruptException:
         watch.check()
         raise
     require_size(len(rows), columns, max_cells)
+    types = [str(column[1]) for column in cursor.description or ()]
     # DuckDB hands a date that Python cannot hold over as text.
-    for i, column in enumerate(cursor.description or ()):
-        if str(column[1]) in ("DATE", "TIMESTAMP") and any(isinstance(row[i], str) for row in rows):
+    for i, type_ in enumerate(types):
+        if type_.removesuffix("[]") in ("DATE", "TIMESTAMP") and any(_has_text(row[i]) for row in rows):
             raise _out_of_range()
+    if any(type_.endswith("[]") for type_ in types):
+        return [tuple(tuple(cell) if isinstance(cell, list) else cell for cell in row) for row in rows]
     return rows
 
 
@@ -141,6 +144,10 @@ def require_size(rows: int, columns: int, max_cells: int) -> None:
         raise ResultTooLarge(
             f"the answer has more than {max_cells:,} values", hint="Ask for fewer rows or columns, with WHERE or LIMIT."
         )
+
+
+def _has_text(cell: Cell) -> bool:
+    return any(isinstance(value, str) for value in cell) if isinstance(cell, list) else isinstance(cell, str)
 
 
 def _translated(error: duckdb.Error) -> Error:

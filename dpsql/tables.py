@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 import numpy.typing as npt
 
-from dpsql.types import Type, Value
+from dpsql.types import Cell, Type, Value
 
 Integers = npt.NDArray[np.int64]
 
@@ -47,4 +47,4 @@ class ResultTable:
 
     names: tuple[str, ...]
     types: tuple[Type, ...]
-    rows: list[tuple[Value, ...]]
+    rows: list[tuple[Cell, ...]]

@@ -18,7 +18,7 @@ from dpsql.engine import Answer
 from dpsql.plan.rising import Rising
 from dpsql.release import Output
 from dpsql.tables import ResultTable
-from dpsql.types import Value, exact_decimal
+from dpsql.types import Cell, exact_decimal
 
 _EXACT = Context(prec=60)  # more digits than any column has
 
@@ -41,11 +41,11 @@ def tidied(answer: Answer) -> Answer:
         for stretch in stretches:  # how many digits were rounded off differs by row
             _put(column, stretch, _not_falling([column[row] for row in stretch]))
         columns.append(column)
-    rows: list[tuple[Value, ...]] = list(zip(*columns, strict=True)) if columns else table.rows
+    rows: list[tuple[Cell, ...]] = list(zip(*columns, strict=True)) if columns else table.rows
     return replace(answer, table=ResultTable(table.names, table.types, rows))
 
 
-def _tidy(value: Value, output: Output, margin: float | None) -> Value:
+def _tidy(value: Cell, output: Output, margin: float | None) -> Cell:
     if output.count and isinstance(value, int | float | Decimal) and value < 0:
         return 0
     is_whole = isinstance(value, Decimal) and output.type.scale == 0
@@ -54,7 +54,7 @@ def _tidy(value: Value, output: Output, margin: float | None) -> Value:
     return value
 
 
-def _stretches(rising: Rising, rows: Sequence[tuple[Value, ...]]) -> Iterator[list[int]]:
+def _stretches(rising: Rising, rows: Sequence[tuple[Cell, ...]]) -> Iterator[list[int]]:
     """The places of the rows along which a column rises, in that order; NULL is beyond the largest."""
     order = list(range(len(rows)))
     for place, descending in reversed(rising.along):  # sorting is stable: the last key first
@@ -62,18 +62,18 @@ def _stretches(rising: Rising, rows: Sequence[tuple[Value, ...]]) -> Iterator[li
         nulls = [row for row in order if rows[row][place] is None]
         known.sort(key=lambda row: rows[row][place], reverse=descending)  # type: ignore[arg-type,return-value]
         order = nulls + known if descending else known + nulls
-    found: dict[tuple[Value, ...], list[int]] = {}
+    found: dict[tuple[Cell, ...], list[int]] = {}
     for row in order:
         found.setdefault(tuple(rows[row][place] for place in rising.apart), []).append(row)
     return iter(found.values())
 
 
-def _put(column: list[Value], rows: Sequence[int], values: Sequence[Value]) -> None:
+def _put(column: list[Cell], rows: Sequence[int], values: Sequence[Cell]) -> None:
     for row, value in zip(rows, values, strict=True):
         column[row] = value
 
 
-def _least_squares(values: Sequence[Value], scale: int) -> Sequence[Value]:
+def _least_squares(values: Sequence[Cell], scale: int) -> Sequence[Cell]:
     """The values that do not fall, none below zero, and are closest to these: neighbours that fall share their mean."""
     if not _are_numbers(values):
         return values
@@ -87,15 +87,15 @@ def _least_squares(values: Sequence[Value], scale: int) -> Sequence[Value]:
     return [_alike(mean, value, scale) for mean, value in zip(means, values, strict=True)]
 
 
-def _not_falling(values: Sequence[Value]) -> Sequence[Value]:
+def _not_falling(values: Sequence[Cell]) -> Sequence[Cell]:
     return list(accumulate(values, max)) if _are_numbers(values) else values  # type: ignore[arg-type]
 
 
-def _are_numbers(values: Sequence[Value]) -> bool:
+def _are_numbers(values: Sequence[Cell]) -> bool:
     return all(isinstance(value, int | float | Decimal) and math.isfinite(value) for value in values)
 
 
-def _alike(mean: Fraction, value: Value, scale: int) -> Value:
+def _alike(mean: Fraction, value: Cell, scale: int) -> Cell:
     """Of the value's own type."""
     if isinstance(value, int):
         return round(mean)

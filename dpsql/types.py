@@ -14,6 +14,8 @@ from fractions import Fraction
 
 # A constant of the analyst or the policy: never a value read from private rows.
 Value = bool | int | Decimal | float | str | date | datetime | None
+# What stands in one place of an answer. An array is a tuple, which nobody can change, and a list once it is fetched.
+Cell = Value | tuple[Value, ...] | list[Value]
 
 INT_DIGITS = 19
 MAX_DIGITS = 38
@@ -28,6 +30,7 @@ class Kind(Enum):
     DATE = "date"
     TIMESTAMP = "timestamp"
     INTERVAL = "interval"
+    ARRAY = "array"  # of released values: private rows have none
     UNKNOWN = "unknown"  # a bare NULL or string literal before its context gives it a type
 
 
@@ -39,6 +42,7 @@ class Type:
     big: bool = False  # an integer that PostgreSQL calls bigint: its SUM is numeric, not bigint
     numeric: bool = False  # double precision that PostgreSQL calls numeric: it rounds halves away from zero
     mixed: bool = field(default=False, compare=False, repr=False)  # a decimal whose places differ from value to value
+    element: Type | None = None  # of an array
 
     @property
     def is_numeric(self) -> bool:
@@ -54,6 +58,8 @@ class Type:
         return self.kind in (Kind.DATE, Kind.TIMESTAMP)
 
     def __str__(self) -> str:
+        if self.element is not None:
+            return f"{self.element}[]"
         if self.kind is Kind.DECIMAL:
             return f"numeric({self.precision},{self.scale})"
         name: str = self.kind.value
@@ -69,6 +75,10 @@ DATE = Type(Kind.DATE)
 TIMESTAMP = Type(Kind.TIMESTAMP)
 INTERVAL = Type(Kind.INTERVAL)
 UNKNOWN = Type(Kind.UNKNOWN)
+
+
+def array_of(element: Type) -> Type:
+    return Type(Kind.ARRAY, element=element)
 
 
 def exact_decimal(value: Fraction, scale: int) -> Decimal:

@@ -43,7 +43,7 @@ def oracle_faults(case: Case, answer: Answer, oracle: Oracle) -> Iterator[str]:
         return
     if answer.table.names != truth.names:
         yield f"columns are named {answer.table.names}, in PostgreSQL {truth.names}"
-    classes = tuple(class_of(type_.kind) for type_ in answer.table.types)
+    classes = tuple(class_of(type_) for type_ in answer.table.types)
     if classes != truth.classes:
         yield f"columns are {classes}, in PostgreSQL {truth.classes}"
     ordered = sqlglot.parse_one(case.sql, read="postgres").args.get("order") is not None

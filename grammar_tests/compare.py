@@ -61,6 +61,8 @@ def _same(ours: object, theirs: object) -> bool:
         return ours is None or (_is_number(ours) and ours == 0)
     if isinstance(ours, bool) or isinstance(theirs, bool):
         return ours is theirs
+    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
     if _is_number(ours) and _is_number(theirs):
         return math.isclose(float(ours), float(theirs), rel_tol=RELATIVE, abs_tol=ABSOLUTE)  # type: ignore[arg-type]
     return _plain(ours) == _plain(theirs)

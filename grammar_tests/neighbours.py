@@ -22,7 +22,7 @@ from dpsql.backends.postgres import PostgresBackend, numbered
 from dpsql.backends.postgres_connections import SETTINGS
 from dpsql.generate.query import EngineQuery
 from dpsql.policy.prepared import COPIED_OWNER
-from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, weight_in_keys
+from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic, weight_in_keys
 from dpsql.privacy.running import coefficients
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
@@ -70,15 +70,18 @@ class Neighbourhood(ABC):
             for scenario, sums in run.without.items():
                 for i, (number, statistic) in enumerate(zip(branch.statistics, statistics, strict=True)):
                     moved = _moved(run.whole, sums, _place(statistic, i))
-                    if measurement.top is not None:
+                    if measurement.top is not None and statistic.kind is Counted.UNITS:
                         moved = sorted(moved)[-measurement.top.keys :]  # of those that are chosen, as bad as can be
                     for fault in _faults(statistic, measurement, number, moved, scenario):
                         yield f"without {scenario}: {fault}"
                     if measurement.is_rooted(number) and measurement.noises[number].law == "gaussian":
                         for fault in _rooted_faults(measurement, number, run.whole, sums, i):
                             yield f"without {scenario}: {fault}"
-                chooses = statistics[0].kind in CHOSEN or measurement.top is not None
-                if chooses and any(run.whole.get(key, (0,))[0] < sums[key][0] for key in sums):
+                by = [0] if statistics[0].kind in CHOSEN else []
+                if measurement.top is not None and measurement.top.by in branch.statistics:
+                    by = [branch.statistics.index(measurement.top.by)]
+                none = (0,) * len(branch.statistics)
+                if any(run.whole.get(key, none)[place] < sums[key][place] for place in by for key in sums):
                     yield f"without {scenario}: a count among which is chosen rises"
                 for group in measurement.groups:
                     if len(group) > 1 and group[0] in branch.statistics and measurement.is_sum(group[0]):

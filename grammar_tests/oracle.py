@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from dpsql.types import Kind, Value
+from dpsql.types import Kind, Type, Value
 from grammar_tests.servers import Server
 from grammar_tests.toy_data import POLICIES, clean, schema
 
@@ -36,12 +36,12 @@ _KINDS = {
 @dataclass(frozen=True, slots=True)
 class Truth:
     names: tuple[str, ...]
-    classes: tuple[str, ...]  # number, text, boolean, date, timestamp
+    classes: tuple[str, ...]  # number, text, boolean, date, timestamp; with [] where it is an array
     rows: list[tuple[object, ...]]
 
 
-def class_of(kind: Kind) -> str:
-    return _KINDS[kind]
+def class_of(type_: Type) -> str:
+    return _KINDS[type_.kind] if type_.element is None else f"{class_of(type_.element)}[]"
 
 
 class Oracle:
@@ -87,7 +87,15 @@ class Oracle:
         columns = cursor.description or []
         types = self._connection.adapters.types
         found = [types.get(column.type_code) for column in columns]
-        classes = tuple(_CLASSES.get(info.name, info.name) if info else "?" for info in found)
+        # An array is found as what it is an array of.
+        arrays = [
+            "[]" * (info is not None and info.oid != column.type_code)
+            for info, column in zip(found, columns, strict=True)
+        ]
+        classes = tuple(
+            (_CLASSES.get(info.name, info.name) if info else "?") + array
+            for info, array in zip(found, arrays, strict=True)
+        )
         return Truth(tuple(column.name for column in columns), classes, cursor.fetchall())
 
     def close(self) -> None:

@@ -14,9 +14,9 @@ from decimal import Decimal
 from typing import TypeVar
 
 from dpsql.display import Column, Margins, bar_shares, cells, plain
-from dpsql.types import BIGINT, DOUBLE, Value
+from dpsql.types import BIGINT, DOUBLE, Cell
 
-Rows = Sequence[Sequence[Value]]
+Rows = Sequence[Sequence[Cell]]
 Item = TypeVar("Item")
 
 _BAR_WIDTH = 40
@@ -100,7 +100,7 @@ def _in_markdown(text: str) -> str:
 # --- for programs: plain values, numbers in full ---
 
 
-def with_margins(columns: Sequence[Column], rows: Rows, margins: Margins) -> tuple[list[Column], list[list[Value]]]:
+def with_margins(columns: Sequence[Column], rows: Rows, margins: Margins) -> tuple[list[Column], list[list[Cell]]]:
     """The same rows with a column <name>_margin behind each noisy one."""
     added = [
         Column(f"{column.name}_margin", BIGINT if isinstance(column.margin, int) else DOUBLE) for column in columns
@@ -132,7 +132,7 @@ def json_lines(columns: Sequence[Column], rows: Rows) -> list[str]:
     return ["[", *(f"  {each}," for each in objects[:-1]), *(f"  {each}" for each in objects[-1:]), "]"]
 
 
-def _in_json(value: Value) -> str:
+def _in_json(value: Cell) -> str:
     match value:
         case Decimal():
             return plain(value)  # exact: a float would round it
@@ -140,6 +140,8 @@ def _in_json(value: Value) -> str:
             return "null"
         case date():
             return json.dumps(value.isoformat())
+        case list() | tuple():
+            return f"[{', '.join(map(_in_json, value))}]"
         case _:
             return json.dumps(value, ensure_ascii=False)
 

@@ -69,10 +69,12 @@ def bounded_queries(
     norm: Literal["l1", "l2"],
     dialect: Dialect,
     within: Table | None = None,
+    chosen: Cells | None = None,
 ) -> tuple[Branch, ...]:
     """The engine's queries of one measurement: one for all sums over rows, one for each DISTINCT and each histogram.
 
-    `within` is a table of which every owner has at least as many rows as in the plan.
+    `within` is a table of which every owner has at least as many rows as in the plan. `chosen` are the cells of counts
+    of units, where keys are chosen by one of them: these are not clipped, and so they are apart from other sums.
     """
     branches = []
     tables = _tables(plan, keys, statistics)
@@ -86,11 +88,13 @@ def bounded_queries(
         return Branch(query, tuple(answers), bounding.way)
 
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in _PLAIN]
-    if plain:
-        together = [[plain.index(i) for i in group] for group in groups if group[0] in plain]
-        most = cells.groups if cells.limited else _declared_cells(keys)
-        clip = Clip([statistics[i] for i in plain], together, norm, cells=most, exclusive=rows == 1)
-        branches.append(branch(methodcaller("sums", clip, cells, rows=rows, single=single), len(keys), plain))
+    units = [i for i in plain if chosen is not None and statistics[i].kind is Counted.UNITS]
+    for some, limit in ((units, chosen or cells), ([i for i in plain if i not in units], cells)):
+        if some:
+            together = [[some.index(i) for i in group] for group in groups if group[0] in some]
+            most = limit.groups if limit.limited else _declared_cells(keys)
+            clip = Clip([statistics[i] for i in some], together, norm, cells=most, exclusive=rows == 1)
+            branches.append(branch(methodcaller("sums", clip, limit, rows=rows, single=single), len(keys), some))
     bars: dict[Statistic, list[int]] = {}
     for i, statistic in enumerate(statistics):
         if statistic.kind in CHOSEN:

@@ -79,6 +79,8 @@ class Dialect:
     double: Callable[[Call, Sequence[str]], str] | None = None
 
     def type(self, type_: Type) -> str:
+        if type_.element is not None:
+            return f"{self.type(type_.element)}[]"
         native = self.types.get(type_.kind)
         if native is None:
             raise InternalError(f"no type for {type_.kind.value}")

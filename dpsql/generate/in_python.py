@@ -21,7 +21,7 @@ from dpsql.plan.graph import Items, fields_read
 from dpsql.plan.nodes import Plan, Project, Released, Sort
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar, SortKey
 from dpsql.tables import Integers
-from dpsql.types import Kind, Type, Value
+from dpsql.types import Cell, Kind, Type, Value
 
 FEW = 300  # rows up to which Python is quicker, however much is computed; more are only handed on
 
@@ -56,7 +56,7 @@ class InPython:
     order: _Order | None
     only_handed_on: bool  # nothing is computed, and no row moves
 
-    def rows(self, columns: Sequence[Sequence[Value] | Integers]) -> list[tuple[Value, ...]] | None:
+    def rows(self, columns: Sequence[Sequence[Value] | Integers]) -> list[tuple[Cell, ...]] | None:
         """The rows that DuckDB would return; None where it has to be asked.
 
         Claim: values are those of the generated SQL.

@@ -17,6 +17,7 @@ from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import Dialect, literal
 from dpsql.plan.scalars import (
     Aggregated,
+    Array,
     Call,
     Case,
     Const,
@@ -29,6 +30,7 @@ from dpsql.plan.scalars import (
     Scalar,
     StageValue,
     Subquery,
+    Subscript,
     Windowed,
 )
 from dpsql.types import DOUBLE, INT_DIGITS, MAX_DIGITS, TIMESTAMP, Kind, Type, Value, exact_decimal
@@ -100,6 +102,13 @@ class ScalarWriter:
                 if self._short and default == Const(None, node.type):
                     return f"(CASE {whens} END)"
                 return f"(CASE {whens} ELSE {self.scalar(default)} END)"
+            case Array() | Subscript() if not self._short:
+                raise NotSupported("an array beside private rows is not supported")
+            case Array(items=items, type=type_):
+                return f"CAST([{', '.join(map(self.scalar, items))}] AS {self.type(type_)})"
+            case Subscript(array=array, index=index):
+                # DuckDB has nothing at zero and beyond the end, as PostgreSQL.
+                return f"({self.scalar(array)})[{index}]"
             case StageValue(stage=stage, type=type_):
                 return self._dialect.stage_value(f"$s{stage}", type_)
             case InStage(arg=arg, stage=stage, item=item):

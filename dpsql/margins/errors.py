@@ -327,8 +327,9 @@ def _own_atom(node: Scalar) -> Atom:
 def _with_own(node: Call, moved: _Moved, atom: Atom, known: Known) -> _Moved:
     if not _has_own(node, known) or atom != _own_atom(node):
         return moved
-    assert moved.half is None  # what is new here is in none of its arguments
-    return _Moved(moved.middle, _own_error(node, known))
+    # What is new here is in none of its arguments; but there may be no telling how far one of these is off.
+    own = _own_error(node, known)
+    return _Moved(moved.middle, own if moved.half is None else _call(Op.ADD, own, moved.half))
 
 
 def _has_own(node: Scalar, known: Known) -> bool:

@@ -109,15 +109,17 @@ def _one(
 def _of_top(
     measurement: Measurement, top: Top, exact: Sequence[ExactTable], sampler: Sampler
 ) -> tuple[tuple[tuple[Value, ...], ...], list[Integers]]:
-    """Keys chosen one after another, by how many units have them; then noisy counts of those, in the keys' order."""
-    (counts,) = _columns(measurement, exact, measurement.every_cell)
+    """Keys chosen one after another, by how many units have them; then noisy sums of those, in the keys' order."""
+    columns = _columns(measurement, exact, measurement.every_cell)
+    counts = columns[top.by]
     left = list(range(len(counts)))
     for _ in range(top.keys):
         losses = counts[left].max() - counts[left]
         del left[sampler.exponential(np.ones_like(losses), losses, top.noise.scale)]
     kept = np.setdiff1d(np.arange(len(counts)), left)
     keys = measurement.every_cell
-    return tuple(keys[i] for i in kept), [_noisy(counts[kept], measurement.noises[0], sampler)]
+    noisy = [_noisy(column[kept], noise, sampler) for column, noise in zip(columns, measurement.noises, strict=True)]
+    return tuple(keys[i] for i in kept), noisy
 
 
 def _selected(

@@ -156,6 +156,23 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Array:
+    """Released values side by side. Never in an expression over private rows."""
+
+    items: tuple[Scalar, ...]
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript:
+    """One value of an array, counted from one; NULL beyond its ends."""
+
+    array: Scalar
+    index: int
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
 class Subquery:
     """A scalar subquery, EXISTS or IN (subquery), not yet told apart into public, released or private."""
 
@@ -267,7 +284,10 @@ class IntervalEnd:
         return "dp_high" if self.high else "dp_low"
 
 
-Scalar = Ref | Const | Call | Case | Subquery | StageValue | InStage | Correlated | Aggregated | Windowed | IntervalEnd
+Scalar = (
+    Ref | Const | Call | Case | Array | Subscript | Subquery | StageValue | InStage | Correlated
+    | Aggregated | Windowed | IntervalEnd
+)  # fmt: skip
 
 
 def children(node: Scalar) -> tuple[Scalar, ...]:
@@ -279,6 +299,10 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
             return args
         case Case(branches=branches, default=default):
             return (*(part for branch in branches for part in branch), default)
+        case Array(items=items):
+            return items
+        case Subscript(array=array):
+            return (array,)
         case Subquery(arg=arg):
             return () if arg is None else (arg,)
         case Correlated(arg=arg, outer=outer):
@@ -306,6 +330,10 @@ def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
             return Call(op, tuple(change(arg) for arg in args), type_, option)
         case Case(branches, default, type_):
             return Case(tuple((change(when), change(then)) for when, then in branches), change(default), type_)
+        case Array(items, type_):
+            return Array(tuple(change(item) for item in items), type_)
+        case Subscript(array, index, type_):
+            return Subscript(change(array), index, type_)
         case Subquery(kind, plan, type_, arg, position):
             return Subquery(kind, plan, type_, None if arg is None else change(arg), position)
         case Correlated(arg=arg):

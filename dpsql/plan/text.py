@@ -6,6 +6,7 @@ from typing import assert_never
 
 from dpsql.plan.scalars import (
     Aggregated,
+    Array,
     Call,
     Case,
     Const,
@@ -17,6 +18,7 @@ from dpsql.plan.scalars import (
     Scalar,
     StageValue,
     Subquery,
+    Subscript,
     Windowed,
 )
 
@@ -35,6 +37,10 @@ def scalar_text(node: Scalar) -> str:
         case Case(branches=branches, default=default):
             parts = " ".join(f"WHEN {scalar_text(when)} THEN {scalar_text(then)}" for when, then in branches)
             return f"CASE {parts} ELSE {scalar_text(default)} END"
+        case Array(items=items):
+            return f"array[{', '.join(map(scalar_text, items))}]"
+        case Subscript(array=array, index=index):
+            return f"{scalar_text(array)}[{index}]"
         case StageValue(stage=stage):
             return f"(stage {stage + 1})"
         case InStage(arg=arg, stage=stage):

@@ -12,24 +12,23 @@ from dpsql.plan.scalars import Ref, Scalar
 def top_keys(plan: Plan) -> Mapping[int, int]:
     """By the field of an aggregate, how many keys are looked at: those where it is largest.
 
-    The aggregate is the only one of its GROUP BY, and nothing else in the query reads it.
+    Nothing else in the query reads its GROUP BY: other aggregates are seen of the same keys only.
     """
     read = Counter(field.id for node in nodes(plan) if isinstance(node, Aggregate) for field, _ in node.aggregates)
     found: dict[int, int] = {}
     for node in nodes(plan):
         if not isinstance(node, Sort) or node.limit is None or not node.keys or not node.keys[0].descending:
             continue
-        largest = _only_aggregate(node.keys[0].value, node.child)
+        largest = _aggregate(node.keys[0].value, node.child)
         if largest is not None and read[largest] == 1:
             found[largest] = node.limit + node.offset
     return found
 
 
-def _only_aggregate(value: Scalar, plan: Plan) -> int | None:
-    """The field of the only aggregate below, where `value` shows it as it is and every key makes a row."""
+def _aggregate(value: Scalar, plan: Plan) -> int | None:
+    """The field of an aggregate below, where `value` shows it as it is and every key makes a row."""
     while isinstance(value, Ref) and isinstance(plan, Project):
         value, plan = {field.id: item for field, item in plan.items}[value.field.id], plan.child
-    if not isinstance(plan, Aggregate) or len(plan.sets) != 1 or len(plan.aggregates) != 1 or not plan.keys:
+    if not isinstance(plan, Aggregate) or len(plan.sets) != 1 or not plan.keys or not isinstance(value, Ref):
         return None
-    ((field, _),) = plan.aggregates
-    return field.id if isinstance(value, Ref) and value.field.id == field.id else None
+    return next((field.id for field, _ in plan.aggregates if field.id == value.field.id), None)

@@ -93,6 +93,7 @@ class Assembly:
     new_field: Callable[[str, Type], Field]
     degree: Degree  # 3: Laplace noise, 2: Gaussian
     centres: Centres | None = None  # None: everything is measured by its declared bounds
+    chosen: Cells | None = None  # the cells of counts of units, where these are chosen first
     statistics: dict[Statistic, Field] = field(default_factory=dict)
     weights: dict[Statistic, Fraction] = field(default_factory=dict)  # how much the variance of each one counts
     groups: list[tuple[Statistic, ...]] = field(default_factory=list)  # that are clipped, and paid for, together
@@ -282,7 +283,7 @@ class Assembly:
         call = narrowed(call)
         match call.function:
             case Agg.COUNT if call.distinct:
-                return self._direct(target, self._count_distinct(call), BIGINT)
+                return self._direct(target, self.count_distinct(call), BIGINT)
             case Agg.COUNT:
                 rows = self._of([arg for arg in call.args if not is_unit(arg)], call.where)
                 self.directly[target.id] = self._in_count(rows)
@@ -332,12 +333,12 @@ class Assembly:
             self.counts.append(self.directly[target.id])
         return in_units(ref, statistic.step, type_)
 
-    def _count_distinct(self, call: Aggregated) -> Statistic:
+    def count_distinct(self, call: Aggregated) -> Statistic:
         (arg,) = call.args
         if is_unit(arg):
-            return rules.count_units(call.where, self.cells)
+            return rules.count_units(call.where, self.chosen or self.cells)
         if isinstance(arg, Ref) and arg.field.unit:
-            return rules.count_units(both(call.where, rules.not_null(arg)), self.cells)
+            return rules.count_units(both(call.where, rules.not_null(arg)), self.chosen or self.cells)
         return rules.count_distinct(self.child, arg, call.where, self.cells)
 
     def _count(self, rows: _Rows) -> Scalar:

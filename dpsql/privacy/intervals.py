@@ -14,6 +14,7 @@ from fractions import Fraction
 from dpsql.plan.evaluate import NotConstant, evaluate, truncate
 from dpsql.plan.scalars import (
     Aggregated,
+    Array,
     Call,
     Case,
     Const,
@@ -25,6 +26,7 @@ from dpsql.plan.scalars import (
     Scalar,
     StageValue,
     Subquery,
+    Subscript,
     Windowed,
     both,
 )
@@ -87,7 +89,7 @@ def _interval(node: Scalar, facts: Facts) -> Interval:
             return _RULES[op](node, [interval(arg, facts) for arg in args])
         case Correlated(low=low, high=high):
             return Interval(low, high)
-        case Subquery() | StageValue() | InStage() | Aggregated() | Windowed() | IntervalEnd():
+        case Array() | Subscript() | Subquery() | StageValue() | InStage() | Aggregated() | Windowed() | IntervalEnd():
             return UNBOUNDED
 
 

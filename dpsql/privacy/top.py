@@ -16,11 +16,20 @@ LEAST_GAIN = 4
 
 
 @dataclass(frozen=True, slots=True)
+class First:
+    """How many keys are chosen, and by which statistic: a count of units."""
+
+    keys: int
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
 class Top:
-    """How many keys are chosen, and the law of each choice."""
+    """How many keys are chosen, the law of each choice, and the statistic whose counts decide."""
 
     keys: int
     noise: Noise
+    by: int = 0
 
     def margin(self, candidates: int) -> int:
         """How many units fewer than any key that is left out a chosen one has at most, in 95 of 100 cases."""
@@ -36,7 +45,12 @@ def worthwhile(keys: int, bound: Cells, cells: int) -> bool:
     return bound.keyed and 0 < keys < cells and LEAST_GAIN * keys <= bound.groups
 
 
-def chosen_keys(keys: int, loss: Fraction, law: Literal["laplace", "gaussian"]) -> Top:
+def chosen_cells(keys: int) -> Cells:
+    """Of counts of units: one unit moves so many of those that are chosen."""
+    return Cells(True, keys, False, among=True)
+
+
+def chosen_keys(keys: int, loss: Fraction, law: Literal["laplace", "gaussian"], by: int = 0) -> Top:
     """The choice of so many keys, one after another, each the likelier the more units have it.
 
     Claim: all choices together cost `loss`, however many keys a unit has.
@@ -48,11 +62,21 @@ def chosen_keys(keys: int, loss: Fraction, law: Literal["laplace", "gaussian"]) 
     Needs: counts of units that are not clipped over several keys; candidates that are the same whatever the rows.
     """
     each = loss / keys
-    return Top(keys, most_common(Fraction(1), each if law == "laplace" else epsilon_of_choice(each)))
+    return Top(keys, most_common(Fraction(1), each if law == "laplace" else epsilon_of_choice(each)), by)
 
 
 def share_of_counts(loss: Fraction) -> Fraction:
-    """What is left for the counts of the keys that were chosen."""
+    """Of the part of the price that is the count's, what is left for the counts of the keys that were chosen.
+
+    Claim: with other sums beside the count, all together cost what they would without a choice, and the noise of the
+    others is the same.
+    Because: the choice is paid for by the count that decides, out of its own part. Given the choice, the others get
+    noise in the chosen keys only. There a unit moves them no further than in all keys, which is what their clip bounds;
+    and just as far where all its rows are in one of these, so that no less noise would do. What is chosen first and
+    noised then adds up, whoever chooses by what was seen. A further count of units moves by one in each chosen key.
+    Needs: a part of the price for that count alone (`Assembly.grouped`: counts of units in several cells join no
+    group); counts of units that are not clipped, beside sums that are, over all keys (`generate.bounded_queries`).
+    """
     return loss * (SHARES - 1) / SHARES
 
 

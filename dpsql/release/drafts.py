@@ -20,6 +20,7 @@ from dpsql.privacy.lattice import Lattice
 from dpsql.privacy.rules.aggregates import SEARCHED, Cells, Statistic
 from dpsql.privacy.running import Chains
 from dpsql.privacy.stability import Derivation
+from dpsql.privacy.top import First
 from dpsql.release.model import Clips, Question, Settings
 from dpsql.types import Type, Value
 
@@ -47,7 +48,7 @@ class Draft:
     question: Question | None
     lattice: Lattice | None
     clips: tuple[tuple[int, int], ...] = ()
-    top: int | None = None  # so many keys are chosen, and counted
+    top: First | None = None  # some keys are chosen, and only they are counted
     # Groups that share anew what they have together, once clips are chosen, and how much their variances count then.
     anew: tuple[Mapping[int, Fraction], ...] = ()
 

@@ -29,6 +29,7 @@ from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.running import Along, Chains, worthwhile
 from dpsql.privacy.stability import Derivation, Stability
+from dpsql.privacy.top import First, chosen_cells
 from dpsql.privacy.top import worthwhile as worthwhile_top
 from dpsql.release.clips import Searches
 from dpsql.release.drafts import Compilation, Draft
@@ -166,13 +167,13 @@ class Measuring:
         if cells is None:
             self._require_delta(grouped, domains, stability.facts)
         bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells))
-        top = None if cells is None else self._chosen_first(calls, bound, len(cells))
-        if top is not None:
-            bound = Cells(True, top, False, among=True)
+        first = None if cells is None else self._chosen_first(calls, bound, len(cells))
         counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
 
         def assembled(searches: Searches | None) -> tuple[Assembly, list[Scalar]]:
             assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
+            if first is not None:
+                assembly.chosen = chosen_cells(first[1])
             _ask(assembly, calls)
             assembly.settle(counter)
             values: list[Scalar] = []
@@ -197,6 +198,7 @@ class Measuring:
             if selector != counter:
                 assembly.statistic(selector)
             selection = assembly.place(selector)
+        top = None if first is None else First(first[1], assembly.place(assembly.count_distinct(first[0])))
         index = self._draft(
             grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained, top=top
         )
@@ -215,15 +217,15 @@ class Measuring:
             items.append((target, value))
         return Project(released, tuple(items))
 
-    def _chosen_first(self, calls: list[tuple[Field, Aggregated]], bound: Cells, cells: int) -> int | None:
-        """How many keys are chosen before they are counted, where only those with most units are looked at."""
-        if len(calls) != 1:
-            return None
-        ((field, call),) = calls
-        keys = self._top.get(field.id)
-        if keys is None or not counts_units(call) or not worthwhile_top(keys, bound, cells):
-            return None
-        return keys
+    def _chosen_first(
+        self, calls: list[tuple[Field, Aggregated]], bound: Cells, cells: int
+    ) -> tuple[Aggregated, int] | None:
+        """A count of units, and how many keys are chosen by it, where only those with most units are looked at."""
+        for field, call in calls:
+            keys = self._top.get(field.id)
+            if keys is not None and counts_units(call) and worthwhile_top(keys, bound, cells):
+                return call, keys
+        return None
 
     def _chained(
         self,
@@ -299,7 +301,7 @@ class Measuring:
         chains: Chains | None,
         chained: tuple[int, ...],
         sets: Lattice | None = None,
-        top: int | None = None,
+        top: First | None = None,
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(assembly.statistics)
@@ -339,6 +341,7 @@ class Measuring:
             within=stability.within,
             norm=norm,
             dialect=self._compilation.dialect,
+            chosen=assembly.chosen,
         )
         values = [key.value for key in keys]
         for statistic in statistics:

@@ -24,7 +24,7 @@ from dpsql.privacy.quantiles import cuts_chosen, levels, ranks_within
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Counted, Statistic
 from dpsql.privacy.running import cell_margin, running_margins, widened
-from dpsql.privacy.top import chosen_keys, share_of_choice, share_of_counts
+from dpsql.privacy.top import Top, chosen_keys, share_of_choice, share_of_counts
 from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Measurement, in_steps, margin_of
 
@@ -190,10 +190,15 @@ class Pricing:
             draft.question,
             draft.lattice,
             clips=draft.clips,
-            top=None
-            if draft.top is None
-            else chosen_keys(draft.top, share_of_choice(Price(sum(parts)).loss_value), self._compilation.law),
+            top=self._top(draft, parts),
         )
+
+    def _top(self, draft: Draft, parts: list[int]) -> Top | None:
+        if draft.top is None:
+            return None
+        part = parts[draft.groups.index((draft.top.by,))]
+        loss = share_of_choice(Price(part).loss_value)
+        return chosen_keys(draft.top.keys, loss, self._compilation.law, draft.top.by)
 
     def _grains_of(self, epsilon: Fraction) -> int:
         """What is shared out: rho, or epsilon where that is what noise is calibrated to."""
@@ -221,7 +226,7 @@ class Pricing:
         found: dict[int, Noise] = {}
         for group, part in zip(draft.groups, parts, strict=True):
             statistics, loss = [draft.statistics[i] for i in group], Price(part).loss_value
-            if draft.top is not None:
+            if draft.top is not None and group == (draft.top.by,):
                 loss = share_of_counts(loss)
             if len(group) > 1 and statistics[0].kind is Counted.RANKED:
                 found |= zip(group, self._noises_in_turn(statistics, loss), strict=True)

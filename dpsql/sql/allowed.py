@@ -13,6 +13,7 @@ from sqlglot import exp
 from dpsql.errors import GroupingError, NotSupported
 from dpsql.plan.scalars import Aggregated, Scalar, Windowed, walk
 from dpsql.sql.names import position
+from dpsql.types import Kind
 
 
 def check_arguments(node: exp.Expression, allowed: set[str]) -> None:
@@ -30,6 +31,13 @@ def refuse_aggregates(value: Scalar, clause: str) -> None:
             raise GroupingError(f"aggregate functions are not allowed in {clause}", position=part.position)
         if isinstance(part, Windowed):
             raise GroupingError(f"window functions are not allowed in {clause}")
+
+
+def refuse_array(value: Scalar, at: int | None) -> None:
+    if value.type.kind is Kind.ARRAY:
+        raise NotSupported(
+            "an array cannot be used here", hint="It can be shown; (…)[1] takes one of its values.", position=at
+        )
 
 
 def readable(node: exp.Expression) -> str:
@@ -60,6 +68,7 @@ REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
     exp.AnyValue: ("any_value", "It would return values of single rows."),
     exp.Any: ("ANY", "Use IN with a list or a subquery."),
     exp.All: ("ALL", "Use NOT IN, or compare with an aggregate."),
+    exp.Array: ("an array here", "ARRAY[…] lists the shares of a percentile."),
     exp.Collate: ("COLLATE", None),
     exp.Tuple: ("a row of several values", "Compare the columns one by one."),
 }

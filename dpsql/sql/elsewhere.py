@@ -5,9 +5,15 @@ from __future__ import annotations
 _ROWS = "It would return values of single rows; put the rows of an answer together after they have come."
 _PATTERNS = "There are no regular expressions: use LIKE, ILIKE, SPLIT_PART, REPLACE, POSITION or LEFT."
 
+_OF_ARRAYS = (
+    "unnest array_length array_upper array_lower array_ndims array_dims cardinality array_to_string array_position "
+    "array_append array_prepend array_cat array_remove to_json to_jsonb"
+)
+
 _HINTS = {
     name: hint
     for names, hint in {
+        _OF_ARRAYS: "A subscript takes one value of an array: (…)[2].",
         "string_agg array_agg json_agg jsonb_agg json_object_agg group_concat listagg any_value": _ROWS,
         "regexp_replace regexp_match regexp_matches regexp_like regexp_substr regexp_extract regexp_count": _PATTERNS,
         "year month day hour minute quarter week dayofweek weekday": "Write EXTRACT(YEAR FROM x), and so on.",

@@ -30,7 +30,7 @@ def column_name(node: exp.Expression, text: str) -> str:
 def _figured(node: exp.Expression, text: str) -> tuple[str, bool]:
     """A name, and whether it is good enough for a cast or a CASE around it to take it over."""
     match node:
-        case exp.Paren() | exp.Filter() | exp.Window() | exp.WithinGroup():
+        case exp.Paren() | exp.Filter() | exp.Window() | exp.WithinGroup() | exp.Bracket():
             return _figured(node.this, text)
         case exp.Column():
             return folded(node.this), True

@@ -17,6 +17,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
 from dpsql.policy.model import StatementLimits
+from dpsql.sql.brackets import check_brackets, with_subscripts
 from dpsql.sql.meter import check_bytes, check_nesting, check_words
 from dpsql.sql.rereading import check_levels
 from dpsql.sql.shape import check_calls, check_clauses
@@ -61,7 +62,7 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
             raise SqlSyntaxError("only one statement at a time", position=token.start + 1)
     _check_first_word(tokens)
     _check_spaces(tokens, text)
-    _check_brackets(tokens)
+    check_brackets(tokens)
     _check_tokens(tokens, text, limits)
     check_levels(tokens)
     check_calls(tokens)
@@ -223,26 +224,6 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
             raise SqlSyntaxError(f'syntax error at or near "{following.text}"', position=following.start + 1)
 
 
-def _check_brackets(tokens: list[Token]) -> None:
-    """Arrays stand only in = ANY (ARRAY[…]) and the like, and in the name of their type: '{…}'::text[]."""
-    words = [token.text.upper() if token.token_type is not TokenType.STRING else "" for token in tokens]
-    for place, token in enumerate(tokens):
-        if token.token_type is not TokenType.L_BRACKET:
-            continue
-        is_compared = words[max(place - 3, 0) : place] in (["ANY", "(", "ARRAY"], ["ALL", "(", "ARRAY"])
-        is_type = words[place + 1 : place + 2] == ["]"] and words[place - 1] in _ARRAY_TYPES
-        end = words.index("]", place) if "]" in words[place:] else len(words)
-        if not (is_compared or is_type) or "[" in words[place + 1 : end]:
-            raise NotSupported(
-                "an array is not supported",
-                hint="Write = ANY (ARRAY[…]) or IN (…) for a list, and a call for each share of a percentile.",
-                position=token.start + 1,
-            )
-
-
-_ARRAY_TYPES = frozenset("INT INTEGER INT4 INT8 BIGINT SMALLINT TEXT VARCHAR NUMERIC FLOAT8 DATE".split())
-
-
 def _is_interval(token: Token) -> bool:
     """Whether a literal is an interval of numbers and units; sqlglot forgets what it does not know."""
     words = token.text.split()
@@ -320,7 +301,7 @@ _FOREIGN = frozenset(
 
 def _tree(tokens: list[Token], text: str) -> exp.Expression:
     try:
-        trees = sqlglot.Dialect.get_or_raise("postgres").parser().parse(tokens, text)
+        trees = sqlglot.Dialect.get_or_raise("postgres").parser().parse(with_subscripts(tokens), text)
     except ParseError as error:
         raise _syntax_error(error, text) from None
     except RecursionError:

@@ -24,6 +24,7 @@ from dpsql.errors import (
     SqlSyntaxError,
     UnknownColumn,
     UnknownTable,
+    WindowingError,
 )
 from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.inspect import without_places
@@ -64,9 +65,10 @@ from dpsql.plan.scalars import (
 )
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Catalog, Table
-from dpsql.sql.allowed import check_arguments, refuse_aggregates
+from dpsql.sql.allowed import check_arguments, refuse_aggregates, refuse_array
 from dpsql.sql.clock import Clock
 from dpsql.sql.expressions import expressions
+from dpsql.sql.expressions.windows import window_of
 from dpsql.sql.labels import column_name, note_output
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, Source, folded, position
@@ -223,8 +225,7 @@ class Resolver:
             plan = Filter(plan, self._expressions.condition(where.this, scope, "WHERE"))
         if _makes_a_row_of_none(node):
             self._contexts[-1] = context
-        self._expressions.name_windows({folded(w.this): w for w in node.args.get("windows") or []})
-
+        windows = self._named_windows(node, scope)
         items = self._select_list(node, scope)
         if not items:
             raise SqlSyntaxError("SELECT needs at least one column", position=position(node))
@@ -235,10 +236,12 @@ class Resolver:
         chosen = self._distinct_on(node, items, scope)
 
         values = [*(value for _, value in items), *hidden, *chosen]
-        asked = [*values, *([condition] if condition is not None else [])]
+        asked = [*values, *([condition] if condition is not None else []), *windows]
         if keys or sets != ((),) or node.args.get("group") or condition is not None or any(map(_aggregates, asked)):
             plan, change = self._aggregate(plan, keys, sets, asked, items)
             values = [change(value) for value in values]
+            for value in windows:
+                change(value)
             if condition is not None:
                 plan = Filter(plan, _no_windows(change(condition), "HAVING"))
         plan, values = self._windows(plan, values)
@@ -256,11 +259,35 @@ class Resolver:
             check_arguments(node.args["distinct"], set())
             if hidden:
                 raise InvalidReference("for SELECT DISTINCT, ORDER BY expressions must appear in select list")
+            for field in visible:
+                refuse_array(Ref(field), position(node))
             plan = Distinct(plan)
         sort_keys = tuple(SortKey(Ref(projected[i][0]), key.descending, key.nulls_first) for i, key in order)
         if sort_keys or limit is not None or offset:
             plan = Sort(plan, sort_keys, limit, offset, visible)
         return plan
+
+    def _named_windows(self, node: exp.Select, scope: Scope) -> list[Scalar]:
+        """What the windows of a WINDOW clause are made of; a name means a window before it.
+
+        One that nothing uses is read as well, as in PostgreSQL: what is wrong in it must be refused.
+        """
+        named: dict[str, exp.Window] = {}
+        values: list[Scalar] = []
+        self._expressions.name_windows(named)
+        for window in node.args.get("windows") or []:
+            name, copied = folded(window.this), window.args.get("alias")
+            if name in named:
+                raise WindowingError(f'window "{name}" is already defined', position=position(window))
+            partition, order, _ = window_of(self._expressions, window, scope)
+            if copied is not None and named[folded(copied)].args.get("spec") is not None:
+                message = f'cannot copy window "{folded(copied)}" because it has a frame clause'
+                raise WindowingError(message, position=position(window))
+            values += [*partition, *(key.value for key in order)]
+            named[name] = window
+        if any(isinstance(part, Windowed) for value in values for part in walk(value)):
+            raise WindowingError("window functions are not allowed in window definitions", position=position(node))
+        return values
 
     def _distinct_on(self, node: exp.Select, items: list[tuple[str, Scalar]], scope: Scope) -> list[Scalar]:
         """The expressions of DISTINCT ON; none for any other SELECT."""
@@ -268,7 +295,10 @@ class Resolver:
         if distinct is None or distinct.args.get("on") is None:
             return []
         check_arguments(distinct, {"on"})
-        return [self._group_key(part, items, scope) for part in distinct.args["on"].expressions]
+        chosen = [self._group_key(part, items, scope) for part in distinct.args["on"].expressions]
+        for value in chosen:
+            refuse_array(value, position(distinct))
+        return chosen
 
     def _first_of_each(self, plan: Plan, chosen: list[Scalar], order: list[SortKey]) -> Plan:
         """DISTINCT ON: of the rows that agree in some values, the first in the order of the query."""
@@ -316,9 +346,9 @@ class Resolver:
                 items += [(field.name, Ref(field, position(item))) for field in sources[0].fields]
             elif isinstance(item, exp.Alias):
                 check_arguments(item, {"this", "alias"})
-                items.append((folded(item.args["alias"]), self._expressions.typed(item.this, scope)))
+                items.append((folded(item.args["alias"]), self._expressions.output(item.this, scope)))
             else:
-                value = self._expressions.typed(item, scope)  # before its name: a subquery may be SELECT *
+                value = self._expressions.output(item, scope)  # before its name: a subquery may be SELECT *
                 items.append((column_name(item, self._text), value))
         return items
 
@@ -592,6 +622,7 @@ class Resolver:
         def index(part: exp.Expression) -> int:
             value = self._group_key(part, items, scope)
             refuse_aggregates(value, "GROUP BY")
+            refuse_array(value, position(part))
             if value not in keys:
                 keys.append(value)
             return keys.index(value)

@@ -13,6 +13,9 @@ from dpsql.sql.elsewhere import hint_for
 
 _MANY = 10_000
 
+_OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
+_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
+
 # The functions dpsql knows, with the least and the most arguments.
 _FUNCTIONS: dict[str, tuple[int, int]] = {
     name: (int(low), int(high))
@@ -54,7 +57,7 @@ def check_calls(tokens: list[Token]) -> None:
     """Every function is one of ours, under PostgreSQL's name, with a number of arguments that it takes."""
     closing = _closing(tokens)
     for i, token in enumerate(tokens[:-1]):
-        if tokens[i + 1].token_type is not TokenType.L_PAREN or not _is_word(token):
+        if tokens[i + 1].token_type is not TokenType.L_PAREN or not is_word(token):
             continue
         if token.text.upper() in _WORDS or _names_columns(tokens, i, closing):
             continue
@@ -68,7 +71,7 @@ def check_calls(tokens: list[Token]) -> None:
             raise UnknownFunction(f"{name} with {many}", position=token.start + 1)
 
 
-def _is_word(token: Token) -> bool:
+def is_word(token: Token) -> bool:
     return token.token_type is TokenType.IDENTIFIER or token.text.replace(" ", "_").isidentifier()
 
 
@@ -104,7 +107,7 @@ def _arguments(tokens: list[Token], opening: int, closing: dict[int, int]) -> in
         return 0
     depth, count = 0, 1
     for token in tokens[opening + 1 : end]:
-        depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
         count += depth == 0 and token.token_type is TokenType.COMMA
     return count
 

@@ -11,6 +11,7 @@ from decimal import Decimal, InvalidOperation
 
 from dpsql.errors import InvalidDate, InvalidText, OutOfRange, TypeMismatch
 from dpsql.plan.scalars import Call, Const, Op, Scalar, children
+from dpsql.sql.allowed import refuse_array
 from dpsql.types import (
     BIGINT,
     BOOLEAN,
@@ -74,6 +75,8 @@ def decimal_constant(value: Decimal) -> Const:
 
 def unify(parts: Sequence[Scalar], what: str) -> Type:
     """The common type of branches, list items or compared values."""
+    for part in parts:
+        refuse_array(part, None)
     known = [part.type for part in parts if part.type.kind is not Kind.UNKNOWN]
     if not known:
         return TEXT
@@ -186,7 +189,7 @@ def read_literal(value: Value, target: Type) -> Value:
                 return date.fromisoformat(text[:10]) if _is_midnight(text[10:]) else date.fromisoformat(text)
             case Kind.TIMESTAMP:
                 return datetime.fromisoformat(_ZONE.sub("", text) if ":" in text else text)
-            case Kind.INTERVAL:
+            case Kind.INTERVAL | Kind.ARRAY:
                 raise ValueError
     except (ValueError, KeyError, InvalidOperation):
         kind = InvalidDate if target.is_temporal else InvalidText

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from psycopg import sql
 
+from dpsql.errors import InternalError
 from dpsql.policy.model import Catalog, Column, Table
 from dpsql.twin.names import check_column, check_schema, check_table
 from dpsql.twin.wording import bound_text, column_words, reference_words, table_words, unit_words, value_text
@@ -67,6 +68,8 @@ def type_name(column_type: Type) -> str:
             return str(column_type.kind.value)
         case Kind.UNKNOWN:
             return "text"
+        case Kind.ARRAY:
+            raise InternalError("no declared column is an array")
         case _:
             assert_never(column_type.kind)
 

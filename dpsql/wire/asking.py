@@ -20,7 +20,7 @@ from dpsql.privacy.accounting import Price
 from dpsql.release import Output
 from dpsql.session import Session, SessionSettings
 from dpsql.sql.arrays import array_text
-from dpsql.types import Value
+from dpsql.types import Cell, Value
 from dpsql.wire import render
 from dpsql.wire.messages import Column
 
@@ -66,7 +66,7 @@ def answer(engine: Engine, user: str, question: Question, cancellation: Cancella
 def explain(engine: Engine, user: str, question: Question, *, as_json: bool) -> Reply:
     """EXPLAIN: free."""
     lines = _session(engine, user, question).explain(question.text, question.parameters)
-    rows: list[tuple[Value, ...]] = [(line,) for line in lines]
+    rows: list[tuple[Cell, ...]] = [(line,) for line in lines]
     if as_json:
         rows = [(json.dumps([{"Plan": {"Node Type": "Private answer", "Output": lines}}], ensure_ascii=False),)]
     return Reply(render.rendering(question.columns, question.types, rows), outcome="explained")

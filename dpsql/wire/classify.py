@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 
-from dpsql.errors import Error, NotSupported, ReadOnly
+from dpsql.errors import Error, NotSupported, ReadOnly, TooComplex
 from dpsql.sql.lexer import Sort, Token, statements, tokens
 from dpsql.sql.mentions import mentioned_tables
 
@@ -117,17 +117,18 @@ def classify(text: str, declared: frozenset[str], *, standard_strings: bool = Tr
     `declared` holds the last parts of all declared tables' names.
     """
     names, words = _worth_reading(declared)
-    is_named = names.search(text) is not None
-    if not is_named and words.search(text) is None:
+    if names.search(text) is None and words.search(text) is None:
         return ()  # most are of this sort: questions to a catalogue
     if len(text) <= MAX_REMEMBERED:
         return _remembered(text, declared, standard_strings)
     if len(text) <= MAX_READ:
         return _classified(text, declared, standard_strings)
-    if not is_named:
-        return ()
-    # Reading it would hold up everybody else; no query that is answered is nearly as long.
-    refusal = NotSupported(f"a statement of more than {MAX_READ:,} characters must not name a declared table")
+    # Reading it would hold up everybody else; no query that is answered is nearly as long. What the relay keeps must
+    # not change behind its back either, nor may a user's role: ALTER ROLE, DISCARD, EXECUTE of what is the engine's.
+    refusal = TooComplex(
+        f"a statement of more than {MAX_READ:,} characters must not name a declared table or control the session",
+        hint="Send it in parts.",
+    )
     return (Statement(Kind.REFUSED, text, (Token(Sort.STRING, "", 0, len(text)),), refusal=refusal),)
 
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import assert_never, cast
 
-from dpsql.types import Kind, Type, Value
+from dpsql.types import Cell, Kind, Type
 from dpsql.wire.messages import Column
 
 # Types by number, where the twin need not be asked; only those without a modifier.
@@ -32,6 +32,11 @@ TYPE_NAMES = {
     TIMESTAMP: "timestamp without time zone",
     NUMERIC: "numeric",
 }
+# Arrays by number, with what they are arrays of.
+_ELEMENTS = {
+    1005: INT2, 1007: INT4, 1016: INT8, 1021: FLOAT4, 1022: FLOAT8, 1231: NUMERIC, 1182: DATE, 1115: TIMESTAMP,
+    1185: TIMESTAMPTZ, 1009: TEXT, 1015: VARCHAR, 1000: BOOL,
+}  # fmt: skip
 _NUMBERS = frozenset((INT2, INT4, INT8, NUMERIC, FLOAT4, FLOAT8))
 _TEXTS = frozenset((TEXT, VARCHAR, BPCHAR, NAME, UNKNOWN))
 _RENDERED = {
@@ -44,11 +49,14 @@ _RENDERED = {
     # date_trunc of a date has a time zone: midnight in the session's, as the twin reads the text.
     Kind.TIMESTAMP: frozenset((TIMESTAMP, TIMESTAMPTZ)),
     Kind.INTERVAL: frozenset(),  # intervals are compared, never shown
+    Kind.ARRAY: frozenset(),  # by their elements
 }
 
 
 def is_rendered(type_: Type, oid: int) -> bool:
     """Whether every value of the engine's type can be read as one of the twin's."""
+    if type_.element is not None:
+        return oid in _ELEMENTS and is_rendered(type_.element, _ELEMENTS[oid])
     return type_.kind is Kind.UNKNOWN or oid in _RENDERED[type_.kind]
 
 
@@ -60,7 +68,7 @@ def stub(columns: Sequence[Column], types: Sequence[str]) -> bytes:
     return b"SELECT " + b", ".join(items) + b" WHERE false"
 
 
-def rendering(columns: Sequence[Column], types: Sequence[str], rows: Sequence[Sequence[Value]]) -> bytes:
+def rendering(columns: Sequence[Column], types: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bytes:
     """A query whose answer is these rows, in this order."""
     if not rows:
         return stub(columns, types)
@@ -95,7 +103,7 @@ def _escaped(character: re.Match[str]) -> str:
     return character[0] * 2 if character[0] in "\\'" else f"\\U{ord(character[0]):08X}"
 
 
-def _array(values: Sequence[Value]) -> str:
+def _array(values: Sequence[Cell]) -> str:
     """A column as an array. Most columns have values of one kind, for which no line of Python is run for each."""
     kinds = set(map(type, values))
     if kinds == {int} or kinds == {float}:
@@ -112,7 +120,7 @@ def _escaped_in_array(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _element(value: Value) -> str:
+def _element(value: Cell) -> str:
     match value:
         case None:
             return "NULL"
@@ -130,6 +138,8 @@ def _element(value: Value) -> str:
             return f'"{value.isoformat()}"'
         case str():
             return f'"{_escaped_in_array(value)}"'
+        case tuple() | list():
+            return f'"{_escaped_in_array(_array(value))}"'
         case _:
             assert_never(value)
 

@@ -17,7 +17,7 @@ from dpsql.generate.relations import RelationWriter
 from dpsql.plan.nodes import Plan, Project, Released, Sort
 from dpsql.plan.scalars import Call, Case, Const, Field, Op, Ref, Scalar, SortKey
 from dpsql.postprocess import Postprocessor
-from dpsql.types import BIGINT, BOOLEAN, DOUBLE, TEXT, Kind, Type, Value, decimal, integer
+from dpsql.types import BIGINT, BOOLEAN, DOUBLE, TEXT, Cell, Kind, Type, Value, decimal, integer
 
 DOUBLES = (None, 0.0, -0.0, 0.5, -0.5, 1.5, -2.5, 1 / 3, 32767.5, -32768.5, 2147483647.5, 2.0**53, -(2.0**63), 2.0**63)
 FAR = (5e-324, -1e-308, 1e308, -1.7976931348623157e308)
@@ -55,7 +55,7 @@ def in_both(plan: Plan, columns: list[list[Value]], post: Postprocessor) -> tupl
     return shown(ours), shown(theirs)
 
 
-def shown(rows: Sequence[tuple[Value, ...]]) -> list[list[tuple[type, str]]]:
+def shown(rows: Sequence[tuple[Cell, ...]]) -> list[list[tuple[type, str]]]:
     """Values with their types, as decimals of different scale and zeros of different sign differ."""
     return [[(type(value), repr(value)) for value in row] for row in rows]
 

@@ -17,7 +17,7 @@ from dpsql.generate.noisy_tables import array_of
 from dpsql.postprocess import Postprocessor
 from dpsql.session import Session
 from dpsql.stored import decode, encode
-from dpsql.types import Value
+from dpsql.types import Cell, Value
 from tests import toy
 
 QUERIES = [
@@ -51,7 +51,7 @@ def _everything_in_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_rows_are_the_same(session: Session, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(many: int) -> list[tuple[Value, ...]]:
+    def asked(many: int) -> list[tuple[Cell, ...]]:
         monkeypatch.setattr(dpsql.engine, "MANY", many)
         session.engine._answers.clear()
         found = session.execute(sql)

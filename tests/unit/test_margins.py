@@ -107,6 +107,15 @@ def test_an_average_has_the_margins_of_its_sum_and_count(cursor: dpsql.Cursor) -
     assert mean == pytest.approx(again, abs=1 / count)
 
 
+def test_what_is_rounded_may_have_no_margin(cursor: dpsql.Cursor) -> None:
+    """Where noise chose a constant. Elsewhere it is that of the value, with the rounding."""
+    rounded = margin(cursor, "SELECT ROUND(AVG(age)) FROM people")
+    assert rounded is not None and margin(cursor, "SELECT ROUND(NULLIF(AVG(age), 0)) FROM people") == rounded
+    assert margin(cursor, "SELECT ROUND(CASE WHEN AVG(age) > 0 THEN 10.5 ELSE AVG(age) END) FROM people") is None
+    chosen = "SELECT ROUND(CASE WHEN AVG(age) < 0 THEN 10.5 ELSE AVG(age) END) FROM people"
+    assert margin(cursor, chosen) == pytest.approx(rounded)
+
+
 def test_rounding_is_an_error_too(cursor: dpsql.Cursor) -> None:
     cursor.execute("SELECT AVG(age), ROUND(AVG(age)::numeric, -2), FLOOR(AVG(age)), AVG(age)::integer FROM people")
     ((mean, hundreds, floor, whole),) = cursor.row_margins

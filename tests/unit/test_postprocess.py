@@ -15,7 +15,7 @@ import pytest
 from dpsql.errors import Cancelled, EngineFailed, InternalError, OutOfRange, ResultTooLarge, TooManyRows
 from dpsql.generate.query import Cancellation
 from dpsql.postprocess import Postprocessor
-from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Type, Value, decimal
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Cell, Type, Value, decimal
 
 COLUMNS: list[tuple[Type, str, list[Value]]] = [
     (BOOLEAN, "BOOLEAN", [True, None, False]),
@@ -40,11 +40,11 @@ def post() -> Iterator[Postprocessor]:
     opened.close()
 
 
-def run(post: Postprocessor, sql: str, **parameters: object) -> list[tuple[Value, ...]]:
+def run(post: Postprocessor, sql: str, **parameters: object) -> list[tuple[Cell, ...]]:
     return post.run(sql, parameters, timeout=30, max_cells=MOST)
 
 
-def same(left: list[Value], right: list[Value]) -> bool:
+def same(left: list[Cell], right: list[Value]) -> bool:
     return left == right and [type(value) for value in left] == [type(value) for value in right]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from dpsql.dataset import open_dataset
 from dpsql.engine import Answer
 from dpsql.noise.samplers import SystemSampler
 from dpsql.privacy.mechanisms import epsilon_of_choice
-from dpsql.privacy.rules.aggregates import Cells
+from dpsql.privacy.rules.aggregates import Cells, Counted
 from dpsql.privacy.top import Top, chosen_keys, share_of_choice, share_of_counts, worthwhile
 from dpsql.session import Session
 from dpsql.tables import ResultTable
@@ -33,8 +34,10 @@ accounting = "{accounting}"
 [tables.orders]
 unit = "person"
 max_rows_per_unit = 40
+tight = true
 [tables.orders.columns]
 product = {{ min = 0, max = 199 }}
+amount = {{ min = 0, max = 9 }}
 [users.alice]
 """
 TOP = "SELECT product, COUNT(DISTINCT person) AS people FROM orders GROUP BY product ORDER BY people DESC LIMIT 4"
@@ -46,7 +49,7 @@ def session(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Session]
         # Everybody buys forty products; 0 to 3 are bought by all, the others by about one in five.
         connection.execute(
             "CREATE TABLE orders AS SELECT p AS person, CASE WHEN i < 4 THEN i ELSE 4 + (p * 7 + i * 5) % 196 END AS"
-            " product FROM range(3000) AS a(p), range(40) AS b(i)"
+            " product, p % 10 AS amount FROM range(3000) AS a(p), range(40) AS b(i)"
         )
     (tmp_path / "dpsql.toml").write_text(POLICY.format(accounting=request.param))
     engine = open_dataset(tmp_path / "dpsql.toml")
@@ -91,6 +94,49 @@ def test_both_halves_are_paid_for(session: Session) -> None:
     else:
         paid = 4 / (2 * noise.scale) + 4 * (1 / choice.scale) ** 2 / 8
     assert loss * Fraction(999, 1000) <= paid <= loss
+
+
+BESIDE = TOP.replace(" AS people", " AS people, SUM(amount) AS amount, AVG(amount) AS mean, COUNT(*) AS n")
+
+
+def test_beside_other_sums_the_count_pays_for_the_choice(session: Session) -> None:
+    """All costs add up to the price, and the other sums are as noisy as if all keys were counted."""
+    (chosen,) = ask(session, BESIDE).release.measurements
+    (every,) = ask(session, BESIDE.replace("LIMIT 4", "LIMIT 40")).release.measurements
+    assert chosen.top is not None and every.top is None and chosen.price == every.price
+    by = chosen.top.by
+    assert chosen.statistics[by].kind is Counted.UNITS
+    others = [i for i in range(len(chosen.statistics)) if i != by]
+    assert others and all(chosen.noises[i] == every.noises[i] for i in others)
+    assert chosen.margin(by) * 2 < every.margin(by)
+    paid = Fraction(0)
+    for group in chosen.groups:  # each group costs what one of its sums would
+        sensitivity, noise = chosen.statistics[group[0]].sensitivity, chosen.noises[group[0]]
+        is_pure = noise.law == "laplace"
+        paid += sensitivity.l1 / noise.scale if is_pure else sensitivity.l2_squared / (2 * noise.scale)
+    choice = chosen.top.noise.scale
+    paid += 4 / choice if chosen.noises[by].law == "laplace" else 4 * (1 / choice) ** 2 / 8
+    assert chosen.price.loss_value * Fraction(999, 1000) <= paid <= chosen.price.loss_value
+
+
+def test_beside_other_sums_the_keys_are_found_and_every_sum_is_theirs(session: Session) -> None:
+    answer = ask(session, BESIDE)
+    assert {row[0] for row in answer.table.rows} == {0, 1, 2, 3}
+    for row, margins in zip(answer.table.rows, answer.margins, strict=True):
+        for value, margin, truth in zip(row[1:], margins[1:], (3_000, 13_500, 4.5, 3_000), strict=True):
+            assert isinstance(value, int | float | Decimal) and margin is not None
+            assert abs(float(value) - truth) <= 4 * margin
+
+
+def test_the_count_that_is_sorted_by_chooses(session: Session) -> None:
+    """Also where two questions differ in nothing else."""
+    few = "COUNT(DISTINCT person) FILTER (WHERE amount = 0)"
+    counts = f"{few} AS few, COUNT(DISTINCT person) AS people"
+    sql = f"SELECT product, {counts} FROM orders GROUP BY 1 ORDER BY {{}} DESC LIMIT 4"
+    (first,), (second,) = (ask(session, sql.format(name)).release.measurements for name in ("few", "people"))
+    assert first.top is not None and second.top is not None
+    assert first.statistics[first.top.by].where is not None and second.statistics[second.top.by].where is None
+    assert ask(session, sql.format("few")).charged.loss == 0
 
 
 def test_explain_says_so(session: Session) -> None:

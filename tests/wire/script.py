@@ -41,9 +41,9 @@ _TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|(;)|([^\s";]+))')
 _ANSWER = re.compile(r"\s*(EOF|Z[ITE]|\S(?:\([^)]*\))?)(?:\*(\d+))?(?=\s|$)")
 _TYPES = {
     16: "bool", 17: "bytea", 19: "name", 20: "int8", 21: "int2", 23: "int4", 25: "text", 26: "oid", 114: "json",
-    700: "float4", 701: "float8", 705: "unknown", 1007: "int4[]", 1009: "text[]", 1042: "bpchar", 1043: "varchar",
-    1082: "date", 1114: "timestamp", 1184: "timestamptz", 1186: "interval", 1700: "numeric", 2278: "void",
-    3802: "jsonb",
+    700: "float4", 701: "float8", 705: "unknown", 1007: "int4[]", 1009: "text[]", 1016: "int8[]", 1022: "float8[]",
+    1042: "bpchar", 1043: "varchar", 1082: "date", 1114: "timestamp", 1184: "timestamptz", 1186: "interval",
+    1700: "numeric", 2278: "void", 3802: "jsonb",
 }  # fmt: skip
 _NO_TYPMOD = -1
 _CANCELLED = "57014"  # dpsql adds a hint: the charge stands

@@ -121,7 +121,15 @@ def test_a_table_is_copied_as_a_query(sql: str, read_as: str) -> None:
 
 def test_long_texts_are_not_read_word_by_word() -> None:
     assert classify("SELECT 1" + " " * MAX_READ, DECLARED) == ()
-    assert _only("SELECT 'PEOPLE'" + " " * MAX_READ).kind is Kind.REFUSED
+    for text in (
+        "SELECT 'PEOPLE'",
+        "ALTER ROLE alice PASSWORD 'x'",
+        "Execute s",
+        "DISCARD ALL",
+        "SELECT * FROM dpsql.budget",
+    ):
+        found = _only(text + " " * MAX_READ)
+        assert found.kind is Kind.REFUSED and found.refusal is not None and found.refusal.sqlstate == "54001"
 
 
 def test_names_with_quotes_are_found() -> None:

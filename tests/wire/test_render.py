@@ -36,6 +36,11 @@ def test_a_literal_is_the_same_with_and_without_something_to_escape(text: str) -
     assert render.literal(text).isascii()
 
 
+def test_an_array_within_a_column_is_a_text_that_the_twin_reads() -> None:
+    assert render._array([(1.5, None), None, ()]) == '{"{1.5,NULL}",NULL,"{}"}'
+    assert render._array([('a "b"', "c")]) == r'{"{\"a \\\"b\\\"\",\"c\"}"}'
+
+
 def test_of_each_kind_one() -> None:
     values = [None, True, 1, 1.5, Decimal("1.50"), date(2020, 1, 2), datetime(2020, 1, 2), 'a "b" \\ c']
     written = '{NULL,t,1,1.5,1.50,"2020-01-02","2020-01-02 00:00:00","a \\"b\\" \\\\ c"}'

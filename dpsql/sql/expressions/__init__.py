@@ -14,7 +14,7 @@ from dpsql.errors import UnknownFunction
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Scalar
 from dpsql.sql.clock import Clock
-from dpsql.sql.expressions import aggregates, casts, leaves, logic, numbers, text, time, windows
+from dpsql.sql.expressions import aggregates, arrays, casts, leaves, logic, numbers, text, time, windows
 from dpsql.sql.expressions.core import Expressions, Handlers, Named
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, position
@@ -32,7 +32,7 @@ def _named(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
 
 _HANDLERS: Handlers = {
     node: handler
-    for family in (leaves, logic, numbers, casts, text, time, aggregates, windows)
+    for family in (leaves, logic, numbers, casts, text, time, aggregates, arrays, windows)
     for node, handler in family.HANDLERS.items()
 } | {exp.Anonymous: (_named, {"this", "expressions"})}
 

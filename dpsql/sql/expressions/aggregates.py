@@ -10,12 +10,12 @@ from sqlglot import exp
 
 from dpsql.errors import NotSupported, OutOfRange, SqlSyntaxError, UnknownFunction
 from dpsql.plan.evaluate import NotConstant, evaluate
-from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Op, Ref, Scalar, both, rebuild, walk
+from dpsql.plan.scalars import Agg, Aggregated, Array, Call, Case, Const, Op, Ref, Scalar, both, rebuild, walk
 from dpsql.sql.allowed import check_arguments, refuse_aggregates
 from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import constant, sum_type
-from dpsql.types import BIGINT, BOOLEAN, DOUBLE, NUMERIC, Kind, Type
+from dpsql.types import BIGINT, BOOLEAN, DOUBLE, NUMERIC, Kind, Type, array_of
 from dpsql.types import integer as integer_type
 
 _TWO_ARGUMENTS = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg.REGR_INTERCEPT})
@@ -105,17 +105,57 @@ def _within_group(read: Expressions, node: exp.WithinGroup, scope: Scope) -> Sca
             hint="Write PERCENTILE_CONT(1 - share) WITHIN GROUP (ORDER BY x) to count from the top.",
             position=at,
         )
-    share = read.scalar(call.this, scope)
+    function = Agg.PERCENTILE_CONT if isinstance(call, exp.PercentileCont) else Agg.PERCENTILE_DISC
+    shares = call.this.unnest()
+    if isinstance(shares, exp.Array):
+        check_arguments(shares, {"expressions"})
+        given = [_share(read, part, at, scope) for part in shares.expressions]
+        return _at_ranks(read, function, call, keys[0].this, given, scope)
+    share = _share(read, call.this, at, scope)
+    if share is None:
+        raise NotSupported(_NO_SHARE, position=at)
+    return _at_rank(read, function, call, keys[0].this, share, scope)
+
+
+_NO_SHARE = "the share of a percentile must be a number"
+
+
+def _share(read: Expressions, node: exp.Expression, at: int | None, scope: Scope) -> Const | None:
+    """The share of a percentile, from 0 to 1; None for NULL."""
+    share = read.scalar(node, scope)
+    if share.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE, Kind.UNKNOWN):
+        raise NotSupported(_NO_SHARE, position=at)
     try:
         share = constant(evaluate(share))
     except NotConstant:
         raise NotSupported("the share of a percentile must be a constant", position=at) from None
-    if isinstance(share.value, bool) or not isinstance(share.value, int | float | Decimal):
-        raise NotSupported("the share of a percentile must be a number", position=at)
+    if share.value is None:
+        return None
+    if not isinstance(share.value, int | float | Decimal):
+        raise NotSupported(_NO_SHARE, position=at)
     if not 0 <= share.value <= 1:
         raise OutOfRange(f"percentile value {share.value} is not between 0 and 1", position=at)
-    function = Agg.PERCENTILE_CONT if isinstance(call, exp.PercentileCont) else Agg.PERCENTILE_DISC
-    return _at_rank(read, function, call, keys[0].this, share, scope)
+    return share
+
+
+def _at_ranks(
+    read: Expressions,
+    function: Agg,
+    call: exp.Expression,
+    node: exp.Expression,
+    shares: Sequence[Const | None],
+    scope: Scope,
+) -> Scalar:
+    """Percentiles of several shares as an array: of no rows NULL, as is the value of a share that is NULL."""
+    values = [None if share is None else _at_rank(read, function, call, node, share, scope) for share in shares]
+    known = [value for value in values if value is not None]
+    if not known:
+        raise NotSupported("a percentile needs a share", position=position(call))
+    element = known[0].type
+    items = tuple(Const(None, element) if value is None else value for value in values)
+    is_nothing = Call(Op.IS_NULL, (known[0],), BOOLEAN)
+    array = array_of(element)
+    return Case(((is_nothing, Const(None, array)),), Array(items, array), array)
 
 
 def _mode(read: Expressions, call: exp.Mode, keys: list[exp.Expression], scope: Scope) -> Scalar:
@@ -195,7 +235,7 @@ def _at_rank(
 
 
 def _filter(read: Expressions, node: exp.Filter, scope: Scope) -> Scalar:
-    call = read.scalar(node.this, scope)
+    call = read.value_or_array(node.this, scope)
     parts = [part for part in walk(call) if isinstance(part, Aggregated)]
     if not parts or any(part.function is Agg.GROUPING for part in parts):
         raise SqlSyntaxError("FILTER stands only behind an aggregate", position=position(node))

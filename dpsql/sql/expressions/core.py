@@ -14,7 +14,7 @@ from dpsql.errors import Error, NotSupported, TypeMismatch, UnknownFunction, Unk
 from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Call, Const, Op, Scalar, SortKey
-from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates
+from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates, refuse_array
 from dpsql.sql.clock import Clock
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, position
@@ -54,6 +54,12 @@ class Expressions:
         return around
 
     def scalar(self, node: exp.Expression, scope: Scope) -> Scalar:
+        value = self.value_or_array(node, scope)
+        refuse_array(value, position(node))
+        return value
+
+    def value_or_array(self, node: exp.Expression, scope: Scope) -> Scalar:
+        """What may be an array: a column of an answer, and what a subscript is taken of."""
         self.meter.node()
         handler = self._handlers.get(type(node))
         if handler is None:
@@ -106,7 +112,13 @@ class Expressions:
 
     def typed(self, node: exp.Expression, scope: Scope) -> Scalar:
         """An expression whose type is settled: a bare string is text."""
-        value = self.scalar(node, scope)
+        return self._settled_text(self.scalar(node, scope), node)
+
+    def output(self, node: exp.Expression, scope: Scope) -> Scalar:
+        """A column of a select list: as others that are settled, or an array."""
+        return self._settled_text(self.value_or_array(node, scope), node)
+
+    def _settled_text(self, value: Scalar, node: exp.Expression) -> Scalar:
         if value.type.kind is Kind.INTERVAL:
             raise NotSupported(
                 "intervals can only be compared",
@@ -186,6 +198,7 @@ class Expressions:
     def sort_key(self, node: exp.Expression, scope: Scope, value: Scalar | None = None) -> SortKey:
         check_arguments(node, {"this", "desc", "nulls_first"})
         resolved = self.typed(node.this, scope) if value is None else value
+        refuse_array(resolved, position(node))
         return SortKey(resolved, bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
 
 

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from dpsql.errors import BadSetting, NotSupported, OutOfRange, SqlSyntaxError, UnknownParameter
 from dpsql.plan.scalars import Const, Scalar, Subquery
+from dpsql.sql.allowed import refuse_array
 from dpsql.sql.expressions.core import UNARY, Expressions, Handlers
 from dpsql.sql.names import Scope, position
 from dpsql.sql.parse import is_storable
@@ -49,14 +50,16 @@ def _parameter(read: Expressions, node: exp.Parameter, _: Scope) -> Scalar:
 
 
 def _paren(read: Expressions, node: exp.Paren, scope: Scope) -> Scalar:
-    return read.scalar(node.this, scope)
+    return read.value_or_array(node.this, scope)
 
 
 def _scalar_subquery(read: Expressions, node: exp.Subquery, scope: Scope) -> Scalar:
     plan = read.subquery(node, scope)
     if len(plan.fields) != 1:
         raise SqlSyntaxError("subquery must return only one column", position=position(node))
-    return Subquery("scalar", plan, plan.fields[0].type, None, position(node))
+    value = Subquery("scalar", plan, plan.fields[0].type, None, position(node))
+    refuse_array(value, position(node))
+    return value
 
 
 def _exists(read: Expressions, node: exp.Exists, scope: Scope) -> Scalar:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from dpsql.errors import BadSetting, NotSupported, SqlSyntaxError
-from dpsql.plan.scalars import Agg, Scalar, Windowed
+from dpsql.errors import BadSetting, NotSupported, UnknownWindow
+from dpsql.plan.scalars import Agg, Scalar, SortKey, Windowed
 from dpsql.sql.allowed import check_arguments
 from dpsql.sql.expressions.aggregates import arguments, result_type
 from dpsql.sql.expressions.core import Expressions, Handlers
@@ -40,16 +40,14 @@ def _window(read: Expressions, node: exp.Window, scope: Scope) -> Scalar:
         if type(inner) not in _WINDOW_AGGREGATES:
             raise NotSupported("FILTER stands only behind an aggregate", position=position(node))
     function, args, result = _window_function(read, inner, scope)
+    return Windowed(function, args, result, *window_of(read, node, scope), where)
+
+
+def window_of(read: Expressions, node: exp.Window, scope: Scope) -> tuple[tuple[Scalar, ...], tuple[SortKey, ...], str]:
+    """What PARTITION BY, ORDER BY and the frame of a window say."""
     partition, order, spec = _window_parts(read, node)
-    return Windowed(
-        function,
-        args,
-        result,
-        tuple(read.typed(part, scope) for part in partition),
-        tuple(read.sort_key(part, scope) for part in order),
-        frame(spec),
-        where,
-    )
+    partitions = tuple(read.typed(part, scope) for part in partition)
+    return partitions, tuple(read.sort_key(part, scope) for part in order), frame(spec)
 
 
 def _window_parts(
@@ -63,8 +61,8 @@ def _window_parts(
         raise NotSupported("a window that extends a named window is not supported", position=position(node))
     named = read.windows.get(folded(name))
     if named is None:
-        raise SqlSyntaxError(f'window "{folded(name)}" does not exist', position=position(node))
-    check_arguments(named, {"this", "partition_by", "order", "spec"})
+        raise UnknownWindow(folded(name), position=position(node))
+    check_arguments(named, {"this", "partition_by", "order", "spec", "alias"})
     return _window_parts(read, exp.Window(**{k: v for k, v in named.args.items() if k != "this"}))
 
 

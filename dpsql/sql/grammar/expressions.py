@@ -207,6 +207,9 @@ class Expressions(Words):
             self.place += 2
             self.query()
             self.needs(")")
+        elif self.takes("array", "["):
+            self.expressions()
+            self.needs("]")
         elif self._is_typed_literal():
             self._typed_literal()
         elif self.sees("(", ahead=1):
@@ -219,6 +222,8 @@ class Expressions(Words):
         self.needs("(")
         is_query = self.query_or_expressions(rows=False)
         self.needs(")")
+        if not is_query:
+            self._subscript()
         return is_query
 
     def query_or_expressions(self, *, rows: bool = True) -> bool:
@@ -269,6 +274,12 @@ class Expressions(Words):
         self.needs_column_name()
         while self.takes("."):
             self.needs_label()
+        self._subscript()
+
+    def _subscript(self) -> None:
+        if self.takes("["):
+            self._number()
+            self.needs("]")
 
     # --- types ---
 

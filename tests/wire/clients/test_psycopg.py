@@ -37,6 +37,16 @@ def connection(served: Address) -> Iterator[Connection]:
         yield made
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_an_array_is_a_list(connection: Connection, binary: bool) -> None:
+    shares = "ARRAY[0.25, 0.5, NULL, 0.75]"
+    with connection.cursor(binary=binary) as cursor:
+        cursor.execute(f"SELECT percentile_cont({shares}) WITHIN GROUP (ORDER BY age) FROM people")
+        ((ages,),) = cursor.fetchall()
+    assert isinstance(ages, list) and [type(age) for age in ages] == [float, float, type(None), float]
+    assert sorted(age for age in ages if age is not None) == [ages[0], ages[1], ages[3]]
+
+
 def test_queries(connection: Connection) -> None:
     assert connection.execute(COUNT).fetchone() == (PEOPLE,)
     assert connection.execute(STATES).fetchall() == STATE_ROWS
