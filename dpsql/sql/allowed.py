@@ -68,7 +68,7 @@ REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
     exp.AnyValue: ("any_value", "It would return values of single rows."),
     exp.Any: ("ANY", "Use IN with a list or a subquery."),
     exp.All: ("ALL", "Use NOT IN, or compare with an aggregate."),
-    exp.Array: ("an array here", "ARRAY[…] lists the shares of a percentile."),
+    exp.Array: ("an array here", "ARRAY[…] lists the shares of a percentile, or what = ANY compares with."),
     exp.Collate: ("COLLATE", None),
     exp.Tuple: ("a row of several values", "Compare the columns one by one."),
 }
