@@ -57,7 +57,7 @@ def verify(policy: str) -> None:
     )
 
 
-@ledger.command()
+@ledger.command(short_help="Move the ledger to a file, or to a PostgreSQL server.")
 @click.argument("target")
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def migrate(target: str, policy: str) -> None:

@@ -77,7 +77,7 @@ def written(moment: date, format_: str) -> str:
 
 # What to_timestamp reads, each with as many digits as it has when it is written.
 _DIGITS = {"YYYY": 4, "MM": 2, "DD": 2, "HH24": 2, "MI": 2, "SS": 2, "MS": 3, "US": 6}
-_READ = re.compile("|".join(_DIGITS) + r"|[-/.,:; _T]")
+_READ = re.compile("|".join(_DIGITS) + r"|[-/.,:; _]")
 
 
 def moment(text: str, format_: str) -> datetime | None:

@@ -171,7 +171,8 @@ class Section:
 
     def _exact(self, key: str, value: object, wanted: str = "a number") -> Fraction | None:
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
-            self._wrong(key, f"must be {wanted}, not {_kind(value)}")
+            fix = "write it without quotation marks" if isinstance(value, str) else None
+            self._wrong(key, f"must be {wanted}, not {_kind(value)}", fix)
             return None
         if isinstance(value, Decimal) and not value.is_finite():
             self._wrong(key, "must be a finite number")
@@ -183,8 +184,8 @@ class Section:
             return None
         return Fraction(value)
 
-    def _wrong(self, key: str, fault: str) -> None:
-        self.problem(key, f"{quoted(key)} in {self.title} {fault}")
+    def _wrong(self, key: str, fault: str, fix: str | None = None) -> None:
+        self.problem(key, f"{quoted(key)} in {self.title} {fault}", fix)
 
     def _unknown(self, key: str, known: Iterable[str]) -> None:
         meant = nearest(key, known)

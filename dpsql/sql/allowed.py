@@ -69,6 +69,10 @@ REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
     exp.Any: ("ANY", "Use IN with a list or a subquery."),
     exp.All: ("ALL", "Use NOT IN, or compare with an aggregate."),
     exp.Array: ("an array here", "ARRAY[…] lists the shares of a percentile, or what = ANY compares with."),
+    exp.Placeholder: (
+        "a placeholder without a value",
+        "Pass a value for it: --param NAME=VALUE, or parameters in Python.",
+    ),
     exp.Collate: ("COLLATE", None),
     exp.Tuple: ("a row of several values", "Compare the columns one by one."),
 }

@@ -36,6 +36,8 @@ def _figured(node: exp.Expression, text: str) -> tuple[str, bool]:
             return folded(node.this), True
         case exp.Interval():
             return "interval", False
+        case exp.AtTimeZone():
+            return "timezone", True
         case exp.Cast() if (written := _written(node, text)) is not None:
             return written, True  # of a function that sqlglot knows as a cast
         case exp.Cast():

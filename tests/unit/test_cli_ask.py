@@ -139,6 +139,13 @@ def test_the_price_may_be_stated_as_a_margin(clinic: Path) -> None:
     assert "±50" in query(clinic, "--margin", "50", count).output
 
 
+def test_a_placeholder_without_a_value_is_named_as_one(clinic: Path) -> None:
+    result = query(clinic, OLD)
+    assert result.exit_code == 1
+    assert "a placeholder without a value is not supported" in result.stderr
+    assert "--param NAME=VALUE" in result.stderr
+
+
 def test_errors_point_into_the_sql_as_it_was_written(clinic: Path) -> None:
     result = query(clinic, "--param", "age=65", "SELECT COUNT(*), sex FROM people WHERE age > %(missing)s")
     assert result.exit_code == 1

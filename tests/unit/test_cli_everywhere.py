@@ -74,3 +74,9 @@ def test_a_reader_that_left(name: str, clinic: Path) -> None:
         _, stderr = process.communicate(f"{COUNT};\n")
     assert "Traceback" not in stderr
     assert "Exception ignored" not in stderr
+
+
+@pytest.mark.parametrize("group", ["user", "ledger"])
+def test_no_line_of_help_breaks_off(group: str) -> None:
+    shown = subprocess.run([sys.executable, "-m", "dpsql", group, "--help"], capture_output=True, text=True, check=True)
+    assert "..." not in shown.stdout.split("Commands:")[1]

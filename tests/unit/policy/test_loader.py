@@ -414,6 +414,11 @@ def test_wrong_columns(tmp_path: Path, column: str, message: str) -> None:
     assert (problem.line, problem.message) == (9, message.replace("[C]", "[tables.people.columns.c]"))
 
 
+def test_bounds_in_quotation_marks_are_told_to_stand_without(tmp_path: Path) -> None:
+    columns = '[tables.people.columns]\nc = { min = "2020-01-01", max = 2021-01-01 }\n'
+    assert the_problem(tmp_path, f"{HEAD}{TABLE}{columns}").fix == "write it without quotation marks"
+
+
 def test_a_wrong_value_is_found_on_its_own_line(tmp_path: Path) -> None:
     text = f'{HEAD}{TABLE}columns.state.values = [\n  "CA", # "NY"\n  "NY",\n  "CA",\n]\n'
     assert the_problem(tmp_path, text).line == 10
