@@ -12,7 +12,7 @@ import pytest
 
 from dpsql.engine import Engine, Rows
 from dpsql.errors import Error
-from dpsql.generate.in_python import InPython
+from dpsql.generate.in_python import FEW, InPython
 from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.release import Measurement, Release
@@ -77,6 +77,6 @@ def test_python_and_duckdb_agree(path: Path, lab: Lab, monkeypatch: pytest.Monke
 
 
 def test_what_is_too_much_for_python_is_left_to_duckdb() -> None:
-    columns: list[list[Value]] = [[1.0] * 301]
+    columns: list[list[Value]] = [[1.0] * (FEW + 1)]
     way = InPython(0, (), (), None, only_handed_on=False)
     assert way.rows(columns) is None

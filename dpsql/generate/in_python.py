@@ -23,7 +23,7 @@ from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar, SortKey
 from dpsql.tables import Integers
 from dpsql.types import Cell, Kind, Type, Value
 
-FEW = 300  # rows up to which Python is quicker, however much is computed; more are only handed on
+FEW = 500  # rows up to which Python is quicker, however much is computed; more are only handed on
 
 Column = list[Any]  # of values that all have the Python type of the column's kind, or None
 Columns = dict[int, Column]  # by field
