@@ -75,6 +75,8 @@ class Dialect:
     fence: str = ""
     # A test {0} of keys that nearly all rows pass. An engine that tests compressed text while it scans does it slowly.
     after_scan: str = "{0}"
+    # The engine knows the least and the largest value of each block of rows, and skips blocks that a test leaves out.
+    skips_blocks: bool = False
     # Arithmetic on doubles, where the engine raises errors instead of giving infinity.
     double: Callable[[Call, Sequence[str]], str] | None = None
 

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import Dialect, calendar, qualified, quoted
+from dpsql.generate.late_keys import scan_columns
 from dpsql.generate.scalars import ScalarWriter, number
 from dpsql.generate.stored_tests import StoredTest, stored_test
 from dpsql.plan.nodes import (
@@ -57,6 +58,8 @@ class RelationWriter:
         self._referring = False  # whether a private table may be read without it
         self._names: dict[int, str] = {}
         self.raw: Set[int] = frozenset()  # fields of scans that are read as they are stored
+        self.bounds: Mapping[int, tuple[Fraction, Fraction]] = {}  # of fields of a scan: only rows within all of them
+        self.beyond = False  # or only the others
         self.fence = ""  # ends the subqueries that compute columns
         self.among = ""  # where only some owners' rows are wanted: a relation of these owners
         self._part: tuple[Table, str] | None = None  # or a copy, and a test of how many rows of it an owner has
@@ -293,8 +296,7 @@ class RelationWriter:
             below = below.child
         if not isinstance(below, Scan) or not below.table.is_private or self._public is not None:
             return None
-        named = zip(below.fields, below.columns, strict=True)
-        columns = {field.id: c for field, name in named if (c := below.table.columns.get(name)) is not None}
+        columns = scan_columns(below)
         tests = [(condition, stored_test(condition, columns)) for condition in conditions]
         found = [self._stored(test) for _, test in tests if test is not None]
         if not found:
@@ -330,6 +332,7 @@ class RelationWriter:
         if self._public is not None:
             raise InternalError("a private table was left in post-processing")
         columns = []
+        tests = [*tests, *self._in_bounds(plan)]
         for field in fields:
             name = column_of[field.id]
             column = table.columns.get(name)
@@ -340,6 +343,22 @@ class RelationWriter:
                 raise InternalError("a private table would be read without its owner")
             return self._select(columns, self._source(table), _all_of([self._in_part(table), *tests])) + self.fence
         return self._with_owners(table, columns, [self.name(field) for field in fields], tests)
+
+    def _in_bounds(self, plan: Scan) -> list[str]:
+        """Tests that all of these columns are within their bounds, or that one is not.
+
+        Claim: of the two, one is true for every row.
+        Because: each is of a type whose values are below, above or between two others of it, or NULL.
+        Needs: whole numbers and decimals.
+        """
+        found = []
+        for field, column in scan_columns(plan).items():
+            if field in self.bounds:
+                value = self._dialect.column(quoted(column.name), column.type)
+                found.append((value, *(number(bound, column.type, self.scalars) for bound in self.bounds[field])))
+        if self.beyond and found:
+            return [f"({' OR '.join(f'{v} < {low} OR {v} > {high} OR {v} IS NULL' for v, low, high in found)})"]
+        return [f"{v} >= {low} AND {v} <= {high}" for v, low, high in found]
 
     def rows_with_owners(self, table: Table, columns: Sequence[str]) -> str:
         """All rows of a private table that have an owner, with the columns as they are: c0, c1 … and `owner`."""
