@@ -161,10 +161,17 @@ class _Bounding(AddedUp):
         rows here than in the table. Each owner is in one of the parts, with all rows (`RelationWriter.part`).
         Needs: nothing more: no row is read twice.
         """
+        assert self._counted is not None
         with self._few(rows):
             few = self._added_up(clip.statistics)
+        if is_one_table(self._plan, copies=self._copies):
+            with self._many(rows):
+                return f"{few} UNION ALL ({self._stepped(self._pairs(clip), clip, cells)})"
+        # Of the other tables, too, only rows of these owners are read.
         with self._many(rows):
-            return f"{few} UNION ALL ({self._stepped(self._pairs(clip), clip, cells)})"
+            pairs = self._pairs(clip, among="h")
+        owners = self._writer.owners_with(self._counted, f"> {rows}")
+        return f"{few} UNION ALL (WITH h AS MATERIALIZED ({owners}) {self._stepped(pairs, clip, cells)})"
 
     def _few(self, rows: int) -> AbstractContextManager[None]:
         """What is written meanwhile reads only owners who have at most so many rows in the prepared copy."""
@@ -185,18 +192,23 @@ class _Bounding(AddedUp):
         Needs: nothing more.
         """
         statistics, steps = clip.statistics, _steps(clip, cells)
-        sums = [f"s{i}" for i in range(len(statistics))]
-        added = ", ".join([*self._names, *sums])
-        others = self._all_but_large("p", [OWNER, *self._names, *sums])
         beyond = [] if steps.most_rows is None else [f"SUM(n) > {steps.most_rows}"]
         beyond += [] if steps.most_cells is None else [f"COUNT(*) > {steps.most_cells}"]
-        found = f"SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)}"
-        large = f"SELECT * FROM p WHERE {OWNER} IN (SELECT {OWNER} FROM h)"
-        return (
-            f"WITH p AS MATERIALIZED ({self._pairs(clip, ['COUNT(*) AS n'])}), h AS MATERIALIZED ({found})"
-            f" SELECT {added} FROM ({self._weighted(others, statistics, clip.norm)}) AS w"
-            f" UNION ALL ({self._stepped(large, clip, cells)})"
-        )
+        pairs, large = self._pairs(clip, ["COUNT(*) AS n"]), f"SELECT * FROM p WHERE {OWNER} IN (SELECT {OWNER} FROM h)"
+        if any(statistic.kind is Counted.WEIGHTS for statistic in statistics):
+            # Everybody's keys are counted, once: a window over all pairs would sort them.
+            counted = f"COUNT(*) AS keys, ({' OR '.join(beyond) or 'FALSE'}) AS beyond"
+            found = (
+                f"o AS MATERIALIZED (SELECT {OWNER} AS who, {counted} FROM p GROUP BY {OWNER}),"
+                f" h AS MATERIALIZED (SELECT who AS {OWNER} FROM o WHERE beyond)"
+            )
+            weight = self._weight("keys", clip.norm)
+            sums = [f"{weight} AS s{i}" if s.kind is Counted.WEIGHTS else f"s{i}" for i, s in enumerate(statistics)]
+            others = f"SELECT {', '.join([*self._names, *sums])} FROM p JOIN o ON {OWNER} = who WHERE NOT beyond"
+        else:
+            found = f"h AS MATERIALIZED (SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)})"
+            others = self._all_but_large("p", [*self._names, *(f"s{i}" for i in range(len(statistics)))])
+        return f"WITH p AS MATERIALIZED ({pairs}), {found} {others} UNION ALL ({self._stepped(large, clip, cells)})"
 
     def _in_two_passes(self, clip: Clip, cells: Cells, rows: int) -> str:
         """Owners are counted first; then the rows of those who have no more than declared are added up as they are.
@@ -301,17 +313,19 @@ class _Bounding(AddedUp):
         """
         if all(statistic.kind is not Counted.WEIGHTS for statistic in statistics):
             return inner
-        keys = f"COUNT(*) OVER (PARTITION BY {OWNER})"
-        if norm == "l1":
-            weight = self._dialect.whole_quotient.format(WHOLE_WEIGHT, keys)
-        else:
-            root = f"sqrt(CAST({keys} AS {self._dialect.types[Kind.DOUBLE]})) * 1.000000001"
-            weight = f"CAST(floor({WHOLE_WEIGHT} / ({root})) AS BIGINT)"
+        weight = self._weight(f"COUNT(*) OVER (PARTITION BY {OWNER})", norm)
         columns = [
             f"{weight} AS s{i}" if statistic.kind is Counted.WEIGHTS else f"s{i}"
             for i, statistic in enumerate(statistics)
         ]
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({inner}) AS l"
+
+    def _weight(self, keys: str, norm: Literal["l1", "l2"]) -> str:
+        """What one of so many keys weighs; the number is not zero."""
+        if norm == "l1":
+            return self._dialect.whole_quotient.format(WHOLE_WEIGHT, keys)
+        root = f"sqrt(CAST({keys} AS {self._dialect.types[Kind.DOUBLE]})) * 1.000000001"
+        return f"CAST(floor({WHOLE_WEIGHT} / ({root})) AS BIGINT)"
 
     def _clipped(self, inner: str, clip: Clip, cells: Cells) -> str:
         """Each owner's vector scaled down to its norm: all cells of all statistics of a group.

@@ -390,6 +390,12 @@ class RelationWriter:
             return ""
         return f"{quoted(COPIED_ROWS)} {self._part[1]}"
 
+    def owners_with(self, table: Table, test: str) -> str:
+        """The owners who have so many rows of a prepared copy as the test says."""
+        assert table.owner_type is not None
+        owner = f"{self._plain(COPIED_OWNER, table.owner_type)} AS {OWNER}"
+        return f"SELECT DISTINCT {owner} FROM {self._source(table)} WHERE {quoted(COPIED_ROWS)} {test}"
+
     def _joined(self, here: str, table: Table, step: int) -> str:
         """Rows with the parts of a reference (v0, v1 …), joined to the owners that the rest of the path leads to.
 
@@ -420,9 +426,10 @@ class RelationWriter:
         Needs: the rules of `privacy.rules`, which prove that.
         """
         assert table.owner_type is not None
-        known = f"{quoted(column)} IS NOT NULL"
+        # In a copy the engine holds that owners are known.
+        known = "" if column == COPIED_OWNER else f"{quoted(column)} IS NOT NULL"
         owner = self._plain(column, table.owner_type)
-        return f"{known} AND {owner} IN (SELECT {OWNER} FROM {self.among})" if self.among else known
+        return _all_of([known, f"{owner} IN (SELECT {OWNER} FROM {self.among})" if self.among else ""])
 
     def _parts(self, names: tuple[str, ...], types: tuple[Type, ...], letter: str) -> list[str]:
         return [f"{self._plain(n, t)} AS {letter}{i}" for i, (n, t) in enumerate(zip(names, types, strict=True))]
