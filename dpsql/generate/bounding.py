@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Literal
 
+from dpsql.generate.added_up import AddedUp
 from dpsql.generate.clip import MOST_ROOM, Clip, Scale, finest
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.large_owners import Steps, is_one_table, is_repeatable
-from dpsql.generate.late_keys import Key, late_keys
+from dpsql.generate.late_keys import Key
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER
-from dpsql.generate.row_values import RowValues
 from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Correlated, refs, walk
 from dpsql.policy.model import Table
@@ -126,17 +126,16 @@ def _sources(tables: Sequence[Table]) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(found))
 
 
-class _Bounding(RowValues):
+class _Bounding(AddedUp):
     # --- sums ---
 
     def sums(self, clip: Clip, cells: Cells, *, rows: int, single: bool) -> str:
         statistics = clip.statistics
         if single:
-            self._late = late_keys(self._plan, self._keys, statistics)
-            if self._late:
-                return self._in_raw_groups(statistics)
-            totals = [self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)]
-            return self._outer(totals, self._values(statistics))
+            if not self._reads_stored(statistics):
+                totals = [self._of_single_rows(i, statistic) for i, statistic in enumerate(statistics)]
+                return self._outer(totals, self._values(statistics))
+            return self._outer([self._total(f"s{i}", 1) for i in range(len(statistics))], self._added_up(statistics))
         stepped = not cells.keyed or any(statistic.cut for statistic in statistics)
         steps = _steps(clip, cells)
         if cells.among:
@@ -147,36 +146,13 @@ class _Bounding(RowValues):
             text = self._in_two_parts(clip, cells, steps.most_spared)
         elif stepped:
             text = self._stepped(self._pairs(clip), clip, cells)
-        elif self._is_spared(clip, cells, rows) and is_one_table(self._plan):
+        elif self._is_spared(clip, cells, rows) and is_one_table(self._plan, copies=self._copies):
             text = self._in_two_passes(clip, cells, rows)
         elif self._is_spared(clip, cells, rows) and not cells.selected:
             text = self._in_one_pass(clip, cells, rows)
         else:
             text = self._by_pairs(clip, cells)
         return self._outer([self._total(f"s{i}", 1) for i in range(len(statistics))], text)
-
-    def _in_raw_groups(self, statistics: Sequence[Statistic]) -> str:
-        """Sums by the columns as they are stored; then keys are made of the groups, which are fewer than the rows.
-
-        Claim: the sums by keys that are made of each row.
-        Because: a key is a function of its column alone, so that all rows of a group have it.
-        Needs: columns that nothing else reads before (`late_keys`), of types in which equal values are the same.
-        """
-        self._writer.raw = {key.field for key in self._late.values()}
-        parts = ["COUNT(*)" if s.value is None and s.where is None else f"SUM(v{i})" for i, s in enumerate(statistics)]
-        sums = [f"{part} AS t{i}" for i, part in enumerate(parts)]
-        raw = f"SELECT {self._key_list}{', '.join(sums)} FROM ({self._values(statistics)}) AS g{self._group}"
-        columns = [f"t{i}" for i in range(len(sums))]
-        made = [
-            f"{self._writer.normalised(self._late[name].column, name)} AS {name}" if name in self._late else name
-            for name in self._names
-        ]
-        raw = f"SELECT {', '.join([*made, *columns])} FROM ({raw}) AS r"
-        late = [(key, name) for key, name in zip(self._keys, self._names, strict=True) if name in self._late]
-        shown = {name: self._shown(key, name) for key, name in late}
-        text = f"SELECT {', '.join([*(shown.get(name, name) for name in self._names), *columns])} FROM ({raw}) AS e"
-        text += self._among_declared(late)
-        return self._outer([self._total(f"t{i}", s.factor) for i, s in enumerate(statistics)], text)
 
     def _is_spared(self, clip: Clip, cells: Cells, rows: int) -> bool:
         """Whether the rows of owners with so many may be added up as they are."""
@@ -192,11 +168,17 @@ class _Bounding(RowValues):
         rows here than in the table. Each owner is in one of the parts, with all rows (`RelationWriter.part`).
         Needs: nothing more: no row is read twice.
         """
-        sums = [f"{self._sum(i, statistic)} AS s{i}" for i, statistic in enumerate(clip.statistics)]
+        assert self._counted is not None
         with self._few(rows):
-            few = f"SELECT {', '.join([*self._names, *sums])} FROM ({self._values(clip.statistics)}) AS v{self._group}"
+            few = self._added_up(clip.statistics)
+        if is_one_table(self._plan, copies=self._copies):
+            with self._many(rows):
+                return f"{few} UNION ALL ({self._stepped(self._pairs(clip), clip, cells)})"
+        # Of the other tables, too, only rows of these owners are read.
         with self._many(rows):
-            return f"{few} UNION ALL ({self._stepped(self._pairs(clip), clip, cells)})"
+            pairs = self._pairs(clip, among="h")
+        owners = self._writer.owners_with(self._counted, f"> {rows}")
+        return f"{few} UNION ALL (WITH h AS MATERIALIZED ({owners}) {self._stepped(pairs, clip, cells)})"
 
     def _few(self, rows: int) -> AbstractContextManager[None]:
         """What is written meanwhile reads only owners who have at most so many rows in the prepared copy."""
@@ -217,18 +199,23 @@ class _Bounding(RowValues):
         Needs: nothing more.
         """
         statistics, steps = clip.statistics, _steps(clip, cells)
-        sums = [f"s{i}" for i in range(len(statistics))]
-        added = ", ".join([*self._names, *sums])
-        others = self._all_but_large("p", [OWNER, *self._names, *sums])
         beyond = [] if steps.most_rows is None else [f"SUM(n) > {steps.most_rows}"]
         beyond += [] if steps.most_cells is None else [f"COUNT(*) > {steps.most_cells}"]
-        found = f"SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)}"
-        large = f"SELECT * FROM p WHERE {OWNER} IN (SELECT {OWNER} FROM h)"
-        return (
-            f"WITH p AS MATERIALIZED ({self._pairs(clip, ['COUNT(*) AS n'])}), h AS MATERIALIZED ({found})"
-            f" SELECT {added} FROM ({self._weighted(others, statistics, clip.norm)}) AS w"
-            f" UNION ALL ({self._stepped(large, clip, cells)})"
-        )
+        pairs, large = self._pairs(clip, ["COUNT(*) AS n"]), f"SELECT * FROM p WHERE {OWNER} IN (SELECT {OWNER} FROM h)"
+        if any(statistic.kind is Counted.WEIGHTS for statistic in statistics):
+            # Everybody's keys are counted, once: a window over all pairs would sort them.
+            counted = f"COUNT(*) AS keys, ({' OR '.join(beyond) or 'FALSE'}) AS beyond"
+            found = (
+                f"o AS MATERIALIZED (SELECT {OWNER} AS who, {counted} FROM p GROUP BY {OWNER}),"
+                f" h AS MATERIALIZED (SELECT who AS {OWNER} FROM o WHERE beyond)"
+            )
+            weight = self._weight("keys", clip.norm)
+            sums = [f"{weight} AS s{i}" if s.kind is Counted.WEIGHTS else f"s{i}" for i, s in enumerate(statistics)]
+            others = f"SELECT {', '.join([*self._names, *sums])} FROM p JOIN o ON {OWNER} = who WHERE NOT beyond"
+        else:
+            found = f"h AS MATERIALIZED (SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)})"
+            others = self._all_but_large("p", [*self._names, *(f"s{i}" for i in range(len(statistics)))])
+        return f"WITH p AS MATERIALIZED ({pairs}), {found} {others} UNION ALL ({self._stepped(large, clip, cells)})"
 
     def _in_two_passes(self, clip: Clip, cells: Cells, rows: int) -> str:
         """Owners are counted first; then the rows of those who have no more than declared are added up as they are.
@@ -239,10 +226,10 @@ class _Bounding(RowValues):
         """
         statistics = clip.statistics
         everyone = f"SELECT {OWNER} FROM ({self._writer.relation(self._plan, ())}) AS t"
-        sums = [f"{self._sum(i, statistic)} AS s{i}" for i, statistic in enumerate(statistics)]
+        others = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM h")
         return (
             f"WITH h AS MATERIALIZED ({everyone} GROUP BY {OWNER} HAVING COUNT(*) > {rows})"
-            f" {self._all_but_large(f'({self._values(statistics)})', [*self._names, *sums])}{self._group}"
+            f" {self._added_up(statistics, f' WHERE {others}')}"
             f" UNION ALL ({self._stepped(self._pairs(clip, among='h'), clip, cells)})"
         )
 
@@ -295,11 +282,6 @@ class _Bounding(RowValues):
             text = self._clipped_in_one_cell(text, clip)
         return f"SELECT {', '.join([*self._names, *columns])} FROM ({text}) AS b"
 
-    def _sum(self, i: int, statistic: Statistic) -> str:
-        """Of the rows as they are."""
-        total = "COUNT(*)" if statistic.value is None and statistic.where is None else f"SUM(v{i})"
-        return f"{total} * {statistic.factor}" if statistic.factor > 1 else total
-
     def _per(self, i: int, statistic: Statistic) -> str:
         """One owner's sum in one cell: never beyond what it is cut to, whatever the number of rows."""
         if statistic.kind is Counted.WEIGHTS:
@@ -340,17 +322,19 @@ class _Bounding(RowValues):
         """
         if all(statistic.kind is not Counted.WEIGHTS for statistic in statistics):
             return inner
-        keys = f"COUNT(*) OVER (PARTITION BY {OWNER})"
-        if norm == "l1":
-            weight = self._dialect.whole_quotient.format(WHOLE_WEIGHT, keys)
-        else:
-            root = f"sqrt(CAST({keys} AS {self._dialect.types[Kind.DOUBLE]})) * 1.000000001"
-            weight = f"CAST(floor({WHOLE_WEIGHT} / ({root})) AS BIGINT)"
+        weight = self._weight(f"COUNT(*) OVER (PARTITION BY {OWNER})", norm)
         columns = [
             f"{weight} AS s{i}" if statistic.kind is Counted.WEIGHTS else f"s{i}"
             for i, statistic in enumerate(statistics)
         ]
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({inner}) AS l"
+
+    def _weight(self, keys: str, norm: Literal["l1", "l2"]) -> str:
+        """What one of so many keys weighs; the number is not zero."""
+        if norm == "l1":
+            return self._dialect.whole_quotient.format(WHOLE_WEIGHT, keys)
+        root = f"sqrt(CAST({keys} AS {self._dialect.types[Kind.DOUBLE]})) * 1.000000001"
+        return f"CAST(floor({WHOLE_WEIGHT} / ({root})) AS BIGINT)"
 
     def _clipped(self, inner: str, clip: Clip, cells: Cells) -> str:
         """Each owner's vector scaled down to its norm: all cells of all statistics of a group.

@@ -75,6 +75,8 @@ class Dialect:
     fence: str = ""
     # A test {0} of keys that nearly all rows pass. An engine that tests compressed text while it scans does it slowly.
     after_scan: str = "{0}"
+    # The engine knows the least and the largest value of each block of rows, and skips blocks that a test leaves out.
+    skips_blocks: bool = False
     # Arithmetic on doubles, where the engine raises errors instead of giving infinity.
     double: Callable[[Call, Sequence[str]], str] | None = None
 
@@ -88,11 +90,17 @@ class Dialect:
         return f"{native}({type_.precision},{type_.scale})" if digits else native
 
 
-def in_calendar(text: str, type_: Type) -> str:
-    """A test that a date or timestamp lies in the years that dpsql knows."""
+def calendar(type_: Type) -> tuple[str, str]:
+    """The first and the last date or timestamp that dpsql knows."""
     word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
     end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
-    return f"{text} >= {word} '{FIRST_DAY}' AND {text} <= {word} '{LAST_DAY}{end}'"
+    return f"{word} '{FIRST_DAY}'", f"{word} '{LAST_DAY}{end}'"
+
+
+def in_calendar(text: str, type_: Type) -> str:
+    """A test that a date or timestamp lies in the years that dpsql knows."""
+    first, last = calendar(type_)
+    return f"{text} >= {first} AND {text} <= {last}"
 
 
 _MONTHS = "(CAST(extract(year FROM {0}) AS BIGINT) * 12 + CAST(extract(month FROM {0}) AS BIGINT))"

@@ -130,6 +130,7 @@ DUCKDB = Dialect(
     not_owned_by="owner NOT IN (SELECT owner FROM ({0}) AS s)",
     count_distinct=True,
     after_scan="CASE WHEN {0} THEN TRUE ELSE FALSE END",
+    skips_blocks=True,
     largest_double=_LARGEST,
     column=lambda name, _: name,
     cast=_cast,

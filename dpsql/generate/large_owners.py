@@ -114,10 +114,10 @@ def _is_by_row(node: Plan) -> bool:
     return isinstance(node, Scan | Filter | Project | Join | SemiJoin | OfUnit)
 
 
-def is_one_table(plan: Plan) -> bool:
+def is_one_table(plan: Plan, *, copies: bool) -> bool:
     """Whether a relation is one table, read without others: cheap to read twice."""
-    return all(isinstance(node, Filter | Project) or _is_plain_scan(node) for node in nodes(plan))
+    return all(isinstance(node, Filter | Project) or _is_plain_scan(node, copies=copies) for node in nodes(plan))
 
 
-def _is_plain_scan(node: Plan) -> bool:
-    return isinstance(node, Scan) and not node.table.path
+def _is_plain_scan(node: Plan, *, copies: bool) -> bool:
+    return isinstance(node, Scan) and (not node.table.path or (copies and node.table.copy is not None))

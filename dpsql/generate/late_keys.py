@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from fractions import Fraction
 
 from dpsql.generate.large_owners import is_one_table
+from dpsql.generate.stored_tests import stored_test
 from dpsql.plan.nodes import Filter, Plan, Project, Scan, nodes
-from dpsql.plan.scalars import Ref, Scalar, refs
+from dpsql.plan.scalars import Correlated, Field, Ref, Scalar, Subquery, refs, walk
 from dpsql.policy.model import Column
+from dpsql.privacy.refine import conjuncts
 from dpsql.privacy.rules.aggregates import Statistic
 from dpsql.types import Kind, Value
 
-# Whose equal values are the same in every respect; texts may have collations, and numbers of other types several zeros.
-_KINDS = (Kind.INTEGER, Kind.BOOLEAN)
+# Whose equal values are the same in every respect; numbers of other types may have several zeros. Texts may have
+# collations: they are compared byte by byte before.
+_KINDS = (Kind.INTEGER, Kind.BOOLEAN, Kind.DATE, Kind.TEXT)
+# Of a column with more values than this, between its bounds, keys are computed row by row: groups might be as many.
+_MOST_VALUES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +43,69 @@ class StoredColumn:
     column: Column
 
 
-def late_keys(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) -> dict[str, StoredColumn]:
-    """The keys, by their names k0, k1 …, that are declared columns of one table which nothing else reads.
+@dataclass(frozen=True, slots=True)
+class LateKey:
+    """A key that is made of one stored column, and the field that shows it to the key's expression."""
 
-    Claim: whether rows are kept, and what they add to a sum, does not depend on these columns.
-    Because: no condition, no other column and no sum refers to them; above the scan they are only handed on.
+    stored: StoredColumn
+    shown: Field
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the column is grouped as it is stored; a text is, byte by byte."""
+        return self.stored.column.type.kind is not Kind.TEXT
+
+
+def late_keys(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic], *, copies: bool) -> dict[str, LateKey]:
+    """The keys, by their names k0, k1 …, that are made of a declared column of one table which nothing else reads.
+
+    Claim: whether rows are kept, and what they add to a sum, does not depend on these columns, once conditions that are
+    tested on what is stored are met.
+    Because: no other condition, no other column and no sum refers to them; above the scan they are only handed on.
     Needs: a plan of one table.
     """
-    if not is_one_table(plan):
+    if not is_one_table(plan, copies=copies):
         return {}
     columns = stored_columns(plan)
+    found = {f"k{i}": late for i, key in enumerate(keys) if (late := _late(key, columns)) is not None}
     values = [part for s in statistics for part in (s.value, s.where) if part is not None]
-    values += [key.value for key in keys if not isinstance(key.value, Ref)]
-    read = {columns[ref.field.id].field for ref in _every_ref([*values, *_computed(plan)]) if ref.field.id in columns}
-    found: dict[str, StoredColumn] = {}
-    for number, key in enumerate(keys):
-        if not isinstance(key.value, Ref) or key.keys is None or key.value.type.kind not in _KINDS:
-            continue
-        stored = columns.get(key.value.field.id)
-        if stored is not None and stored.field not in read and stored.column.type == key.value.type:
-            found[f"k{number}"] = stored
-            read.add(stored.field)
-    return found
+    values += [key.value for i, key in enumerate(keys) if f"k{i}" not in found]
+    read = read_fields(plan, values)
+    return {name: late for name, late in found.items() if not late.is_raw or late.stored.field not in read}
+
+
+def read_fields(plan: Plan, values: Iterable[Scalar]) -> set[int]:
+    """The fields of scans that these values, or what a plan computes, read as the scan makes them."""
+    columns = stored_columns(plan)
+    every = _every_ref([*values, *_computed(plan)])
+    return {columns[ref.field.id].field for ref in every if ref.field.id in columns}
+
+
+def _late(key: Key, columns: Mapping[int, StoredColumn]) -> LateKey | None:
+    read = {ref.field.id: ref.field for ref in refs(key.value)}
+    if key.keys is None or len(read) != 1 or _has_subquery(key.value):
+        return None
+    (field,) = read.values()
+    stored = columns.get(field.id)
+    if stored is None or stored.column.type != field.type or field.type.kind not in _KINDS:
+        return None
+    few = isinstance(key.value, Ref) or _has_few_values(stored.column)
+    return LateKey(stored, field) if few else None
+
+
+def _has_few_values(column: Column) -> bool:
+    if column.type.kind is Kind.BOOLEAN:
+        return True
+    low, high = column.lower, column.upper
+    if isinstance(low, Fraction) and isinstance(high, Fraction):
+        return column.type.kind is Kind.INTEGER and high - low <= _MOST_VALUES
+    if isinstance(low, date) and isinstance(high, date):
+        return column.type.kind is Kind.DATE and (high - low).days <= _MOST_VALUES
+    return False
+
+
+def _has_subquery(value: Scalar) -> bool:
+    return any(isinstance(part, Correlated | Subquery) for part in walk(value))
 
 
 def stored_columns(plan: Plan) -> dict[int, StoredColumn]:
@@ -66,8 +114,7 @@ def stored_columns(plan: Plan) -> dict[int, StoredColumn]:
     shown: dict[int, int] = {}
     for node in nodes(plan):
         if isinstance(node, Scan):
-            named = zip(node.fields, node.columns, strict=True)
-            found |= {f.id: StoredColumn(f.id, c) for f, name in named if (c := node.table.columns.get(name))}
+            found |= {field: StoredColumn(field, column) for field, column in scan_columns(node).items()}
         elif isinstance(node, Project):
             pairs = [(f.id, value.field.id) for f, value in node.items if isinstance(value, Ref)]
             shown |= {field: source for field, source in pairs if field != source}
@@ -81,12 +128,26 @@ def stored_columns(plan: Plan) -> dict[int, StoredColumn]:
 
 
 def _computed(plan: Plan) -> Iterator[Scalar]:
-    """Conditions, and columns that do not show another as it is."""
+    """Conditions that are not tested on what is stored, and columns that do not show another as it is."""
     for node in nodes(plan):
         if isinstance(node, Filter):
-            yield node.predicate
+            columns = _tested_columns(node)
+            yield from (part for part in conjuncts(node.predicate) if stored_test(part, columns) is None)
         elif isinstance(node, Project):
             yield from (value for _, value in node.items if not isinstance(value, Ref))
+
+
+def _tested_columns(plan: Filter) -> dict[int, Column]:
+    below: Plan = plan
+    while isinstance(below, Filter):
+        below = below.child
+    return scan_columns(below) if isinstance(below, Scan) else {}
+
+
+def scan_columns(scan: Scan) -> dict[int, Column]:
+    """The declared columns that the fields of a scan show."""
+    named = zip(scan.fields, scan.columns, strict=True)
+    return {field.id: column for field, name in named if (column := scan.table.columns.get(name)) is not None}
 
 
 def _every_ref(values: Iterable[Scalar]) -> Iterator[Ref]:

@@ -12,8 +12,10 @@ from fractions import Fraction
 from typing import assert_never
 
 from dpsql.errors import InternalError, NotSupported
-from dpsql.generate.dialect import FIRST_DAY, LAST_DAY, Dialect, qualified, quoted
+from dpsql.generate.dialect import Dialect, calendar, qualified, quoted
+from dpsql.generate.late_keys import scan_columns
 from dpsql.generate.scalars import ScalarWriter, number
+from dpsql.generate.stored_tests import StoredTest, stored_test
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
@@ -56,6 +58,8 @@ class RelationWriter:
         self._referring = False  # whether a private table may be read without it
         self._names: dict[int, str] = {}
         self.raw: Set[int] = frozenset()  # fields of scans that are read as they are stored
+        self.bounds: Mapping[int, tuple[Fraction, Fraction]] = {}  # of fields of a scan: only rows within all of them
+        self.beyond = False  # or only the others
         self.fence = ""  # ends the subqueries that compute columns
         self.among = ""  # where only some owners' rows are wanted: a relation of these owners
         self._part: tuple[Table, str] | None = None  # or a copy, and a test of how many rows of it an owner has
@@ -100,6 +104,8 @@ class RelationWriter:
                 columns = [f"x{i} AS {self.name(field)}" for i, field in enumerate(plan.fields) if field.id in wanted]
                 return self._select(columns, f"r{measurement}")
             case Filter(child=child, predicate=predicate):
+                if (tested := self._tested_scan(plan, fields)) is not None:
+                    return tested
                 inner = self.relation(child, self._needed(fields, [predicate]))
                 return self._select(self._columns(fields), self.nest(inner, [predicate]), self.scalar(predicate))
             case OfUnit(child=child, owner=owner):
@@ -282,7 +288,38 @@ class RelationWriter:
 
     # --- scans ---
 
-    def _scan(self, plan: Scan, fields: list[Field]) -> str:
+    def _tested_scan(self, plan: Filter, fields: list[Field]) -> str | None:
+        """A private table under conditions of which some are tested on stored columns; None where none is."""
+        below, conditions = plan.child, list(conjuncts(plan.predicate))
+        while isinstance(below, Filter):
+            conditions = [*conjuncts(below.predicate), *conditions]
+            below = below.child
+        if not isinstance(below, Scan) or not below.table.is_private or self._public is not None:
+            return None
+        columns = scan_columns(below)
+        tests = [(condition, stored_test(condition, columns)) for condition in conditions]
+        found = [self._stored(test) for _, test in tests if test is not None]
+        if not found:
+            return None
+        others = [condition for condition, test in tests if test is None]
+        needed = {field.id for field in fields} | {ref.field.id for each in others for ref in refs(each)}
+        inner = self._scan(below, [field for field in below.fields if field.id in needed], found)
+        if not others:
+            return inner
+        where = " AND ".join(map(self.scalar, others))
+        return self._select(self._columns(fields), self.nest(inner, others), where)
+
+    def _stored(self, test: StoredTest) -> str:
+        column, type_ = test.column, test.column.type
+        value = self._bound(test.value, type_)
+        if not type_.is_temporal:
+            return f"{self._dialect.column(quoted(column.name), type_)} {test.sign} {value}"
+        moment = self._dialect.moment.format(quoted(column.name), type=self.scalars.type(type_))
+        first, last = calendar(type_)
+        ends = {"<": f"{moment} >= {first} AND ", ">": f"{moment} <= {last} AND "}.get(test.sign[0], "")
+        return f"{ends}{moment} {test.sign} {value}"
+
+    def _scan(self, plan: Scan, fields: list[Field], tests: Sequence[str] = ()) -> str:
         column_of = dict(zip((field.id for field in plan.fields), plan.columns, strict=True))
         table = plan.table
         if not table.is_private:
@@ -295,6 +332,7 @@ class RelationWriter:
         if self._public is not None:
             raise InternalError("a private table was left in post-processing")
         columns = []
+        tests = [*tests, *self._in_bounds(plan)]
         for field in fields:
             name = column_of[field.id]
             column = table.columns.get(name)
@@ -303,23 +341,39 @@ class RelationWriter:
         if not self._owned:
             if not self._referring:
                 raise InternalError("a private table would be read without its owner")
-            return self._select(columns, self._source(table), self._in_part(table)) + self.fence
-        return self._with_owners(table, columns, [self.name(field) for field in fields])
+            return self._select(columns, self._source(table), _all_of([self._in_part(table), *tests])) + self.fence
+        return self._with_owners(table, columns, [self.name(field) for field in fields], tests)
+
+    def _in_bounds(self, plan: Scan) -> list[str]:
+        """Tests that all of these columns are within their bounds, or that one is not.
+
+        Claim: of the two, one is true for every row.
+        Because: each is of a type whose values are below, above or between two others of it, or NULL.
+        Needs: whole numbers and decimals.
+        """
+        found = []
+        for field, column in scan_columns(plan).items():
+            if field in self.bounds:
+                value = self._dialect.column(quoted(column.name), column.type)
+                found.append((value, *(number(bound, column.type, self.scalars) for bound in self.bounds[field])))
+        if self.beyond and found:
+            return [f"({' OR '.join(f'{v} < {low} OR {v} > {high} OR {v} IS NULL' for v, low, high in found)})"]
+        return [f"{v} >= {low} AND {v} <= {high}" for v, low, high in found]
 
     def rows_with_owners(self, table: Table, columns: Sequence[str]) -> str:
         """All rows of a private table that have an owner, with the columns as they are: c0, c1 … and `owner`."""
         names = [f"c{i}" for i in range(len(columns))]
         return self._with_owners(table, [f"{quoted(c)} AS {n}" for c, n in zip(columns, names, strict=True)], names)
 
-    def _with_owners(self, table: Table, columns: list[str], names: list[str]) -> str:
+    def _with_owners(self, table: Table, columns: list[str], names: list[str], tests: Sequence[str] = ()) -> str:
         owner = self._owner_column(table)
         if owner is not None:
             assert table.owner_type is not None
             columns.insert(0, f"{self._plain(owner, table.owner_type)} AS {OWNER}")
-            tests = [self._is_wanted(owner, table), *([part] if (part := self._in_part(table)) else [])]
-            return self._select(columns, self._source(table), " AND ".join(tests)) + self.fence
+            where = _all_of([self._is_wanted(owner, table), self._in_part(table), *tests])
+            return self._select(columns, self._source(table), where) + self.fence
         columns += self._parts(table.path[0].via, table.path[0].types, "v")
-        here = self._select(columns, qualified(table.source)) + self.fence
+        here = self._select(columns, qualified(table.source), _all_of(tests)) + self.fence
         return self._select([f"n.{OWNER}", *names], self._joined(here, table, 0))
 
     def _owner_column(self, table: Table) -> str | None:
@@ -335,6 +389,12 @@ class RelationWriter:
         if self._part is None or self._part[0] is not table:
             return ""
         return f"{quoted(COPIED_ROWS)} {self._part[1]}"
+
+    def owners_with(self, table: Table, test: str) -> str:
+        """The owners who have so many rows of a prepared copy as the test says."""
+        assert table.owner_type is not None
+        owner = f"{self._plain(COPIED_OWNER, table.owner_type)} AS {OWNER}"
+        return f"SELECT DISTINCT {owner} FROM {self._source(table)} WHERE {quoted(COPIED_ROWS)} {test}"
 
     def _joined(self, here: str, table: Table, step: int) -> str:
         """Rows with the parts of a reference (v0, v1 …), joined to the owners that the rest of the path leads to.
@@ -366,9 +426,10 @@ class RelationWriter:
         Needs: the rules of `privacy.rules`, which prove that.
         """
         assert table.owner_type is not None
-        known = f"{quoted(column)} IS NOT NULL"
+        # In a copy the engine holds that owners are known.
+        known = "" if column == COPIED_OWNER else f"{quoted(column)} IS NOT NULL"
         owner = self._plain(column, table.owner_type)
-        return f"{known} AND {owner} IN (SELECT {OWNER} FROM {self.among})" if self.among else known
+        return _all_of([known, f"{owner} IN (SELECT {OWNER} FROM {self.among})" if self.among else ""])
 
     def _parts(self, names: tuple[str, ...], types: tuple[Type, ...], letter: str) -> list[str]:
         return [f"{self._plain(n, t)} AS {letter}{i}" for i, (n, t) in enumerate(zip(names, types, strict=True))]
@@ -410,9 +471,7 @@ class RelationWriter:
                 value = f"CAST({self._dialect.column(name, type_)} AS {native})"
                 return self._finite(value, low, high, f"-{largest}", largest, type_)
             case Kind.DATE | Kind.TIMESTAMP:
-                word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
-                end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
-                first, last = f"{word} '{FIRST_DAY}'", f"{word} '{LAST_DAY}{end}'"
+                first, last = calendar(type_)
                 moment = self._dialect.moment.format(name, type=native)
                 return self._finite(moment, low, high, first, last, type_)
             case _:
@@ -515,6 +574,10 @@ class RelationWriter:
             text += f" FILTER (WHERE {self.scalar(call.where)})"
         text += f" OVER ({' '.join(parts)})"
         return self._dialect.window_result(call, text)
+
+
+def _all_of(tests: Iterable[str]) -> str:
+    return " AND ".join(test for test in tests if test)
 
 
 def _compares_units(condition: Scalar) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from fractions import Fraction
 
 from dpsql.generate.dialect import Dialect, Grid, in_calendar
-from dpsql.generate.late_keys import Key, StoredColumn, stored_columns
+from dpsql.generate.late_keys import Key, LateKey, stored_columns
 from dpsql.generate.relations import OWNER, RelationWriter
 from dpsql.generate.scalars import number
+from dpsql.generate.stored_sums import SUMMED_DIGITS, StoredSum
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Field, Ref, Scalar, refs
 from dpsql.policy.model import Table
@@ -36,7 +37,9 @@ class RowValues:
         self._pair = ", ".join([OWNER, *self._names])
         self._group = f" GROUP BY {', '.join(self._names)}" if keys else ""
         self._stored = stored_columns(plan)
-        self._late: dict[str, StoredColumn] = {}  # keys that are made of groups of rows, by name
+        self._copies = copies
+        self._late: dict[str, LateKey] = {}  # keys that are made of groups of rows, by name
+        self._stored_sums: Mapping[int, StoredSum] = {}  # sums of columns that are read as they are stored, by place
 
     def _values(self, statistics: Sequence[Statistic]) -> str:
         """Keys and grid values of each row; rows whose key is not among the declared ones are dropped."""
@@ -45,7 +48,10 @@ class RowValues:
         ]
         needed = [ref.field for value in [*(key.value for key in self._keys), *exprs] for ref in refs(value)]
         child = self._writer.relation(self._plan, needed)
-        raw = [f"{self._key(key.value)} AS {name}" for key, name in zip(self._keys, self._names, strict=True)]
+        named = list(zip(self._keys, self._names, strict=True))
+        raw = [f"{self._key(key.value)} AS {name}" for key, name in named if name not in self._late]
+        shown_as = {self._raw_name(late.stored.field): late.shown for late in self._late.values()}
+        raw += [f"{self._writer.name(field)} AS {name}" for name, field in shown_as.items()]
         grid = []
         names: dict[Scalar, str] = {}  # of values; several sums may be of the same
         for i, statistic in enumerate(statistics):
@@ -55,12 +61,30 @@ class RowValues:
             if statistic.where is not None:
                 raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
             name = f"e{i}" if statistic.value is None else names[statistic.value]
-            grid.append(f"{self._on_grid(i, statistic, name)} AS v{i}")
+            value = self._as_stored(i, name) if i in self._stored_sums else self._on_grid(i, statistic, name)
+            grid.append(f"{value} AS v{i}")
         inner = self._computed([OWNER, *raw], child, needed, [*(key.value for key in self._keys), *exprs])
-        named = list(zip(self._keys, self._names, strict=True))
-        shown = [name if name in self._late else self._shown(key, name) for key, name in named]
+        early = [(key, name) for key, name in named if name not in self._late]
+        shown = [*shown_as, *(self._shown(key, name) for key, name in early)]
         text = f"SELECT {', '.join([OWNER, *shown, *grid])} FROM ({inner}) AS e"
-        return text + self._among_declared([(key, name) for key, name in named if name not in self._late])
+        return text + self._among_declared(early)
+
+    @property
+    def _groups(self) -> list[str]:
+        """What rows are grouped by: keys, and stored columns that keys are made of afterwards."""
+        raw = dict.fromkeys(self._raw_name(late.stored.field) for late in self._late.values())
+        return [*raw, *(name for name in self._names if name not in self._late)]
+
+    def _raw_name(self, field: int) -> str:
+        fields = list(dict.fromkeys(late.stored.field for late in self._late.values()))
+        return f"r{fields.index(field)}"
+
+    def _as_stored(self, i: int, name: str) -> str:
+        """A stored number in a type whose sums cannot overflow; NULL for one with more digits, beyond all bounds."""
+        type_ = self._stored_sums[i].stored.column.type
+        if type_.kind is Kind.INTEGER:
+            return name
+        return self._dialect.fit(name, Type(Kind.DECIMAL, SUMMED_DIGITS, type_.scale))
 
     def _among_declared(self, named: Sequence[tuple[Key, str]]) -> str:
         found = [declared for key, name in named if not key.remainder and (declared := self._declared(key, name))]

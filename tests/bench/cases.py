@@ -48,6 +48,11 @@ class Case:
     raw: str = ""
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether what a person contributes has to be bounded, so that the raw query counts the people as well."""
+        return bool(self.raw)
+
+    @property
     def beside(self) -> str:
         return self.raw or self.private
 

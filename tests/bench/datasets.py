@@ -13,6 +13,7 @@ import duckdb
 
 from dpsql.dataset import open_dataset
 from dpsql.engine import Engine
+from dpsql.preparing import prepare
 from grammar_tests.servers import Server
 from tests.bench.cases import POLICY, statements
 
@@ -24,10 +25,11 @@ class Dataset:
     engine: Engine
     raw: Callable[[str], object]
     url: str = ""  # of a server
+    prepared: Engine | None = None  # the same over a prepared copy
 
 
 @contextmanager
-def on_duckdb(rows: int) -> Iterator[Dataset]:
+def on_duckdb(rows: int, *, prepared: bool = False) -> Iterator[Dataset]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with duckdb.connect(str(folder / "bench.duckdb")) as connection:
@@ -36,29 +38,47 @@ def on_duckdb(rows: int) -> Iterator[Dataset]:
         # A copy, because two connections of one process to one file must have the same settings.
         shutil.copy(folder / "bench.duckdb", folder / "raw.duckdb")
         with (
+            _prepared(folder, "duckdb:///bench.duckdb", wanted=prepared) as copied,
             _opened(folder, "duckdb:///bench.duckdb") as engine,
             duckdb.connect(str(folder / "raw.duckdb"), read_only=True, config={"threads": 2}) as raw,
         ):
-            yield Dataset(engine, lambda sql: raw.execute(sql).fetchall())
+            yield Dataset(engine, lambda sql: raw.execute(sql).fetchall(), prepared=copied)
 
 
 @contextmanager
-def on_postgres(rows: int) -> Iterator[Dataset]:
+def on_postgres(rows: int, *, prepared: bool = False) -> Iterator[Dataset]:
     with tempfile.TemporaryDirectory() as folder, closing(Server(18)) as server:
         with server.connect() as connection:
             for statement in statements(f"generate_series(0, {rows - 1}::bigint) AS t(i)", rows):
                 connection.execute(statement.encode())
             connection.execute("VACUUM ANALYZE")
-        with _opened(Path(folder), server.url()) as engine, server.connect() as raw:
+        with (
+            _prepared(Path(folder), server.url(), wanted=prepared) as copied,
+            _opened(Path(folder), server.url()) as engine,
+            server.connect() as raw,
+        ):
             # As much memory and as many workers as dpsql's own queries get.
             raw.execute("SET work_mem = '256MB'; SET max_parallel_workers_per_gather = 1; SET jit = off")
-            yield Dataset(engine, lambda sql: raw.execute(sql.encode()).fetchall(), server.url())
+            yield Dataset(engine, lambda sql: raw.execute(sql.encode()).fetchall(), server.url(), copied)
 
 
 @contextmanager
 def _opened(folder: Path, url: str) -> Iterator[Engine]:
     (folder / "dpsql.toml").write_text(POLICY.format(url=url))
     with closing(open_dataset(folder / "dpsql.toml", new_ledger=True)) as engine:
+        yield engine
+
+
+@contextmanager
+def _prepared(folder: Path, url: str, *, wanted: bool) -> Iterator[Engine | None]:
+    """The data once more, over a copy that `dpsql prepare` has made, with a ledger of its own."""
+    if not wanted:
+        yield None
+        return
+    path = folder / "prepared.toml"
+    path.write_text(POLICY.format(url=url).replace("bench.ledger", "prepared.ledger"))
+    prepare(path)
+    with closing(open_dataset(path, new_ledger=True)) as engine:
         yield engine
 
 

@@ -55,10 +55,10 @@ def line(figure: Figure) -> str:
     beside = "" if figure.beside is None else f"{figure.beside:11,.2f}"
     ratio = "" if figure.ratio is None else f"{figure.ratio:8.2f}x"
     measured = f"{figure.value:13,.2f} {figure.unit:<6}"
-    return f"{figure.section:<16} {rows:>15}  {figure.name:<58} {measured} {beside:>11} {ratio}".rstrip()
+    return f"{figure.section:<18} {rows:>15}  {figure.name:<58} {measured} {beside:>11} {ratio}".rstrip()
 
 
-HEADER = f"{'':<16} {'':>15}  {'':<58} {'measured':>13} {'':<6} {'beside':>11} {'ratio':>8}"
+HEADER = f"{'':<18} {'':>15}  {'':<58} {'measured':>13} {'':<6} {'beside':>11} {'ratio':>8}"
 
 
 def machine() -> Mapping[str, object]:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 
+from dpsql.engine import Engine
 from dpsql.session import Session
 from tests.bench.cases import CASES, SMALL, another_small
-from tests.bench.datasets import ENGINES, Dataset
+from tests.bench.datasets import ENGINES
 from tests.bench.figures import Figure, Show, side_by_side
 
 
 def against_raw(engine: str, rows: int, seconds: float, show: Show) -> None:
-    """Cached text, fresh answer, durable charge included."""
-    with ENGINES[engine](rows) as dataset:
-        session = _fresh(dataset)
+    """Cached text, fresh answer, durable charge included; what has to be bounded also over a prepared copy."""
+    with ENGINES[engine](rows, prepared=True) as dataset:
+        assert dataset.prepared is not None
+        plain, prepared = _fresh(dataset.engine), _fresh(dataset.prepared)
         for case in CASES:
-            private, raw = side_by_side(
-                [lambda sql=case.private: session.execute(sql), lambda sql=case.beside: dataset.raw(sql)],  # type: ignore[misc]
-                seconds=seconds,
-            )
-            show(Figure(engine, case.name, private, "ms", raw, rows))
+            asked = [(engine, plain)]
+            if case.is_bounded:
+                asked.append((f"{engine}, prepared", prepared))
+            actions: list[Callable[[], object]] = [partial(dataset.raw, case.beside)]
+            actions += [partial(session.execute, case.private) for _, session in asked]
+            raw, *private = side_by_side(actions, seconds=seconds)
+            for (section, _), taken in zip(asked, private, strict=True):
+                show(Figure(section, case.name, taken, "ms", raw, rows))
 
 
 def in_process(engine: str, seconds: float, show: Show) -> None:
     """A hundred rows: what is left is the cost of asking."""
     with ENGINES[engine](100) as dataset:
         numbers = count(1)
-        fresh, replaying = _fresh(dataset), Session(dataset.engine, "bench")
+        fresh, replaying = _fresh(dataset.engine), Session(dataset.engine, "bench")
         cold, cached, replayed, compiled, raw = side_by_side(
             [
                 lambda: fresh.execute(another_small(next(numbers))),
@@ -46,7 +53,7 @@ def in_process(engine: str, seconds: float, show: Show) -> None:
             show(Figure(f"{engine}, fixed", name, value, "ms", raw))
 
 
-def _fresh(dataset: Dataset) -> Session:
-    session = Session(dataset.engine, "bench")
+def _fresh(engine: Engine) -> Session:
+    session = Session(engine, "bench")
     session.settings.fresh = True
     return session

@@ -65,3 +65,60 @@ def test_sums_by_keys_of_groups(cursor: dpsql.Cursor, where: str) -> None:
 def test_a_key_that_is_added_up_too_is_clamped_before(cursor: dpsql.Cursor) -> None:
     for age, total in cursor.execute("SELECT age, SUM(age) FROM people GROUP BY age").fetchall():
         assert total == age * sum(clamped(row[1], 0, 3) == age for row in ROWS)  # type: ignore[operator]
+
+
+# Dates beyond the bounds, beyond the calendar and unknown; amounts beyond their bounds on both sides, and unknown.
+DAYS = ["2019-06-01", "2020-01-31", "2020-02-01", "2021-05-05", "infinity", "-infinity", None]
+AMOUNTS = ["-3.50", "0.00", "1.25", "9.99", "77.77", None]
+
+VISITS = """
+[database]
+url = "duckdb:///visits.duckdb"
+[privacy]
+epsilon = 9000.0
+query_epsilon = 900.0
+max_query_epsilon = 900.0
+accounting = "basic"
+[tables.visits]
+unit = "id"
+[tables.visits.columns]
+day = { min = 2020-01-01, max = 2020-12-31 }
+amount = { min = 0, max = 10 }
+town = { values = ["here", "there"] }
+[users.alice]
+"""
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> dpsql.Cursor:
+    rows = [(day, amount, town) for day in DAYS for amount in AMOUNTS for town in ("here", "there", "nowhere", None)]
+    with duckdb.connect(str(tmp_path / "visits.duckdb")) as connection:
+        connection.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY, day DATE, amount DECIMAL(12,2), town VARCHAR)")
+        connection.executemany("INSERT INTO visits VALUES (?, ?, ?, ?)", [(i, *row) for i, row in enumerate(rows)])
+    (tmp_path / "dpsql.toml").write_text(VISITS)
+    return dpsql.connect(tmp_path / "dpsql.toml", user="alice").cursor()
+
+
+def test_months_are_made_of_days_and_amounts_beyond_their_bounds_are_clamped(visits: dpsql.Cursor) -> None:
+    query = "SELECT EXTRACT(month FROM day), COUNT(*), SUM(amount) FROM visits GROUP BY 1 ORDER BY 1"
+    # 2019 and 2021 are clamped to January and December; 0 + 0 + 1.25 + 9.99 + 10 for each day and town.
+    each, found = 4 * 21.24, {int(str(row[0])): row[1:] for row in visits.execute(query).fetchall()}
+    days = {1: 2, 2: 1, 12: 1}
+    for month, row in found.items():
+        assert row[0] == days.get(month, 0) * 24
+        assert float(str(row[1])) == pytest.approx(days.get(month, 0) * each, abs=1)  # the noise is of a few cents
+
+
+def test_texts_are_told_from_undeclared_ones(visits: dpsql.Cursor) -> None:
+    query = "SELECT town, COUNT(*), SUM(amount) FROM visits GROUP BY town ORDER BY 1"
+    found = visits.execute(query).fetchall()
+    assert [row[:2] for row in found] == [("here", 42), ("there", 42)]
+    assert all(float(str(row[2])) == pytest.approx(7 * 21.24, abs=1) for row in found)
+
+
+@pytest.mark.parametrize(
+    ("condition", "days"),
+    [("day < DATE '2020-02-01'", 2), ("day >= DATE '2020-02-01'", 2), ("DATE '2020-02-01' = day", 1)],
+)
+def test_dates_beyond_the_calendar_meet_no_condition(visits: dpsql.Cursor, condition: str, days: int) -> None:
+    assert visits.execute(f"SELECT COUNT(*) FROM visits WHERE {condition}").fetchall() == [(days * 24,)]
