@@ -9,6 +9,7 @@ from fractions import Fraction
 from dpsql.audit.synthetic import furthest, in_order
 from dpsql.generate.dialect import quoted
 from dpsql.policy.model import Catalog, Column, Table
+from dpsql.privacy.top import LEAST_GAIN
 from dpsql.types import Kind
 
 MOST_STEPS = 250  # of a key of running totals
@@ -80,7 +81,7 @@ def _over(label: str, source: str, table: Table, keyed: Table, *, all_aggregates
 
 
 def _combined(table: Table) -> Iterator[Question]:
-    """Counts that agree with others: of grouping sets, and of running totals."""
+    """Counts that agree with others, of grouping sets and of running totals; and that of the key with most people."""
     source = f"{_named(table)} AS a"
     declared = [f"a.{quoted(c.name)}" for c in table.columns.values() if _is_declared(c)][:2]
     if len(declared) == 2:
@@ -94,6 +95,10 @@ def _combined(table: Table) -> Iterator[Question]:
             order = f"{key} DESC" if _is_heavy_above(column) else key
             sql = f"SELECT {key}, SUM(COUNT(*)) OVER (ORDER BY {order}) FROM {source} GROUP BY {key}"
             yield Question(table.name, "running COUNT(*)", "declared", sql)
+            if not table.path and table.max_rows_per_unit >= LEAST_GAIN:
+                counted = f"COUNT(DISTINCT a.{quoted(table.owner or '')})"
+                sql = f"SELECT {key}, {counted} FROM {source} GROUP BY {key} ORDER BY {counted} DESC LIMIT 1"
+                yield Question(table.name, "most COUNT(DISTINCT unit)", "declared", sql)
             break
 
 

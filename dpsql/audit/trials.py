@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dpsql.audit.choices import choices, most_moved
 from dpsql.audit.combined import combined_scores, is_combined
 from dpsql.audit.losses import Trials
+from dpsql.audit.most import most_scores
 from dpsql.audit.searches import searches
 from dpsql.backends import Backend
 from dpsql.generate.bounding import Branch
@@ -55,6 +56,9 @@ def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler:
     one, other = (_exact(measurement, backend, salt) for backend in backends)
     if is_combined(measurement):
         (with_unit, without_unit), shown = combined_scores(measurement, one, other, sampler, trials)
+        return Scores(with_unit, without_unit, shown)
+    if measurement.top is not None:
+        (with_unit, without_unit), shown = most_scores(measurement, one, other, sampler, trials)
         return Scores(with_unit, without_unit, shown)
     if measurement.is_search:
         added = most_moved(one[0], other[0])

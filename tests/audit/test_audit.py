@@ -43,12 +43,14 @@ CHOSEN = {
         ("people", "COUNT(*)", "cube"),
         ("items", "running COUNT(*)", "declared"),
         ("remarks", "centre of AVG", "none"),
+        ("visits", "most COUNT(DISTINCT unit)", "declared"),
     ],
     "laplace": [
         *SUMS,
         ("people", "MEDIAN", "none"),
         ("people", "MODE", "none"),
         ("remarks", "clip of SUM", "none"),
+        ("visits", "most COUNT(DISTINCT unit)", "declared"),
     ],
     "basic": [("visits", "COUNT(*)", "none"), ("visits", "COUNT(*)", "unknown")],
     "on_postgres": [
