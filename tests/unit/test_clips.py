@@ -324,7 +324,8 @@ def test_explain_names_the_centre(asked: Clinic) -> None:
     answer = _ask(asked, MEAN)
     centre = _main(answer.release).statistics[1]
     text = "\n".join(session.explain(OTHER_MEAN))
-    assert f"sum of fee - {float(centre.centre * centre.step):.4g}" in text
+    around = max(centre.centre * centre.step, Fraction(3))  # the other question has no fees below
+    assert f"sum of fee - {float(around):.4g}" in text
     assert "the clip was chosen before" in text and "centre of" not in text
 
 
