@@ -92,13 +92,15 @@ def plot(path: Path, figures: Sequence[Figure]) -> None:
     for figure in figures:
         if figure.rows is not None and figure.beside is not None:
             panels[figure.section][figure.name].append(figure)
-    page = Page(figsize=(8 * max(1, len(panels)), 9), layout="constrained")
+    across = min(max(1, len(panels)), 2)
+    down = -(-max(1, len(panels)) // across)
+    page = Page(figsize=(8 * across, 9 * down), layout="constrained")
     FigureCanvasAgg(page)
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     colours = {name: f"C{i % 10}" for i, name in enumerate(names)}
     markers = {name: "os^"[i // 10] for i, name in enumerate(names)}  # colours are used again with another mark
     for number, (section, lines) in enumerate(panels.items(), 1):
-        axes = page.add_subplot(1, len(panels), number)
+        axes = page.add_subplot(down, across, number)
         for name, points in lines.items():
             sizes = [point.rows for point in points]
             look = {"color": colours[name], "marker": markers[name], "markersize": 5}
