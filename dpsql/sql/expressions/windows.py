@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from dpsql.errors import BadSetting, NotSupported, UnknownWindow
+from dpsql.errors import BadSetting, NotSupported, UnknownWindow, WindowingError
 from dpsql.plan.scalars import Agg, Scalar, SortKey, Windowed
 from dpsql.sql.allowed import check_arguments
 from dpsql.sql.expressions.aggregates import arguments, result_type
@@ -62,6 +62,10 @@ def _window_parts(
     named = read.windows.get(folded(name))
     if named is None:
         raise UnknownWindow(folded(name), position=position(node))
+    # OVER v is that window; OVER (v) copies it, and only there sqlglot has a PARTITION BY, if an empty one.
+    if "partition_by" in node.args and named.args.get("spec") is not None:
+        message = f'cannot copy window "{folded(name)}" because it has a frame clause'
+        raise WindowingError(message, position=position(node))
     check_arguments(named, {"this", "partition_by", "order", "spec", "alias"})
     return _window_parts(read, exp.Window(**{k: v for k, v in named.args.items() if k != "this"}))
 
