@@ -19,6 +19,7 @@ Cell = Value | tuple[Value, ...] | list[Value]
 
 INT_DIGITS = 19
 MAX_DIGITS = 38
+SAFE_DIGITS = 28  # of numbers that an engine may add up in 128 bits, which hold 38, whatever the number of rows
 
 
 class Kind(Enum):

@@ -53,7 +53,7 @@ from dpsql.privacy.intervals import interval
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.rules.relations import per_unit_interval
 from dpsql.privacy.rules.windows import in_total_order
-from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Kind, Type, exact_decimal
+from dpsql.types import BIGINT, BOOLEAN, DOUBLE, SAFE_DIGITS, Kind, Type, exact_decimal
 from dpsql.types import integer as integer_type
 
 
@@ -184,8 +184,7 @@ class Preparation:
             case Agg.COUNT | Agg.MIN | Agg.MAX | Agg.BOOL_AND | Agg.BOOL_OR:
                 return column(replace(call, position=None))
             case Agg.SUM if call.args[0].type.kind is not Kind.DOUBLE:
-                if call.args[0].type.precision > 28:
-                    raise NotSupported("sums of more than 28 digits are not supported per unit", position=call.position)
+                _check_digits(call.args[0], call.position)
                 return column(replace(call, position=None))
             case Agg.SUM if not call.distinct:
                 grid, scale = _on_grid(call.args[0], facts, call.position)
@@ -226,8 +225,22 @@ class Preparation:
                     value = Call(Op.DIV, (value, Call(Op.CAST, (count,), DOUBLE)), DOUBLE)
                 outputs.append((field, value))
             else:
+                if call.function in ("sum", "avg"):
+                    _check_digits(call.args[0], None)
                 outputs.append((field, column(call)))
         return Project(Window(child, tuple(calls)), tuple(outputs))
+
+
+def _check_digits(value: Scalar, position: int | None) -> None:
+    """Claim: no sum over rows of a unit overflows, whatever their number. Because: there is room for any count of rows.
+    Needs: this, because the engine would fail for the rows of one unit, and that would tell of them.
+    """
+    if value.type.precision > SAFE_DIGITS:
+        raise NotSupported(
+            f"sums of more than {SAFE_DIGITS} digits are not supported per unit",
+            hint=f"Cast the argument to numeric with at most {SAFE_DIGITS} digits, as in x::numeric(20, 6).",
+            position=position,
+        )
 
 
 def _on_grid(value: Scalar, facts: Facts, position: int | None) -> tuple[Scalar, int]:

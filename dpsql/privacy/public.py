@@ -8,10 +8,8 @@ from dpsql.errors import NotSupported
 from dpsql.plan.nodes import Join, Plan, SetOperation, Sort, Window, inputs, nodes, scalars
 from dpsql.plan.scalars import Agg, Aggregated, Ref, Scalar, SortKey, Windowed, walk
 from dpsql.privacy.rules.windows import in_total_order
-from dpsql.types import Kind
+from dpsql.types import SAFE_DIGITS, Kind
 
-# So many digits may be added up whatever the number of rows: 128 bits hold 38.
-_DIGITS = 28
 _SAFE = frozenset({Agg.COUNT, Agg.MIN, Agg.MAX, Agg.BOOL_AND, Agg.BOOL_OR, Agg.GROUPING})
 _EXACT = frozenset({Agg.SUM, Agg.AVG, Agg.PERCENTILE_CONT, Agg.PERCENTILE_DISC, Agg.MODE})
 _SUMS_IN_WINDOWS = frozenset({"sum", "avg"})
@@ -71,9 +69,9 @@ def _check_exact(call: Aggregated) -> None:
 
 def _check_numbers(args: tuple[Scalar, ...], position: int | None) -> None:
     for arg in args:
-        if arg.type.kind is Kind.DOUBLE or arg.type.precision > _DIGITS:
+        if arg.type.kind is Kind.DOUBLE or arg.type.precision > SAFE_DIGITS:
             raise NotSupported(
                 "a sum of public values could overflow for some private rows",
-                hint=f"Cast its argument to numeric with at most {_DIGITS} digits, as in x::numeric(20, 6).",
+                hint=f"Cast its argument to numeric with at most {SAFE_DIGITS} digits, as in x::numeric(20, 6).",
                 position=position,
             )

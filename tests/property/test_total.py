@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 
-from dpsql.errors import Error, InternalError, MissingDeclaration
+from dpsql.errors import Error, InternalError, MissingDeclaration, NotSupported
 from dpsql.plan.scalars import Call, Op, walk
 from dpsql.policy.model import ColumnPolicy
 from dpsql.privacy.intervals import interval
@@ -239,6 +239,15 @@ def test_the_optimizer_does_not_look_at_statistics(cell: str) -> None:
 @pytest.mark.parametrize(("sql", "declared"), FOUND, ids=range(len(FOUND)))
 def test_once_found(sql: str, declared: Declared) -> None:
     check_neighbours(Case(sql, declared, extremes()))
+
+
+@pytest.mark.parametrize("call", ["SUM(wide)", "AVG(wide)"])
+@pytest.mark.parametrize("rest", ["OVER (PARTITION BY who) AS c FROM t", "AS c FROM t GROUP BY who"])
+def test_sums_of_one_unit_that_could_overflow_are_refused(call: str, rest: str) -> None:
+    """128 bits do not hold two of the largest decimals: the engine would fail for who has them."""
+    sql = f"SELECT COUNT(*) FROM (SELECT who, {call} {rest}) AS q WHERE c > 0"
+    with pytest.raises(NotSupported):
+        check_neighbours(Case(sql, UNDECLARED, extremes()))
 
 
 def test_bounds_beyond_all_doubles_are_refused() -> None:
