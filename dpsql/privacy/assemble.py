@@ -161,7 +161,8 @@ class Assembly:
         """How much variances count where clips and centres are chosen, for each set of rows all of whose sums have one.
 
         Errors then count relative to what is asked: a typical value is as large as its centre, and as what one row of
-        the clip is on average. The sums of a set share what they had before, so nothing of it carries the guarantee.
+        the clip is on average; means differ by no more than the bounds are wide. The sums of a set share what they had
+        before, so nothing of it carries the guarantee.
         """
         for rows in self._rows.values():
             sums = [statistic for value in rows.values.values() for statistic in value.sums]
@@ -576,11 +577,12 @@ def _relative(rows: _Rows, count: Statistic, settled: Mapping[Statistic, Statist
         base = value if value.product is None else rows.values[value.product.base]
         (around,), times = base.sums, Fraction(1) if value.product is None else value.product.times
         centre = around.centre * around.step
-        typical = centre**2 + (clip(around) / clip(count)) ** 2 or Fraction(1)
-        outputs = value.total + value.mean
-        found[around] = found.get(around, Fraction(0)) + outputs / typical
+        typical = centre**2 + (clip(around) / clip(count)) ** 2
+        away = min(typical, (around.width * around.step) ** 2)
+        outputs = value.total / typical + value.mean / away
+        found[around] = found.get(around, Fraction(0)) + outputs
         if value.product is not None:
-            found[value.sums[0]] = outputs / (typical * times**2)
+            found[value.sums[0]] = outputs / times**2
         found[count] += value.total * centre**2 / typical + value.mean * AWAY**2
     return {statistic: weight * clip(statistic) ** 2 for statistic, weight in found.items()}
 

@@ -93,16 +93,26 @@ class Pricing:
 
         Claim: the parts add up to what they added up to before.
         Because: what rounding leaves of a sum is given to the first of those who share it.
-        Needs: released values alone decide. Of pure answers the rho depends on the parts: these stay as they are.
+        Needs: released values alone decide. Of pure answers the rho depends on the parts: these stay as they are. So do
+        those that would buy no noise at all, or too wide a one: it is paid by now, and the old parts bought it.
         """
+        if self._compilation.counts_pure or not draft.anew:
+            return parts
         found = list(parts)
-        for weights in draft.anew if not self._compilation.counts_pure else ():
+        for weights in draft.anew:
             whole = sum(parts[group] for group in weights)
             given = shares(whole, list(weights.values()), self._compilation.degree)
             given[0] += whole - sum(given)
             for group, part in zip(weights, given, strict=True):
                 found[group] = part
-        return found
+        return found if self._buys_noise(draft, found) else parts
+
+    def _buys_noise(self, draft: Draft, parts: list[int]) -> bool:
+        try:
+            self._noises(draft, parts)
+        except (NotSupported, ValueError):  # more noise than 64 bits hold, or no price at all
+            return False
+        return True
 
     def _given_to_searches(self, shared: list[list[int]]) -> dict[int, int]:
         """What each search may cost: taken off the shares of the sums that use it, unless it was found before."""

@@ -94,6 +94,7 @@ class Declared:
     max_groups: int | None = None
     tight: bool | None = None
     accounting: Accounting = "basic"
+    pure: bool = False  # whether pure answers are sold
 
     def __str__(self) -> str:
         unique = " PRIMARY KEY" if self.unique else ""
@@ -189,6 +190,7 @@ def catalog_of(declared: Declared) -> tuple[Catalog, Accountant]:
         query_delta=None,
         key_delta=Fraction(1, 2000),
         max_query_epsilon=Fraction(100),
+        pure=declared.pure,
     )
     table = TablePolicy(
         TABLE,
@@ -223,11 +225,12 @@ def release_of(case: Case, dialect: Dialect = DUCKDB) -> Release:
     if release.settle is None:
         return release
     # Any clip may be chosen; which one, is no matter of the rows.
-    found = {index: _choices(release.measurements[index].statistics[0]) for index in release.searches}
+    found = {index: choices(release.measurements[index].statistics[0]) for index in release.searches}
     return release.settle({index: len(case.sql) % count for index, count in found.items()})
 
 
-def _choices(search: Statistic) -> int:
+def choices(search: Statistic) -> int:
+    """Among how many clips or centres a search chooses."""
     return centres(search) if search.kind is Counted.CENTRE else len(clips(search))
 
 

@@ -137,3 +137,31 @@ def test_an_average_of_too_many_rows_is_that_of_few(tmp_path: Path, keys: str) -
 def test_a_deviation_of_too_many_rows_is_that_of_few(tmp_path: Path, keys: str) -> None:
     _, sums = _exact(tmp_path, f"SELECT STDDEV_POP(fee) FROM visits{keys}")
     assert [size / sum(sums) for size in sums] == pytest.approx([0.64, 0.32, 0.04], rel=1e-2)
+
+
+FAR = 10_000_000_000_000
+OF_FAR = f"SELECT 1 AS person, 20 AS fee, i % 4 AS kind, {FAR} + i AS number FROM range(8) AS t(i)"
+
+
+@pytest.mark.parametrize("accounting", ["basic", "zcdp"])
+@pytest.mark.parametrize(
+    "sql", ["SELECT AVG(number) FROM visits", "SELECT COUNT(*), SUM(number), AVG(fee) FROM visits"]
+)
+def test_values_far_from_zero_are_measured_as_closely_as_before(tmp_path: Path, sql: str, accounting: str) -> None:
+    """Beside a number of thirteen digits, ten are nothing; they are what its bounds leave open, and are asked for."""
+    with duckdb.connect(str(tmp_path / "data.duckdb")) as connection:
+        connection.execute(f"CREATE TABLE visits AS {OF_FAR}")
+        for column in ("fee", "number"):
+            connection.execute(f"ALTER TABLE visits ALTER {column} SET NOT NULL")
+    text = POLICY.replace("= 8\n", "= 8\ntight = false\n").replace("epsilon = 1\n", "epsilon = 10\n")
+    text += f"number = {{ min = {FAR}, max = {FAR + 10} }}\n"
+    if accounting == "zcdp":
+        text = text.replace("delta = 0", "delta = 1e-6").replace('"basic"', '"zcdp"')
+    (tmp_path / "policy.toml").write_text(text)
+    policy = load(tmp_path / "policy.toml")
+    with closing(open_backend(policy)) as backend:
+        catalog, accountant = bind_all(policy, backend), Accountant(policy.privacy)
+        before, near = _settled(catalog, accountant, sql, 5, 9)
+    margins = [[output.margin or output.at_thousand for output in release.outputs] for release in (before, near)]
+    for wide, narrow in zip(*margins, strict=True):
+        assert wide is not None and narrow is not None and narrow <= wide
