@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
@@ -109,19 +108,18 @@ def test_a_question_by_array_is_the_question_by_calls(cursor: dpsql.Cursor) -> N
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        "SELECT " + "(" * 2_000 + "x" + ")[1]" * 2_000 + " FROM t",
-        "SELECT x" + "[1]" * 10_000 + " FROM t",
-        "SELECT " + "x[" * 500 + "1" + "]" * 500 + " FROM t",
-        "SELECT " + "ARRAY[" * 50 + "1" + "]" * 50 + " FROM t",
+        ("(" * 2_000 + "x" + ")[1]" * 2_000, "subscripts are nested more than 3 deep"),
+        ("x" + "[1]" * 10_000, "an array is not supported here"),
+        ("x[" * 500 + "1" + "]" * 500, "an array is not supported here"),
+        ("ARRAY[" * 50 + "1" + "]" * 50, "nested more than 3 deep"),
     ],
 )
-def test_brackets_that_sqlglot_reads_again_and_again_are_refused_at_once(text: str) -> None:
-    began = time.process_time()
-    with pytest.raises(Error):
-        parse(text)
-    assert time.process_time() - began < 1
+def test_brackets_that_sqlglot_reads_again_and_again_are_refused_before(text: str, said: str) -> None:
+    """It would take minutes, or longer than anybody waits."""
+    with pytest.raises(Error, match=said):
+        parse(f"SELECT {text} FROM t")
 
 
 def test_subscripts_are_nested_so_deep_and_no_deeper() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -131,16 +130,14 @@ def test_a_setting_of_very_many_digits_is_refused_at_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["DATE(", "NUMERIC(", "TIMESTAMP(", "(1 + DATE("])
-def test_what_would_be_read_again_at_each_level_is_refused_at_once(call: str, generous: Engine) -> None:
-    """Forty levels would take weeks, and the parser is compiled: it lets no other thread run."""
+def test_what_would_be_read_again_at_each_level_is_refused_before(call: str, generous: Engine) -> None:
+    """Twenty levels would take minutes, and forty weeks; the parser is compiled: it lets no other thread run."""
 
     def query(levels: int) -> str:
         closing = ")" * call.count("(")
         return f"SELECT COUNT(*) FROM people WHERE {call * levels}joined{closing * levels} IS NULL"
 
-    began = time.process_time()
     with pytest.raises(TooComplex, match="nested more than 3 deep"):
-        generous.compile(query(20), (), Settings())
-    assert time.process_time() - began < 1
+        generous.compile(query(28), (), Settings())
     if call == "DATE(":
         generous.compile(query(3), (), Settings())

@@ -232,10 +232,8 @@ def test_the_words_of_long_texts_are_not_remembered() -> None:
     [("DATE(", ")"), ("ARRAY[", "]"), ("IF[", "]"), ("SORT_ARRAY(1, ", ")"), ("(1 + INT(", "))")],
 )
 def test_what_sqlglot_reads_again_at_each_level_holds_up_nobody(opening: str, closing: str) -> None:
-    began = time.process_time()
-    found = _only(f"SELECT {opening * 20}age{closing * 20} FROM people")
-    assert time.process_time() - began < 1
-    assert found.kind is Kind.QUERY
+    """Forty levels would take weeks."""
+    assert _only(f"SELECT {opening * 40}age{closing * 40} FROM people").kind is Kind.QUERY
 
 
 @pytest.mark.parametrize("text", ["SELECT age #> FROM people", "SELECT people #>> "])

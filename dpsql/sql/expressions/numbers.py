@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from decimal import Decimal
 
 from sqlglot import exp
@@ -13,7 +14,7 @@ from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Nam
 from dpsql.sql.expressions.time import date_arithmetic
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import arithmetic_type, coerce, constant
-from dpsql.types import DOUBLE, MAX_DIGITS, NUMERIC, Kind
+from dpsql.types import DOUBLE, MAX_DIGITS, NUMERIC, Kind, Type
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
 
@@ -80,8 +81,12 @@ def _logarithm(read: Expressions, node: exp.Log, scope: Scope) -> Scalar:
 def _power(read: Expressions, node: exp.Pow, scope: Scope) -> Scalar:
     """POWER(x, y) and x ^ y: numeric where a numeric is and no double precision, else double precision."""
     args = read.number(node.this, scope), read.number(node.expression, scope)
-    numeric = all(arg.type.is_exact for arg in args) and any(arg.type.kind is not Kind.INTEGER for arg in args)
-    return Call(Op.POWER, tuple(coerce(arg, DOUBLE) for arg in args), NUMERIC if numeric else DOUBLE)
+    return Call(Op.POWER, tuple(coerce(arg, DOUBLE) for arg in args), NUMERIC if _is_numeric(args) else DOUBLE)
+
+
+def _is_numeric(args: Sequence[Scalar]) -> bool:
+    """Whether PostgreSQL takes them all for numerics: not only integers, which become double precision."""
+    return all(arg.type.is_exact for arg in args) and any(arg.type.kind is not Kind.INTEGER for arg in args)
 
 
 def _whole_quotient(read: Expressions, node: exp.IntDiv, scope: Scope) -> Scalar:
@@ -114,8 +119,16 @@ def _width_bucket(read: Expressions, node: exp.WidthBucket, scope: Scope) -> Sca
         raise BadSetting("the number of buckets must be between 1 and 1,000,000", position=position(node))
     if low.value >= high.value:  # type: ignore[operator]
         raise BadSetting("the lower bound of width_bucket must be below the upper one", position=position(node))
-    args = (*(coerce(part, DOUBLE) for part in (value, low, high)), constant(count))
+    parts = (value, low, high)
+    args = (*(coerce(part, _bucketed_as(parts)) for part in parts), constant(count))
     return Call(Op.WIDTH_BUCKET, args, integer_type(7))
+
+
+def _bucketed_as(parts: Sequence[Scalar]) -> Type:
+    """Numeric where a numeric is and no double precision; integers are double precision to PostgreSQL, too."""
+    if not _is_numeric(parts):
+        return DOUBLE
+    return NUMERIC if any(part.type.kind is Kind.DOUBLE for part in parts) else Type(Kind.DECIMAL)
 
 
 def _arithmetic(op: Op) -> Rule:
