@@ -8,10 +8,10 @@ from fractions import Fraction
 
 from dpsql.generate.large_owners import is_one_table
 from dpsql.generate.late_keys import late_keys, read_fields
+from dpsql.generate.made_sums import MadeSum, shapes_of_one_value
 from dpsql.generate.row_values import RowValues
 from dpsql.generate.stored_sums import StoredSum, stored_sums
 from dpsql.privacy.rules.aggregates import Statistic
-from dpsql.types import Kind
 
 
 class AddedUp(RowValues):
@@ -26,7 +26,7 @@ class AddedUp(RowValues):
         the same. Only the sums rely on the test of bounds, and they are defined beyond them, too.
         """
         with self._by_stored_columns(statistics) as sums:
-            if not self._late and not sums:
+            if not self._late and not sums and not shapes_of_one_value(statistics):
                 added = [f"{self._sum(i, statistic)} AS s{i}" for i, statistic in enumerate(statistics)]
                 values = f"SELECT {', '.join([*self._names, *added])} FROM ({self._values(statistics)})"
                 return f"{values} AS {'t' if others else 'v'}{others}{self._group}"
@@ -46,9 +46,9 @@ class AddedUp(RowValues):
             return self._with_keys(f"{within} UNION ALL {beyond}", statistics)
 
     def _reads_stored(self, statistics: Sequence[Statistic]) -> bool:
-        """Whether any key or sum can be made of what is stored."""
+        """Whether any key or sum can be made of what is stored, or several sums of fewer."""
         with self._by_stored_columns(statistics) as sums:
-            return bool(self._late or sums)
+            return bool(self._late or sums or shapes_of_one_value(statistics))
 
     @contextmanager
     def _by_stored_columns(self, statistics: Sequence[Statistic]) -> Iterator[Mapping[int, StoredSum]]:
@@ -74,28 +74,50 @@ class AddedUp(RowValues):
 
     def _in_groups(self, statistics: Sequence[Statistic], others: str) -> str:
         """What groups are made by, how many rows each has (n), and their sums."""
-        groups = self._groups
-        stored = {each.stored.field: i for i, each in self._stored_sums.items()}
-        summed = [i for i, s in enumerate(statistics) if not _counts_rows(s) and i not in self._stored_sums]
-        sums = [f"SUM(v{i}) AS t{i}" for i in sorted({*summed, *stored.values()})]
+        groups, made = self._groups, self._made(statistics)
+        counted = {"n": "COUNT(*)"}
+        places = {each.place for each in made.values()}
+        summed = {i for i, s in enumerate(statistics) if not _counts_rows(s) and i not in made} | places
+        counted |= {f"t{i}": f"SUM(v{i})" for i in sorted(summed)}
+        squared = {each.place for each in made.values() if each.by.squares}
+        counted |= {f"q{i}": f"SUM({self._square(i)})" for i in sorted(squared)}
+        self._above = {i: each.place for i, each in made.items() if i not in self._stored_sums}
+        counted |= {f"m{i}": f"COUNT(v{i})" for i in sorted(set(self._above.values()))}
+        values = self._values(statistics)
+        self._above = {}
         grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
-        text = f"SELECT {', '.join([*groups, 'COUNT(*) AS n', *sums])} FROM ({self._values(statistics)}) AS t"
-        shown = [f"{self._made(i, s, stored)} AS s{i}" for i, s in enumerate(statistics)]
-        return f"SELECT {', '.join([*groups, 'n', *shown])} FROM ({text}{others}{grouped}) AS r"
+        source = f"FROM ({values}) AS t{others}{grouped}"
+        sums = [self._of_group(i, s, made) for i, s in enumerate(statistics)]
+        if counted.keys() >= set(sums):
+            shown = [f"{counted[text]} AS s{i}" for i, text in enumerate(sums)]
+            return f"SELECT {', '.join([*groups, 'COUNT(*) AS n', *shown])} {source}"
+        added = [f"{text} AS {name}" for name, text in counted.items()]
+        shown = [f"{text} AS s{i}" for i, text in enumerate(sums)]
+        return f"SELECT {', '.join([*groups, 'n', *shown])} FROM (SELECT {', '.join([*groups, *added])} {source}) AS r"
 
-    def _made(self, i: int, statistic: Statistic, stored: Mapping[int, int]) -> str:
+    def _made(self, statistics: Sequence[Statistic]) -> dict[int, MadeSum]:
+        """The sums that are made of others: of stored columns, or of shapes of one value."""
+        stored = {each.stored.field: i for i, each in self._stored_sums.items()}
+        found = {
+            i: MadeSum(stored[each.stored.field], each.made, "n", each.stored.column.type.scale)
+            for i, each in self._stored_sums.items()
+        }
+        return found | {i: each for i, each in shapes_of_one_value(statistics).items() if i not in found}
+
+    def _square(self, i: int) -> str:
+        each = self._stored_sums.get(i)
+        if each is None:
+            return f"v{i} * v{i}"
+        assert self._dialect.square is not None
+        return self._dialect.square(f"v{i}", each.stored.column.type)
+
+    def _of_group(self, i: int, statistic: Statistic, made: Mapping[int, MadeSum]) -> str:
         """A sum, of what was added up for its group."""
         text = f"t{i}"
         if _counts_rows(statistic):
             text = "n"
-        elif (each := self._stored_sums.get(i)) is not None:
-            text, type_ = f"t{stored[each.stored.field]}", each.stored.column.type
-            if type_.kind is Kind.DECIMAL:
-                text = f"CAST({text} * {10**type_.scale} AS {self._dialect.wide})"
-            if each.times != 1:
-                text = f"{each.times} * {text}"
-            if each.plus:
-                text = f"({text} + ({each.plus}) * CAST(n AS {self._dialect.wide}))"
+        elif (each := made.get(i)) is not None:
+            text = each.text(self._dialect.wide)
         return f"{text} * {statistic.factor}" if statistic.factor > 1 else text
 
     def _with_keys(self, groups: str, statistics: Sequence[Statistic]) -> str:
@@ -113,11 +135,13 @@ class AddedUp(RowValues):
         made = [f"{text} AS {name}" for name, text in columns.items()]
         text = f"SELECT {', '.join([*made, *others, 'n', *sums])} FROM ({groups}) AS r"
         named = list(zip(self._keys, self._names, strict=True))
-        keys = [f"{self._key(key.value)} AS {name}" if name in self._late else name for key, name in named]
-        text = f"SELECT {', '.join([*keys, 'n', *sums])} FROM ({text}) AS m"
-        late_ones = [(key, name) for key, name in named if name in self._late]
-        shown = [self._shown(key, name) if name in self._late else name for key, name in named]
+        of = {name: self._key(key.value) if name in self._late else name for key, name in named}
+        if not all(map(str.isidentifier, of.values())):
+            keys = [f"{of[name]} AS {name}" if name in self._late else name for name in self._names]
+            text, of = f"SELECT {', '.join([*keys, 'n', *sums])} FROM ({text}) AS m", {name: name for name in of}
+        shown = [self._shown(key, name, of[name]) if name in self._late else name for key, name in named]
         text = f"SELECT {', '.join([*shown, *sums])} FROM ({text}) AS e"
+        late_ones = [(key, of[name]) for key, name in named if name in self._late]
         tests = [t for key, name in late_ones if not key.remainder and (t := self._declared(key, name))]
         # The number of rows keeps an engine from testing each row instead of each group.
         return f"{text} WHERE CASE WHEN {' AND '.join(tests)} THEN n > 0 ELSE FALSE END" if tests else text

@@ -68,6 +68,8 @@ class Dialect:
     stage_value: Callable[[str, Type], str]  # a parameter as a value of the type
     round_away: Callable[[str, int], str]  # a double to so many places, halves away from zero
     trunc_places: Callable[[str, int], str]  # a double cut to so many places
+    # The bucket of a double between two bounds, of so many. Of a numeric the quotient is taken last, of others first.
+    width_bucket: Callable[[str, float, float, str, bool], str]
     on_grid: Callable[[str, Type, Grid], str]  # a number as a whole one within the grid; NULL if it is no number
     window_arguments: Callable[[Windowed, list[str]], list[str]]  # as the engine's function takes them
     window_result: Callable[[Windowed, str], str]  # what the engine's function gives, as the type of the call
@@ -77,6 +79,8 @@ class Dialect:
     after_scan: str = "{0}"
     # The engine knows the least and the largest value of each block of rows, and skips blocks that a test leaves out.
     skips_blocks: bool = False
+    # There, the square of a whole number or decimal of the type, exactly; NULL if it has more than nine digits.
+    square: Callable[[str, Type], str] | None = None
     # Arithmetic on doubles, where the engine raises errors instead of giving infinity.
     double: Callable[[Call, Sequence[str]], str] | None = None
 

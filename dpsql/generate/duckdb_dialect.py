@@ -63,6 +63,23 @@ def _date_bin(text: str, first: datetime, width: int) -> str:
     return f"make_timestamp({start} + (epoch_us({text}) - {start}) // {width} * {width})"
 
 
+def _width_bucket(text: str, low: float, high: float, count: str, exact: bool) -> str:
+    start, end, width = (f"CAST('{number}' AS DOUBLE)" for number in (low, high, high - low))
+    place = f"({text} - {start}) * {count} / {width}" if exact else f"({text} - {start}) / {width} * {count}"
+    return (
+        f"(CASE WHEN {text} IS NULL THEN NULL WHEN {text} < {start} THEN 0 WHEN {text} >= {end} THEN {count} + 1"
+        f" ELSE LEAST(TRY_CAST(floor({place}) AS BIGINT) + 1, {count}) END)"
+    )
+
+
+def _square(text: str, type_: Type) -> str:
+    if type_.kind is Kind.DECIMAL:
+        narrow = f"TRY_CAST({text} AS DECIMAL(9,{type_.scale}))"
+    else:
+        narrow = f"CAST(TRY_CAST({text} AS INTEGER) AS BIGINT)"
+    return f"{narrow} * {narrow}"
+
+
 def _on_grid(name: str, _: Type, grid: Grid) -> str:
     below, above = (f"CAST('{float(bound)}' AS DOUBLE)" for bound in (grid.below, grid.above))
     value = f"CAST({name} AS DOUBLE)"
@@ -85,10 +102,6 @@ DUCKDB = Dialect(
     | {
         Op.NEG: "(-{0})",
         Op.LOG10: "log10(CASE WHEN {0} > 0 THEN {0} END)",
-        Op.WIDTH_BUCKET: (
-            "(CASE WHEN {0} IS NULL THEN NULL WHEN {0} < {1} THEN 0 WHEN {0} >= {2} THEN {3} + 1"
-            " ELSE LEAST(TRY_CAST(floor(({0} - {1}) * {3} / ({2} - {1})) AS BIGINT) + 1, {3}) END)"
-        ),
         Op.LENGTH: "length({0})",
         Op.LOWER: "lower({0})",
         Op.UPPER: "upper({0})",
@@ -131,6 +144,7 @@ DUCKDB = Dialect(
     count_distinct=True,
     after_scan="CASE WHEN {0} THEN TRUE ELSE FALSE END",
     skips_blocks=True,
+    square=_square,
     largest_double=_LARGEST,
     column=lambda name, _: name,
     cast=_cast,
@@ -138,6 +152,7 @@ DUCKDB = Dialect(
     stage_value=_try_cast,
     round_away=lambda text, places: f"round({text}, {places})",
     trunc_places=_trunc_places,
+    width_bucket=_width_bucket,
     on_grid=_on_grid,
     window_arguments=lambda _, args: args,
     # Sums come back wider than their type; what PostgreSQL would refuse as out of range is NULL.

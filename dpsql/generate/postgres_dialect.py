@@ -144,8 +144,6 @@ def _sum(left: str, sign: str, right: str) -> str:
 
 
 def _double(node: Call, args: Sequence[str]) -> str:
-    if node.op is Op.WIDTH_BUCKET:
-        return _width_bucket(node, args)
     left, right = args
     known = [_finite_constant(arg) for arg in node.args]
     if combined(node.op, magnitude(node.args[0]), magnitude(node.args[1])).safe:
@@ -169,16 +167,15 @@ def _double(node: Call, args: Sequence[str]) -> str:
             raise InternalError(f"no double form of {node.op.value}")
 
 
-def _width_bucket(node: Call, args: Sequence[str]) -> str:
+def _width_bucket(text: str, low: float, high: float, count: str, exact: bool) -> str:
     """Claim: defined for all doubles. Because: the value is brought between the bounds before anything else."""
-    value, low, high, count = args
-    ends = [part.value for part in node.args[1:3] if isinstance(part, Const) and isinstance(part.value, float)]
-    width = ends[1] - ends[0]
+    start, end, width = _constant(low), _constant(high), high - low
     if width > 1e290:
         raise NotSupported("the bounds of width_bucket are too far apart", hint="Choose bounds within 1e290.")
-    place = _divided(f"((LEAST(GREATEST({value}, {low}), {high}) - {low}) * {count})", width)
+    inside = f"(LEAST(GREATEST({text}, {start}), {end}) - {start})"
+    place = _divided(f"({inside} * {count})", width) if exact else f"{_divided(inside, width)} * {count}"
     return (
-        f"(CASE WHEN {value} IS NULL THEN NULL WHEN {value} < {low} THEN 0 WHEN {value} >= {high} THEN {count} + 1"
+        f"(CASE WHEN {text} IS NULL THEN NULL WHEN {text} < {start} THEN 0 WHEN {text} >= {end} THEN {count} + 1"
         f" ELSE LEAST(CAST(floor({place}) AS bigint) + 1, {count}) END)"
     )
 
@@ -465,6 +462,7 @@ POSTGRES = Dialect(
     stage_value=_stage_value,
     round_away=_round_away,
     trunc_places=_trunc_places,
+    width_bucket=_width_bucket,
     on_grid=_on_grid,
     window_arguments=_window_arguments,
     window_result=_window_result,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from fractions import Fraction
 
@@ -40,6 +41,7 @@ class RowValues:
         self._copies = copies
         self._late: dict[str, LateKey] = {}  # keys that are made of groups of rows, by name
         self._stored_sums: Mapping[int, StoredSum] = {}  # sums of columns that are read as they are stored, by place
+        self._above: Mapping[int, int] = {}  # sums that are made of how far the values of another are above the lowest
 
     def _values(self, statistics: Sequence[Statistic]) -> str:
         """Keys and grid values of each row; rows whose key is not among the declared ones are dropped."""
@@ -49,25 +51,34 @@ class RowValues:
         needed = [ref.field for value in [*(key.value for key in self._keys), *exprs] for ref in refs(value)]
         child = self._writer.relation(self._plan, needed)
         named = list(zip(self._keys, self._names, strict=True))
-        raw = [f"{self._key(key.value)} AS {name}" for key, name in named if name not in self._late]
+        early = [(key, name) for key, name in named if name not in self._late]
+        raw = {name: self._key(key.value) for key, name in early}
         shown_as = {self._raw_name(late.stored.field): late.shown for late in self._late.values()}
-        raw += [f"{self._writer.name(field)} AS {name}" for name, field in shown_as.items()]
-        grid = []
+        raw |= {name: self._writer.name(field) for name, field in shown_as.items()}
         names: dict[Scalar, str] = {}  # of values; several sums may be of the same
-        for i, statistic in enumerate(statistics):
+        read = {i: s for i, s in enumerate(statistics) if self._above.get(i, i) == i}
+        for i, statistic in read.items():
             if statistic.value is not None and statistic.value not in names:
                 names[statistic.value] = f"e{i}"
-                raw.append(f"{self._writer.scalar(statistic.value)} AS e{i}")
+                raw[f"e{i}"] = self._writer.scalar(statistic.value)
             if statistic.where is not None:
-                raw.append(f"{self._writer.scalar(statistic.where)} AS w{i}")
-            name = f"e{i}" if statistic.value is None else names[statistic.value]
-            value = self._as_stored(i, name) if i in self._stored_sums else self._on_grid(i, statistic, name)
+                raw[f"w{i}"] = self._writer.scalar(statistic.where)
+        if all(name[0] != "w" and text.isidentifier() for name, text in raw.items()):
+            inner, of = f"({child}) AS t", raw
+        else:
+            columns = [OWNER, *(f"{text} AS {name}" for name, text in raw.items())]
+            values = [*(key.value for key in self._keys), *exprs]
+            inner, of = f"({self._computed(columns, child, needed, values)}) AS e", {name: name for name in raw}
+        grid = []
+        for i, statistic in read.items():
+            name = "" if statistic.value is None else of[names[statistic.value]]
+            shaped = replace(statistic, shape=Shape.ABOVE) if i in self._above else statistic
+            value = self._as_stored(i, name) if i in self._stored_sums else self._on_grid(i, shaped, name)
             grid.append(f"{value} AS v{i}")
-        inner = self._computed([OWNER, *raw], child, needed, [*(key.value for key in self._keys), *exprs])
-        early = [(key, name) for key, name in named if name not in self._late]
-        shown = [*shown_as, *(self._shown(key, name) for key, name in early)]
-        text = f"SELECT {', '.join([OWNER, *shown, *grid])} FROM ({inner}) AS e"
-        return text + self._among_declared(early)
+        shown = [_as(of[name], name) for name in shown_as]
+        shown += [self._shown(key, name, of[name]) for key, name in early]
+        text = f"SELECT {', '.join([OWNER, *shown, *grid])} FROM {inner}"
+        return text + self._among_declared([(key, of[name]) for key, name in early])
 
     @property
     def _groups(self) -> list[str]:
@@ -111,8 +122,10 @@ class RowValues:
             case _:
                 return text
 
-    def _shown(self, key: Key, name: str) -> str:
-        return f"CASE WHEN {self._declared(key, name)} THEN {name} END AS {name}" if key.remainder else name
+    def _shown(self, key: Key, name: str, source: str) -> str:
+        if not key.remainder:
+            return _as(source, name)
+        return f"CASE WHEN {self._declared(key, source)} THEN {source} END AS {name}"
 
     def _declared(self, key: Key, name: str) -> str:
         if key.keys is None:
@@ -181,6 +194,10 @@ class RowValues:
 
     def _where_as(self, statistic: Statistic) -> list[str]:
         return [] if statistic.where is None else [f"{self._writer.scalar(statistic.where)} AS w0"]
+
+
+def _as(text: str, name: str) -> str:
+    return name if text == name else f"{text} AS {name}"
 
 
 def _shaped(text: str, statistic: Statistic) -> str:

@@ -146,8 +146,8 @@ class ScalarWriter:
                 return dialect.double(node, args)
             case Op.DIV if self._short and _is_nonzero(node.args[1]):
                 return f"({args[0]} / {args[1]})"
-            case Op.WIDTH_BUCKET if dialect.double is not None:
-                return dialect.double(node, args)
+            case Op.WIDTH_BUCKET:
+                return self._bucket(node, args)
             case Op.LIKE | Op.ILIKE:
                 return self._like(node, args)
             case Op.IN:
@@ -230,16 +230,25 @@ class ScalarWriter:
     def _quotient(self, node: Call, args: list[str]) -> str:
         """A quotient of exact numbers: both are made whole first, so that 21 / 0.7 is 30 and not a little more."""
         scale = max(arg.type.scale for arg in node.args)
-        double = self.type(DOUBLE)
-        whole = []
-        for text, arg in zip(args, node.args, strict=True):
-            if scale and arg.type.kind is Kind.DECIMAL and arg.type.precision + scale < MAX_DIGITS:
-                wide = self.type(Type(Kind.DECIMAL, max(arg.type.precision, 19), arg.type.scale))
-                ten = f"CAST({10**scale} AS {self.type(Type(Kind.DECIMAL, scale + 1))})"
-                whole.append(f"CAST(CAST({text} AS {wide}) * {ten} AS {double})")
-            else:
-                whole.append(f"CAST({text} AS {double})" + (f" * {10**scale}" if scale else ""))
+        whole = [self._whole(text, arg.type, scale) for text, arg in zip(args, node.args, strict=True)]
         return f"({whole[0]} / NULLIF({whole[1]}, 0))"
+
+    def _whole(self, text: str, type_: Type, scale: int) -> str:
+        """An exact number of at most so many places, times ten to their power, as a double."""
+        double = self.type(DOUBLE)
+        if scale and type_.kind is Kind.DECIMAL and type_.precision + scale < MAX_DIGITS:
+            wide = self.type(Type(Kind.DECIMAL, max(type_.precision, 19), type_.scale))
+            ten = f"CAST({10**scale} AS {self.type(Type(Kind.DECIMAL, scale + 1))})"
+            return f"CAST(CAST({text} AS {wide}) * {ten} AS {double})"
+        return f"CAST({text} AS {double})" + (f" * {10**scale}" if scale else "")
+
+    def _bucket(self, node: Call, args: list[str]) -> str:
+        """The bucket of a number. Numerics are made whole, so that 0.29 is not a little less than 29 hundredths."""
+        value, *ends, _ = node.args
+        scale = max(part.type.scale for part in (value, *ends))
+        text = self._whole(args[0], value.type, scale) if value.type.kind is Kind.DECIMAL else args[0]
+        low, high = (_at_scale(end, scale) for end in ends)
+        return self._dialect.width_bucket(text, low, high, args[3], value.type.is_exact)
 
     def _decimal(self, node: Call, args: list[str]) -> str:
         """Decimal arithmetic in exactly the digits the result may have, so that it cannot overflow."""
@@ -261,6 +270,11 @@ class ScalarWriter:
         return form.format(*args, escape=f" ESCAPE {literal(node.option)}" if named else "")
 
 
+def _at_scale(end: Scalar, scale: int) -> float:
+    assert isinstance(end, Const) and isinstance(end.value, int | float | Decimal)
+    return float(Fraction(end.value) * 10**scale) if scale else float(end.value)
+
+
 def _is_nonzero(value: Scalar) -> bool:
     return isinstance(value, Const) and value.type.kind is Kind.DOUBLE and bool(value.value)
 
@@ -275,9 +289,9 @@ def _places(node: Call) -> int:
 
 
 def number(value: Fraction, type_: Type, writer: ScalarWriter) -> str:
-    """A bound as a constant of a numeric type."""
+    """A bound to compare a value of a numeric type with."""
     if type_.kind is Kind.INTEGER:
-        return writer.constant(int(value), type_)
+        return str(int(value))  # the engine compares whole numbers of all widths as numbers
     if type_.kind is Kind.DECIMAL:
         return writer.constant(exact_decimal(value, type_.scale), type_)
     return writer.constant(float(value), type_)

@@ -13,6 +13,7 @@ there are.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
@@ -34,6 +35,41 @@ BERNSTEIN = (Shape.TWICE_BELOW, Shape.BETWEEN, Shape.TWICE_ABOVE)
 # In L2 the middle one of three may be weighed more: with p = t(1 - t) and its square weighed 7/2, the squares of all
 # three together are 1 - 4p + 2p² + 14p², convex in p, and 1 at both ends of [0, 1/4]. (28 / 15)² is a little less.
 BETWEEN_IN_L2 = Fraction(15, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """So many times the square of a number, so many times the number, and so much more."""
+
+    squares: int
+    times: int
+    plus: int
+
+    def above(self, low: int) -> Polynomial:
+        """The same of how far the number is above `low`."""
+        times = 2 * low * self.squares + self.times
+        return Polynomial(self.squares, times, (self.squares * low + self.times) * low + self.plus)
+
+
+def polynomial(shape: Shape, low: int, high: int, centre: int) -> Polynomial:
+    """What a row adds, of its value on the grid."""
+    match shape:
+        case Shape.ITSELF:
+            return Polynomial(0, 1, 0)
+        case Shape.CENTRED:
+            return Polynomial(0, 2, -low - high)
+        case Shape.RESIDUAL:
+            return Polynomial(0, 1, -centre)
+        case Shape.ABOVE:
+            return Polynomial(0, 1, -low)
+        case Shape.BELOW:
+            return Polynomial(0, -1, high)
+        case Shape.TWICE_BELOW:
+            return Polynomial(1, -2 * high, high**2)
+        case Shape.BETWEEN:
+            return Polynomial(-2, 2 * (low + high), -2 * low * high)
+        case Shape.TWICE_ABOVE:
+            return Polynomial(1, -2 * low, low**2)
 
 
 def largest(shape: Shape, low: int, high: int) -> int:

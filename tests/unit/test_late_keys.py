@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import duckdb
 import pytest
 
 import dpsql
+from dpsql.dataset import open_dataset
+from dpsql.privacy.shapes import polynomial
+from dpsql.release import Settings
 
 # Values outside the bounds, none at all, and both in one table whose owners the engine holds unique.
 AGES = [(-5, True), (0, None), (2, False), (3, True), (99, None)]
@@ -122,3 +126,51 @@ def test_texts_are_told_from_undeclared_ones(visits: dpsql.Cursor) -> None:
 )
 def test_dates_beyond_the_calendar_meet_no_condition(visits: dpsql.Cursor, condition: str, days: int) -> None:
     assert visits.execute(f"SELECT COUNT(*) FROM visits WHERE {condition}").fetchall() == [(days * 24,)]
+
+
+# Whole numbers and decimals within their bounds and beyond, unknown, and with more digits than can be squared.
+NUMBERS = [-(2**31), -5, 0, 3, 7, 2**31 - 1, None]
+PRICES = ["-9999999999.99", "-3.50", "0.00", "1.25", "9.99", "9999999999.99", None]
+MOMENTS = """
+[database]
+url = "duckdb:///moments.duckdb"
+[privacy]
+epsilon = 9000.0
+accounting = "basic"
+[tables.people]
+unit = "id"
+[tables.people.columns]
+age = { min = 0, max = 3 }
+number = { min = -4, max = 5 }
+price = { min = -1, max = 10 }
+wide = { min = 0, max = 10_000_000_000 }
+[users.alice]
+"""
+
+
+@pytest.mark.parametrize("key", ["age, ", ""])
+@pytest.mark.parametrize("column", ["number", "price", "wide"])
+def test_moments_are_made_of_sums_and_squares(tmp_path: Path, column: str, key: str) -> None:
+    rows = [(age, number, price) for age in (-1, 0, 3, 9, None) for number in NUMBERS for price in PRICES]
+    with duckdb.connect(str(tmp_path / "moments.duckdb")) as connection:
+        types = "age SMALLINT, number INTEGER, price DECIMAL(12,2), wide BIGINT"
+        connection.execute(f"CREATE TABLE people (id INTEGER PRIMARY KEY, {types})")
+        stored = [(i, *row, None if row[1] is None else row[1] * 2**32) for i, row in enumerate(rows)]
+        connection.executemany("INSERT INTO people VALUES (?, ?, ?, ?, ?)", stored)
+    (tmp_path / "dpsql.toml").write_text(MOMENTS)
+    engine = open_dataset(tmp_path / "dpsql.toml")
+    grouped = " GROUP BY age" if key else ""
+    release = engine.compile(f"SELECT {key}VARIANCE({column}), AVG({column}) FROM people{grouped}", (), Settings())
+    (measurement,) = release.measurements
+    (branch,) = measurement.branches
+    (exact,) = engine._backend.execute([branch.query], timeout=60)
+    place = {"number": 2, "price": 3, "wide": 4}[column]
+    found = {cell: sums for cell, *sums in zip(exact.keys, *(column.tolist() for column in exact.sums), strict=True)}
+    for cell, sums in found.items():
+        mine = [row[place] for row in stored if not key or clamped(row[1], 0, 3) == cell[0]]
+        for branch_place, total in zip(branch.statistics, sums, strict=True):
+            s = measurement.statistics[branch_place]
+            values = [min(max(round(Fraction(v) / s.step), s.low), s.high) for v in mine if v is not None]
+            made = polynomial(s.shape, s.low, s.high, s.centre)
+            assert total == sum(made.squares * g * g + made.times * g + made.plus for g in values) * s.factor
+    assert len(found) == (3 if key else 1)  # those of both ends, and the remainder

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsql.privacy.designs import Asked, Design, Way, choose
-from dpsql.privacy.shapes import BERNSTEIN, PAIR, Shape, largest, weighed
+from dpsql.privacy.shapes import BERNSTEIN, PAIR, Shape, largest, polynomial, weighed
 
 
 def added(shape: Shape, g: int, low: int, high: int) -> int:
@@ -39,6 +39,16 @@ def test_of_one_row_a_group_takes_no_more_than_one(low: int, width: int, data: s
         assert sum(part**2 for part in parts) <= 1 or group == PAIR  # pairs are for Laplace noise alone
     assert sum(added(shape, g, low, high) for shape in PAIR) == width
     assert sum(added(shape, g, low, high) for shape in BERNSTEIN) == width**2
+
+
+@given(low=st.integers(-(10**6), 10**6), width=st.integers(1, 10**6), g=st.integers(-(10**7), 10**7))
+def test_every_shape_is_a_polynomial(low: int, width: int, g: int) -> None:
+    high = low + width
+    for shape in Shape:
+        of_value = polynomial(shape, low, high, centre=high)
+        above = of_value.above(low)
+        assert of_value.squares * g**2 + of_value.times * g + of_value.plus == added(shape, g, low, high)
+        assert above.squares * (g - low) ** 2 + above.times * (g - low) + above.plus == added(shape, g, low, high)
 
 
 ALL = (Way.DIRECT, Way.CENTRED, Way.PAIR)
