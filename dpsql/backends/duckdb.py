@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -14,11 +15,11 @@ import duckdb
 import numpy as np
 
 from dpsql.errors import Error, InternalError, PolicyError
-from dpsql.generate.dialect import qualified, quoted
+from dpsql.generate.dialect import literal, qualified, quoted
 from dpsql.generate.duckdb_dialect import DUCKDB
-from dpsql.generate.duckdb_lockdown import lock_down
+from dpsql.generate.duckdb_lockdown import is_locked, lock_down
 from dpsql.generate.duckdb_statements import Statements
-from dpsql.generate.engine_log import engine_failed, log_engine_error
+from dpsql.generate.engine_log import engine_failed, log_another_try, log_engine_error
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.generate.watchdog import Watch, Watchdog
 from dpsql.policy.model import ColumnSchema, DatabaseSchema, PreparedPolicy, TableSchema
@@ -76,6 +77,11 @@ _CAST = {
 _opening = threading.Lock()
 
 
+# The name of the file in an engine that has another one of its own.
+_ATTACHED = "data"
+_Config = dict[str, str | bool | int | float | list[str]]
+
+
 class DuckDBBackend:
     """A DuckDB file. Each call has its own cursor, so calls run side by side and are stopped one by one."""
 
@@ -88,7 +94,7 @@ class DuckDBBackend:
             raise PolicyError(f'there is no database at "{path}"', hint="Check the address in the policy.")
         self._path = path
         self._prepared = prepared
-        self._connection = _open(path, memory, threads)
+        self._connection, self._careful = _open(path, {"memory_limit": memory, "threads": threads})
         self._watchdog = Watchdog()
         self._statements = Statements()
 
@@ -132,19 +138,36 @@ class DuckDBBackend:
 
         Claim: no error shows a value of the data.
         Because: engine errors become a fixed sentence, raised outside the handler so that nothing is chained to it;
-        our own errors here name types and counts of columns, which the query text fixes.
+        our own errors here name types and counts of columns, which the query text fixes. Where the engine fails because
+        of its statistics, which are values of the data, the queries are run once more without them.
         Needs: queries that are total; otherwise the fact that one failed tells something.
         """
+        deadline = time.monotonic() + timeout
         failure: Error
         try:
-            with (
-                closing(self._connection.cursor()) as cursor,
-                self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch,
-            ):
-                return _run_all(cursor, self._statements, queries, watch)
-        except duckdb.Error as error:
+            with closing(self._connection.cursor()) as cursor:
+                return self._run(cursor, queries, timeout, cancellation)
+        except (duckdb.InterruptException, duckdb.OutOfMemoryException) as error:
             failure = engine_failed(error)
+        except duckdb.Error as error:
+            log_another_try(error)
+            try:
+                with closing(self._careful.cursor()) as cursor:
+                    cursor.execute(f"USE {_ATTACHED}")
+                    return self._run(cursor, queries, deadline - time.monotonic(), cancellation)
+            except duckdb.Error as again:
+                failure = engine_failed(again)
         raise failure
+
+    def _run(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        queries: Sequence[EngineQuery],
+        timeout: float,
+        cancellation: Cancellation | None,
+    ) -> list[ExactTable]:
+        with self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch:
+            return _run_all(cursor, self._statements, queries, watch)
 
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
         """The named columns of a public table, column by column, of at most `limit` + 1 rows."""
@@ -182,23 +205,29 @@ class DuckDBBackend:
     def close(self) -> None:
         """Let go of the database. Calls that still run may finish."""
         self._connection.close()
+        self._careful.close()
 
 
 # --- opening ---
 
 
-def _open(path: Path, memory: str, threads: int) -> duckdb.DuckDBPyConnection:
-    config: dict[str, str | bool | int | float | list[str]] = {"memory_limit": memory, "threads": threads}
-    with _opening:
+def _open(path: Path, config: _Config) -> tuple[duckdb.DuckDBPyConnection, duckdb.DuckDBPyConnection]:
+    """The file, twice: with the engine's statistics, which make many queries quicker, and without.
+
+    Both are opened at once and closed at once: whoever closes one of them gives up the lock on the file for both.
+    """
+    with _opening, ExitStack() as opened:
         try:
-            connection = duckdb.connect(str(path), read_only=True, config=config)
-            try:
-                lock_down(connection)
-                _require_own_functions(connection, path)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
+            connection = opened.enter_context(duckdb.connect(str(path), read_only=True, config=config))
+            lock_down(connection, statistics=True)
+            _require_own_functions(connection, path)
+            # An engine has one set of optimizers: the other is of an engine of its own, shared by name in this process.
+            careful = opened.enter_context(duckdb.connect(f":memory:dpsql {path.resolve()}", config=config))
+            if not is_locked(careful):
+                careful.execute(f"ATTACH {literal(str(path))} AS {_ATTACHED} (READ_ONLY)")
+            lock_down(careful)
+            opened.pop_all()
+            return connection, careful
         except duckdb.Error as error:
             log_id = log_engine_error(error)
     raise PolicyError(

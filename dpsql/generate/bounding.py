@@ -28,7 +28,7 @@ from typing import Literal
 from dpsql.generate.added_up import AddedUp
 from dpsql.generate.clip import MOST_ROOM, Clip, Scale, finest
 from dpsql.generate.dialect import Dialect
-from dpsql.generate.large_owners import Steps, is_one_table, is_repeatable
+from dpsql.generate.large_owners import Steps, is_one_table, is_repeatable, one_table_within
 from dpsql.generate.late_keys import Key
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER
@@ -148,8 +148,8 @@ class _Bounding(AddedUp):
             return self._owners(statistics[0])
         elif stepped:
             text = self._stepped(self._pairs(clip), clip, cells)
-        elif self._is_spared(clip, cells, rows) and is_one_table(self._plan, copies=self._copies):
-            text = self._in_two_passes(clip, cells, rows)
+        elif self._is_spared(clip, cells, rows) and (counted := self._quick_to_count()) is not None:
+            text = self._in_two_passes(clip, cells, rows, counted)
         elif self._is_spared(clip, cells, rows) and not cells.selected:
             text = self._in_one_pass(clip, cells, rows)
         else:
@@ -232,15 +232,23 @@ class _Bounding(AddedUp):
             others = self._all_but_large("p", [*self._names, *(f"s{i}" for i in range(len(statistics)))])
         return f"WITH p AS MATERIALIZED ({pairs}), {found} {others} UNION ALL ({self._stepped(large, clip, cells)})"
 
-    def _in_two_passes(self, clip: Clip, cells: Cells, rows: int) -> str:
+    def _quick_to_count(self) -> Plan | None:
+        """One table of which every owner has at least as many rows as in the plan; None where there is none."""
+        if is_one_table(self._plan, copies=self._copies):
+            return self._plan
+        found = None if self._within is None else one_table_within(self._plan, self._within)
+        return found if found is not None and is_one_table(found, copies=self._copies) else None
+
+    def _in_two_passes(self, clip: Clip, cells: Cells, rows: int, counted: Plan) -> str:
         """Owners are counted first; then the rows of those who have no more than declared are added up as they are.
 
         Claim: what per, limit and clip leave of all owners.
-        Because: they change nothing of an owner with at most `rows` rows (`Steps.spare`), whatever keys these have.
+        Because: they change nothing of an owner with at most `rows` rows (`Steps.spare`), whatever keys these have; and
+        an owner has no more rows in the plan than in what is counted. Each owner is in one of the parts, with all rows.
         Needs: rows that come out the same twice (`is_repeatable`).
         """
         statistics = clip.statistics
-        everyone = f"SELECT {OWNER} FROM ({self._writer.relation(self._plan, ())}) AS t"
+        everyone = f"SELECT {OWNER} FROM ({self._writer.relation(counted, ())}) AS t"
         others = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM h")
         return (
             f"WITH h AS MATERIALIZED ({everyone} GROUP BY {OWNER} HAVING COUNT(*) > {rows})"

@@ -27,16 +27,17 @@ SETTINGS = MappingProxyType(
         "TimeZone": "UTC",
         # The generator guards divisors; should a guard be missing, zero gives NULL rather than an error that tells.
         "error_on_division_by_zero": "false",
-        # An optimizer that looks at the columns' own statistics evaluates expressions on them, and may fail for some:
-        # whether a query runs would then depend on the rows.
-        # Two others would hold the rows of a join in memory, where reading its tables twice is cheaper.
-        "disabled_optimizers": "statistics_propagation,common_subplan,grouping_sets",
+        # Both would hold the rows of a join in memory, where reading its tables twice is cheaper.
+        "disabled_optimizers": "common_subplan,grouping_sets",
         # The lock has no exceptions.
         "allowed_configs": "[]",
         "enable_external_access": "false",
         "lock_configuration": "true",
     }
 )
+# An optimizer that looks at the columns' own statistics evaluates expressions on them, and fails for some: whether a
+# query runs would depend on the rows. It may be left on only where a query that failed is run once more without it.
+_BY_STATISTICS = "statistics_propagation"
 
 
 class Connection(Protocol):
@@ -45,7 +46,11 @@ class Connection(Protocol):
     def execute(self, query: str, /) -> Any: ...
 
 
-def lock_down(connection: Connection) -> None:
+def is_locked(connection: Connection) -> bool:
+    return _in_force(connection)["lock_configuration"] == "true"
+
+
+def lock_down(connection: Connection, *, statistics: bool = False) -> None:
     """Close every way out of the database.
 
     Claim: no statement can read or write another file, reach the network, load code, see a Python object or undo this.
@@ -53,11 +58,14 @@ def lock_down(connection: Connection) -> None:
     as is a database that someone else in this process locked with other settings.
     Needs: nobody uses the connection before this returns.
     """
-    if _in_force(connection)["lock_configuration"] != "true":
-        for name, value in SETTINGS.items():
+    settings = dict(SETTINGS)
+    if not statistics:
+        settings["disabled_optimizers"] = f"{_BY_STATISTICS},{settings['disabled_optimizers']}"
+    if not is_locked(connection):
+        for name, value in settings.items():
             connection.execute(f"SET GLOBAL {name} = '{value}'")
     in_force = _in_force(connection)
-    for name, value in SETTINGS.items():
+    for name, value in settings.items():
         if in_force.get(name) != value:
             raise PolicyError(f'the engine does not honour the setting "{name}"')
 

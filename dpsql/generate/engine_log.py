@@ -19,6 +19,12 @@ def log_engine_error(error: Exception) -> str:
     return log_id
 
 
+def log_another_try(error: Exception) -> None:
+    """Tell the owner that a query is run once more, without the engine's statistics."""
+    kind = type(error).__name__
+    _log.info("%s: a query is run once more without the engine's statistics", kind, extra={"error": kind})
+
+
 def engine_failed(error: Exception) -> EngineFailed:
     """The error that may be seen in place of the engine's.
 

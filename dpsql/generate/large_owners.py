@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dpsql.plan.nodes import Filter, Join, OfUnit, Plan, Project, Scan, SemiJoin, SetKind, SetOperation, nodes
-from dpsql.plan.scalars import Correlated, Scalar, walk
+from dpsql.plan.scalars import Correlated, Scalar, has_subquery, refs, walk
+from dpsql.policy.model import Table
+from dpsql.privacy.refine import conjuncts
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.shapes import BERNSTEIN, PAIR, Shape, weighed
 
@@ -121,3 +123,41 @@ def is_one_table(plan: Plan, *, copies: bool) -> bool:
 
 def _is_plain_scan(node: Plan, *, copies: bool) -> bool:
     return isinstance(node, Scan) and (not node.table.path or (copies and node.table.copy is not None))
+
+
+def one_table_within(plan: Plan, table: Table) -> Plan | None:
+    """The table, of which every owner has at least as many rows as in the plan, under what conditions are on it alone.
+
+    Claim: every owner still has at least as many rows.
+    Because: each row of the plan is made of a row of the table of its own (`Stability.within`), and meets the
+    conditions that stand above it. No join on the way leaves the table's columns empty where it has no row.
+    Needs: a table that the plan reads once, outside of subqueries; conditions without subqueries.
+    """
+    conditions: list[Scalar] = []
+    below = plan
+    while not isinstance(below, Scan):
+        match below:
+            case Filter(child=child, predicate=predicate):
+                conditions += conjuncts(predicate)
+                below = child
+            case Project(child=child) | SemiJoin(child=child):
+                below = child
+            case Join(left=left, right=right):
+                sides = [side for side in (left, right) if _reads(side, table)]
+                if len(sides) != 1:
+                    return None
+                (below,) = sides
+            case _:
+                return None
+    if below.table is not table:
+        return None
+    here = {field.id for field in below.fields}
+    alone = [c for c in conditions if not has_subquery(c) and {ref.field.id for ref in refs(c)} <= here]
+    found: Plan = below
+    for condition in reversed(alone):
+        found = Filter(found, condition)
+    return found
+
+
+def _reads(plan: Plan, table: Table) -> bool:
+    return any(isinstance(node, Scan) and node.table is table for node in nodes(plan))

@@ -10,7 +10,7 @@ from fractions import Fraction
 from dpsql.generate.large_owners import is_one_table
 from dpsql.generate.stored_tests import stored_test
 from dpsql.plan.nodes import Filter, Plan, Project, Scan, nodes
-from dpsql.plan.scalars import Correlated, Field, Ref, Scalar, Subquery, refs, walk
+from dpsql.plan.scalars import Field, Ref, Scalar, has_subquery, refs
 from dpsql.policy.model import Column
 from dpsql.privacy.refine import conjuncts
 from dpsql.privacy.rules.aggregates import Statistic
@@ -83,7 +83,7 @@ def read_fields(plan: Plan, values: Iterable[Scalar]) -> set[int]:
 
 def _late(key: Key, columns: Mapping[int, StoredColumn]) -> LateKey | None:
     read = {ref.field.id: ref.field for ref in refs(key.value)}
-    if key.keys is None or len(read) != 1 or _has_subquery(key.value):
+    if key.keys is None or len(read) != 1 or has_subquery(key.value):
         return None
     (field,) = read.values()
     stored = columns.get(field.id)
@@ -102,10 +102,6 @@ def _has_few_values(column: Column) -> bool:
     if isinstance(low, date) and isinstance(high, date):
         return column.type.kind is Kind.DATE and (high - low).days <= _MOST_VALUES
     return False
-
-
-def _has_subquery(value: Scalar) -> bool:
-    return any(isinstance(part, Correlated | Subquery) for part in walk(value))
 
 
 def stored_columns(plan: Plan) -> dict[int, StoredColumn]:

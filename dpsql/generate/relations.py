@@ -34,7 +34,20 @@ from dpsql.plan.nodes import (
     Sort,
     Window,
 )
-from dpsql.plan.scalars import Agg, Aggregated, Correlated, Field, Ref, Scalar, SortKey, Subquery, Windowed, refs, walk
+from dpsql.plan.scalars import (
+    Agg,
+    Aggregated,
+    Correlated,
+    Field,
+    Ref,
+    Scalar,
+    SortKey,
+    Subquery,
+    Windowed,
+    has_subquery,
+    refs,
+    walk,
+)
 from dpsql.policy.model import Bound, Column, Table
 from dpsql.policy.prepared import COPIED_OWNER, COPIED_ROWS
 from dpsql.privacy.derive import is_private
@@ -218,7 +231,7 @@ class RelationWriter:
             match below:
                 case Project(child=child, items=items) if not _makes(items, conditions):
                     below = child
-                case Filter(child=child, predicate=predicate) if not _has_subquery(predicate):
+                case Filter(child=child, predicate=predicate) if not has_subquery(predicate):
                     conditions.append(predicate)
                     below = child
                 case OfUnit(child=child, owner=field) if not owner:
@@ -595,9 +608,9 @@ def _only_table(plan: Plan) -> Scan | None:
     match plan:
         case Scan():
             return plan
-        case Filter(child=child, predicate=predicate) if not _has_subquery(predicate):
+        case Filter(child=child, predicate=predicate) if not has_subquery(predicate):
             return _only_table(child)
-        case Project(child=child, items=items) if not any(_has_subquery(value) for _, value in items):
+        case Project(child=child, items=items) if not any(has_subquery(value) for _, value in items):
             return _only_table(child)
         case _:
             return None
@@ -607,7 +620,3 @@ def _makes(items: Iterable[tuple[Field, Scalar]], conditions: Iterable[Scalar]) 
     """Whether one of the conditions reads a column that a projection makes."""
     made = {field.id for field, value in items if value != Ref(field)}
     return any(ref.field.id in made for condition in conditions for ref in refs(condition))
-
-
-def _has_subquery(value: Scalar) -> bool:
-    return any(isinstance(part, Correlated | Subquery) for part in walk(value))

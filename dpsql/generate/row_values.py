@@ -30,6 +30,7 @@ class RowValues:
         self._plan = plan
         self._keys = keys
         self._dialect = dialect
+        self._within = within  # a table of which every owner has at least as many rows as in the plan
         self._counted = within if copies and within is not None and within.copy is not None else None
         self.way = ""
         self._writer = RelationWriter(dialect, private=True, copies=copies)

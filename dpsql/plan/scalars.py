@@ -321,6 +321,10 @@ def walk(node: Scalar) -> Iterator[Scalar]:
         yield from walk(child)
 
 
+def has_subquery(node: Scalar) -> bool:
+    return any(isinstance(part, Correlated | Subquery) for part in walk(node))
+
+
 def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
     """The same node with each direct sub-expression replaced by `change` of it."""
     match node:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from dpsql.plan.nodes import Filter, Join, JoinKind, Plan
-from dpsql.plan.scalars import Call, Correlated, Op, Scalar, Subquery, both, refs, walk
+from dpsql.plan.scalars import Call, Op, Scalar, both, has_subquery, refs
 from dpsql.privacy.derive import is_private
 from dpsql.privacy.owners import equal_owners
 from dpsql.privacy.refine import conjuncts
@@ -105,4 +105,4 @@ def _joins(condition: Scalar, left: Plan, right: Plan) -> bool:
     """Whether a condition compares the two. Subqueries are left to a filter above, which knows what they may see."""
     used = {ref.field.id for ref in refs(condition)}
     ties = bool(used & {f.id for f in left.fields}) and bool(used & {f.id for f in right.fields})
-    return ties and not any(isinstance(part, Subquery | Correlated) for part in walk(condition))
+    return ties and not has_subquery(condition)

@@ -154,8 +154,8 @@ def _rows_counted_as_units(patch: pytest.MonkeyPatch) -> None:
 def _large_owners_overlooked(patch: pytest.MonkeyPatch) -> None:
     original = _Bounding._in_two_passes
 
-    def overlooked(self: _Bounding, clip: Any, cells: Any, rows: int) -> str:
-        return original(self, clip, cells, rows + 9)
+    def overlooked(self: _Bounding, clip: Any, cells: Any, rows: int, counted: Any) -> str:
+        return original(self, clip, cells, rows + 9, counted)
 
     patch.setattr(_Bounding, "_in_two_passes", overlooked)
 

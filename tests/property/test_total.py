@@ -230,8 +230,8 @@ FOUND = [
 
 
 @pytest.mark.parametrize("cell", ["NULL", "TRUE", "FALSE"])
-def test_the_optimizer_does_not_look_at_statistics(cell: str) -> None:
-    """An optimizer that rewrites by the smallest and largest value of a column may fail, and the failure then tells."""
+def test_what_fails_on_statistics_does_not_fail_without(cell: str) -> None:
+    """An optimizer that rewrites by the smallest and largest value of a column may fail: another is asked then."""
     sql = "SELECT COUNT(*) FROM t WHERE CASE WHEN flag IS TRUE THEN 'x' END >= 'a'"
     check_neighbours(Case(sql, UNDECLARED, ({"who": "1", "flag": cell}, {"who": "2", "flag": "NULL"})))
 
