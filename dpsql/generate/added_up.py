@@ -77,7 +77,7 @@ class AddedUp(RowValues):
         groups, made = self._groups, self._made(statistics)
         counted = {"n": "COUNT(*)"}
         places = {each.place for each in made.values()}
-        summed = {i for i, s in enumerate(statistics) if not _counts_rows(s) and i not in made} | places
+        summed = {i for i, s in enumerate(statistics) if not counts_rows(s) and i not in made} | places
         counted |= {f"t{i}": f"SUM(v{i})" for i in sorted(summed)}
         squared = {each.place for each in made.values() if each.by.squares}
         counted |= {f"q{i}": f"SUM({self._square(i)})" for i in sorted(squared)}
@@ -114,7 +114,7 @@ class AddedUp(RowValues):
     def _of_group(self, i: int, statistic: Statistic, made: Mapping[int, MadeSum]) -> str:
         """A sum, of what was added up for its group."""
         text = f"t{i}"
-        if _counts_rows(statistic):
+        if counts_rows(statistic):
             text = "n"
         elif (each := made.get(i)) is not None:
             text = each.text(self._dialect.wide)
@@ -148,9 +148,9 @@ class AddedUp(RowValues):
 
     def _sum(self, i: int, statistic: Statistic) -> str:
         """Of the rows as they are."""
-        total = "COUNT(*)" if _counts_rows(statistic) else f"SUM(v{i})"
+        total = "COUNT(*)" if counts_rows(statistic) else f"SUM(v{i})"
         return f"{total} * {statistic.factor}" if statistic.factor > 1 else total
 
 
-def _counts_rows(statistic: Statistic) -> bool:
+def counts_rows(statistic: Statistic) -> bool:
     return statistic.value is None and statistic.where is None

@@ -10,8 +10,8 @@
 The value at a rank is chosen from a histogram: the same steps, with the value on its grid as one more key.
 
 Where the engine guarantees one row per owner, per, limit and clip would do nothing and are left out. They do nothing
-either for an owner with no more rows than declared: only the others, who are few, go through all of them. Where a
-clip was chosen below what is declared, everybody does.
+either for an owner with no more rows than declared, or whose rows add up to no more than the clip: only the others, who
+are few, go through all of them.
 
 A prepared copy has beside each row how many its owner has, so that the two kinds of owners are told apart by a filter.
 """
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Literal
 
-from dpsql.generate.added_up import AddedUp
+from dpsql.generate.added_up import AddedUp, counts_rows
 from dpsql.generate.clip import MOST_ROOM, Clip, Scale, finest
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.large_owners import Steps, is_one_table, is_repeatable, one_table_within
@@ -146,10 +146,12 @@ class _Bounding(AddedUp):
             text = self._in_two_parts(clip, cells, steps.most_spared)
         elif not cells.keyed and len(statistics) == 1 and statistics[0].kind is Counted.UNITS:
             return self._owners(statistics[0])
+        elif not stepped and self._is_spared(clip, cells, rows) and (counted := self._quick_to_count()) is not None:
+            text = self._in_two_passes(clip, cells, self._with_many_rows(counted, rows))
+        elif self._is_clipped_alone(clip, cells):
+            text = self._in_two_passes(clip, cells, self._with_large_sums(clip))
         elif stepped:
             text = self._stepped(self._pairs(clip), clip, cells)
-        elif self._is_spared(clip, cells, rows) and (counted := self._quick_to_count()) is not None:
-            text = self._in_two_passes(clip, cells, rows, counted)
         elif self._is_spared(clip, cells, rows) and not cells.selected:
             text = self._in_one_pass(clip, cells, rows)
         else:
@@ -171,9 +173,11 @@ class _Bounding(AddedUp):
 
     def _is_spared(self, clip: Clip, cells: Cells, rows: int) -> bool:
         """Whether the rows of owners with so many may be added up as they are."""
+        return _steps(clip, cells).spare(rows) and self._is_the_same_twice(clip)
+
+    def _is_the_same_twice(self, clip: Clip) -> bool:
         parts = [part for s in clip.statistics for part in (s.value, s.where) if part is not None]
-        values = [*(key.value for key in self._keys), *parts]
-        return _steps(clip, cells).spare(rows) and is_repeatable(self._plan, values)
+        return is_repeatable(self._plan, [*(key.value for key in self._keys), *parts])
 
     def _in_two_parts(self, clip: Clip, cells: Cells, rows: int) -> str:
         """The rows of owners who have at most so many in a prepared copy, as they are; those of others by the steps.
@@ -236,25 +240,67 @@ class _Bounding(AddedUp):
         """One table of which every owner has at least as many rows as in the plan; None where there is none."""
         if is_one_table(self._plan, copies=self._copies):
             return self._plan
-        found = None if self._within is None else one_table_within(self._plan, self._within)
+        if self._within is None or not self._dialect.counts_apart:
+            return None
+        found = one_table_within(self._plan, self._within)
         return found if found is not None and is_one_table(found, copies=self._copies) else None
 
-    def _in_two_passes(self, clip: Clip, cells: Cells, rows: int, counted: Plan) -> str:
-        """Owners are counted first; then the rows of those who have no more than declared are added up as they are.
+    def _in_two_passes(self, clip: Clip, cells: Cells, large: str) -> str:
+        """Large owners are found first; then the rows of all others are added up as they are.
 
         Claim: what per, limit and clip leave of all owners.
-        Because: they change nothing of an owner with at most `rows` rows (`Steps.spare`), whatever keys these have; and
-        an owner has no more rows in the plan than in what is counted. Each owner is in one of the parts, with all rows.
+        Because: they change nothing of an owner that is not among the large ones. Each owner is in one of the parts,
+        with all rows.
         Needs: rows that come out the same twice (`is_repeatable`).
         """
-        statistics = clip.statistics
-        everyone = f"SELECT {OWNER} FROM ({self._writer.relation(counted, ())}) AS t"
         others = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM h")
         return (
-            f"WITH h AS MATERIALIZED ({everyone} GROUP BY {OWNER} HAVING COUNT(*) > {rows})"
-            f" {self._added_up(statistics, f' WHERE {others}')}"
+            f"WITH h AS MATERIALIZED ({large})"
+            f" {self._added_up(clip.statistics, f' WHERE {others}')}"
             f" UNION ALL ({self._stepped(self._pairs(clip, among='h'), clip, cells)})"
         )
+
+    def _with_many_rows(self, counted: Plan, rows: int) -> str:
+        """Owners with more rows than declared.
+
+        Claim: the steps change nothing of the others.
+        Because: they have at most `rows` rows (`Steps.spare`), whatever keys these have; for an owner has no more rows
+        in the plan than in what is counted.
+        Needs: nothing more.
+        """
+        everyone = f"SELECT {OWNER} FROM ({self._writer.relation(counted, ())}) AS t"
+        return f"{everyone} GROUP BY {OWNER} HAVING COUNT(*) > {rows}"
+
+    def _is_clipped_alone(self, clip: Clip, cells: Cells) -> bool:
+        """Whether nothing but the clip bounds sums over rows of one table, which is cheap to read twice."""
+        if not cells.keyed or cells.limited or any(s.kind is not Counted.ROWS for s in clip.statistics):
+            return False
+        return is_one_table(self._plan, copies=self._copies) and self._is_the_same_twice(clip)
+
+    def _with_large_sums(self, clip: Clip) -> str:
+        """Owners the magnitudes of whose rows add up to more than a clip.
+
+        Claim: per and clip change nothing of the others.
+        Because: no norm of sums over cells, L1 or L2, is more than the sum of all magnitudes; and where the norm of a
+        group is within its clip, so is each of its sums.
+        Needs: sums that are cut at the clip before they are weighed: 128 bits hold that (`Clip.scale`).
+        """
+        totals = [
+            "COUNT(*)" if counts_rows(statistic) else f"COALESCE(SUM(ABS(v{i})), 0)"
+            for i, statistic in enumerate(clip.statistics)
+        ]
+        conditions = []
+        for group in clip.groups:
+            scale = clip.scale(group)
+            times = [w * clip.statistics[i].factor for i, w in zip(group, scale.weights, strict=True)]
+            if len(group) == 1:
+                conditions.append(f"{totals[group[0]]} > {scale.whole // times[0]}")
+                continue
+            cut = [f"LEAST(CAST({totals[i]} AS {self._dialect.wide}), {scale.whole})" for i in group]
+            weighed = [f"{total} * {weight}" for total, weight in zip(cut, times, strict=True)]
+            conditions.append(f"{' + '.join(weighed)} > {scale.whole}")
+        values = self._values(clip.statistics)
+        return f"SELECT {OWNER} FROM ({values}) AS v GROUP BY {OWNER} HAVING {' OR '.join(conditions)}"
 
     def _in_one_pass(self, clip: Clip, cells: Cells, rows: int) -> str:
         """All rows are added up as they are; the sums of large owners are taken off, and what the steps leave is added.

@@ -81,6 +81,8 @@ class Dialect:
     skips_blocks: bool = False
     # There, the square of a whole number or decimal of the type, exactly; NULL if it has more than nine digits.
     square: Callable[[str, Type], str] | None = None
+    # Reading one table of a join once more is cheaper than counting the owners of the join itself.
+    counts_apart: bool = False
     # Arithmetic on doubles, where the engine raises errors instead of giving infinity.
     double: Callable[[Call, Sequence[str]], str] | None = None
 

@@ -144,6 +144,7 @@ DUCKDB = Dialect(
     count_distinct=True,
     after_scan="CASE WHEN {0} THEN TRUE ELSE FALSE END",
     skips_blocks=True,
+    counts_apart=True,
     square=_square,
     largest_double=_LARGEST,
     column=lambda name, _: name,

@@ -152,12 +152,21 @@ def _rows_counted_as_units(patch: pytest.MonkeyPatch) -> None:
 
 
 def _large_owners_overlooked(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._in_two_passes
+    original = _Bounding._with_many_rows
 
-    def overlooked(self: _Bounding, clip: Any, cells: Any, rows: int, counted: Any) -> str:
-        return original(self, clip, cells, rows + 9, counted)
+    def overlooked(self: _Bounding, counted: Any, rows: int) -> str:
+        return original(self, counted, rows + 9)
 
-    patch.setattr(_Bounding, "_in_two_passes", overlooked)
+    patch.setattr(_Bounding, "_with_many_rows", overlooked)
+
+
+def _large_sums_overlooked(patch: pytest.MonkeyPatch) -> None:
+    original = _Bounding._with_large_sums
+
+    def overlooked(self: _Bounding, clip: Any) -> str:
+        return original(self, clip).replace("HAVING ", "HAVING COUNT(*) > 9 AND ")
+
+    patch.setattr(_Bounding, "_with_large_sums", overlooked)
 
 
 def _units_added_up_as_rows(patch: pytest.MonkeyPatch) -> None:
@@ -385,6 +394,14 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
     _large_owners_overlooked: (
         "without 1, .* moved by",
         Case("SELECT n, COUNT(*) FROM t GROUP BY n", _people(2, SMALL), (*_rows(*"12345"), *OTHERS)),
+    ),
+    _large_sums_overlooked: (
+        "without 1, .* moved by",
+        Case(
+            f"SELECT n, SUM(n) FROM t GROUP BY n{' ' * 3}",
+            _people(9, SMALL, tight=False),
+            (*_rows(*"99998888"), *OTHERS),
+        ),
     ),
     _units_added_up_as_rows: (
         "without 1, .* moved by",
