@@ -146,12 +146,12 @@ class _Bounding(AddedUp):
             text = self._in_two_parts(clip, cells, steps.most_spared)
         elif not cells.keyed and len(statistics) == 1 and statistics[0].kind is Counted.UNITS:
             return self._owners(statistics[0])
-        elif not stepped and self._is_spared(clip, cells, rows) and (counted := self._quick_to_count()) is not None:
+        elif self._is_spared(clip, cells, rows) and (counted := self._quick_to_count()) is not None:
             text = self._in_two_passes(clip, cells, self._with_many_rows(counted, rows))
         elif self._is_clipped_alone(clip, cells):
             text = self._in_two_passes(clip, cells, self._with_large_sums(clip))
         elif stepped:
-            text = self._stepped(self._pairs(clip), clip, cells)
+            text = self._stepped(self._pairs(clip), clip, cells, everybody=True)
         elif self._is_spared(clip, cells, rows) and not cells.selected:
             text = self._in_one_pass(clip, cells, rows)
         else:
@@ -172,7 +172,9 @@ class _Bounding(AddedUp):
         return self._outer([f"{counted}{factor}"], self._values([statistic]))
 
     def _is_spared(self, clip: Clip, cells: Cells, rows: int) -> bool:
-        """Whether the rows of owners with so many may be added up as they are."""
+        """Whether the rows of owners with so many are added up as they are; one sum in one cell is as quick without."""
+        if any(statistic.cut for statistic in clip.statistics) or (not cells.keyed and len(clip.statistics) == 1):
+            return False
         return _steps(clip, cells).spare(rows) and self._is_the_same_twice(clip)
 
     def _is_the_same_twice(self, clip: Clip) -> bool:
@@ -338,12 +340,13 @@ class _Bounding(AddedUp):
         others = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM h")
         return f"SELECT {', '.join(columns)} FROM {source} AS t WHERE {others}"
 
-    def _stepped(self, pairs: str, clip: Clip, cells: Cells) -> str:
-        """Keys and sums that limit, weigh and clip leave of one row for each owner and key."""
+    def _stepped(self, pairs: str, clip: Clip, cells: Cells, *, everybody: bool = False) -> str:
+        """Keys and sums that limit, weigh and clip leave of each owner and key, of large owners or of all."""
         columns = [f"s{i}" for i in range(len(clip.statistics))]
         text = pairs
         if cells.keyed and cells.limited:
-            text = self._limited(text, columns, cells.groups)
+            limited = self._limited_if_many if everybody else self._limited
+            text = limited(text, columns, cells.groups)
             text = self._weighted(text, clip.statistics, clip.norm)
         if cells.keyed and not (cells.limited and cells.groups == 1):
             text = self._clipped(text, clip, cells)
@@ -375,6 +378,21 @@ class _Bounding(AddedUp):
         order = ", ".join([self._hash(self._names), *self._names])
         numbered = f"SELECT *, row_number() OVER (PARTITION BY {OWNER} ORDER BY {order}) AS place FROM ({inner}) AS p"
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({numbered}) AS n WHERE place <= {groups}"
+
+    def _limited_if_many(self, inner: str, columns: Sequence[str], groups: int) -> str:
+        """The same, where most owners have no more keys than that: these are spared the hash and the order.
+
+        Claim: what `_limited` leaves.
+        Because: it leaves an owner who has no more than `groups` keys all of them. Each owner is in one of the parts.
+        Needs: one row per owner and key in `inner`.
+        """
+        few = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM x")
+        many = self._limited(f"SELECT * FROM q WHERE {OWNER} IN (SELECT {OWNER} FROM x)", columns, groups)
+        return (
+            f"WITH q AS MATERIALIZED ({inner}),"
+            f" x AS MATERIALIZED (SELECT {OWNER} FROM q GROUP BY {OWNER} HAVING COUNT(*) > {groups})"
+            f" SELECT {', '.join([OWNER, *self._names, *columns])} FROM q AS t WHERE {few} UNION ALL {many}"
+        )
 
     def _hash(self, names: Sequence[str]) -> str:
         text = self._dialect.types[Kind.TEXT]
@@ -552,7 +570,7 @@ class _Bounding(AddedUp):
         cells = Cells(True, rows, rows == 1)
         clip = Clip([statistic], [[0]], "l1")
         self._names.append("g")
-        text = self._limited(text, ["s0"], 1) if cells.limited else self._clipped(text, clip, cells)
+        text = self._limited_if_many(text, ["s0"], 1) if cells.limited else self._clipped(text, clip, cells)
         self._names.pop()
         return text
 
@@ -641,14 +659,13 @@ class _Bounding(AddedUp):
         return f"SELECT {pairs} FROM ({inner}) AS e WHERE {' AND '.join(conditions)}"
 
     def _few_values(self, statistic: Statistic, rows: int) -> str:
-        """Of each owner at most `rows` different pairs of key and value, by a keyed hash."""
+        """Of each owner at most `rows` different pairs of key and value."""
         pairs = ", ".join([OWNER, *self._names, "d"])
-        order = ", ".join([self._hash([*self._names, "d"]), *self._names, "d"])
-        numbered = (
-            f"SELECT *, row_number() OVER (PARTITION BY {OWNER} ORDER BY {order}) AS place"
-            f" FROM (SELECT DISTINCT {pairs} FROM ({self._values_by_owner(statistic)}) AS u) AS p"
-        )
-        return f"SELECT {pairs} FROM ({numbered}) AS n WHERE place <= {rows}"
+        different = f"SELECT DISTINCT {pairs} FROM ({self._values_by_owner(statistic)}) AS u"
+        self._names.append("d")
+        text = self._limited_if_many(different, [], rows)
+        self._names.pop()
+        return text
 
 
 def _declared_cells(keys: Sequence[Key]) -> int:

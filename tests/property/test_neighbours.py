@@ -309,6 +309,15 @@ def _residuals_only_scaled_as_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Clip, "norms_of", lambda self, i: original(self, i)[-1:])
 
 
+def _one_value_more_kept(patch: pytest.MonkeyPatch) -> None:
+    original = _Bounding._limited_if_many
+
+    def kept(self: _Bounding, inner: str, columns: Sequence[str], groups: int) -> str:
+        return original(self, inner, columns, groups).replace(f"COUNT(*) > {groups}", f"COUNT(*) > {groups + 1}")
+
+    patch.setattr(_Bounding, "_limited_if_many", kept)
+
+
 def _distinct_values_not_limited(patch: pytest.MonkeyPatch) -> None:
     original = _Bounding.distinct
 
@@ -518,6 +527,10 @@ DEFECTS: dict[Plant, tuple[str, Case]] = {
     _residuals_only_scaled_as_rows: (
         "without ., .* moved by",
         Case(f"SELECT AVG(n) FROM t{' ' * 6}", _people(9, SMALL, tight=False), (*_rows(*"99999"), *OTHERS)),
+    ),
+    _one_value_more_kept: (
+        "without 1, .* moved by",
+        Case("SELECT COUNT(DISTINCT n) FROM t", _people(2, SMALL), (*_rows(*"345"), *OTHERS)),
     ),
     _distinct_values_not_limited: (
         "without 1, .* moved by",
