@@ -8,20 +8,24 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+from dpsql.dataset import open_dataset
+from dpsql.session import Session
 from tests.bench.figures import Figure, Show, side_by_side
 from tests.wire.process import Connection, Serving, home, write_clinic
 
 _SECTION = "wire"
 _SMALL = "SELECT state, COUNT(*) FROM people GROUP BY state"
-_CHEAP = "SET dpsql.epsilon = 0.0001; SET client_min_messages = warning"
+_PRICE = "SET dpsql.epsilon = 0.0001"
+_CHEAP = f"{_PRICE}; SET client_min_messages = warning"
 
 
-def _another_small(number: int) -> bytes:
-    return f"SELECT COUNT(*) FROM people WHERE income <= {number}".encode()
+def _another_small(number: int) -> str:
+    return f"SELECT COUNT(*) FROM people WHERE income <= {number}"
 
 
 def over_the_wire(seconds: float, crowds: list[int], show: Show, arguments: tuple[str, ...] = ()) -> None:
@@ -60,28 +64,36 @@ def _run(arguments: Sequence[str], folder: Path) -> None:
 
 
 def _fixed(server: Serving, seconds: float, show: Show) -> None:
+    """Over the wire, and in this process with the same policy, file and ledger."""
     numbers = count(1)
-    with server.connect() as fresh, server.connect() as replaying:
+    with (
+        server.connect() as fresh,
+        server.connect() as replaying,
+        closing(open_dataset(server.policy)) as engine,
+    ):
+        fresh_here, replaying_here = Session(engine, "alice"), Session(engine, "alice")
+        fresh_here.execute(_PRICE)
+        replaying_here.execute(_PRICE)
+        fresh_here.settings.fresh = True
         fresh.execute(_CHEAP)
         fresh.execute("SET dpsql.fresh = on")
         replaying.execute(_CHEAP)
-        cold, cached, replayed, passed = side_by_side(
+        *asked, passed = side_by_side(
             [
-                lambda: fresh.execute(
-                    f"SELECT COUNT(*) FROM people WHERE income <= {next(numbers)}".encode()
-                ).fetchall(),
+                lambda: fresh.execute(_another_small(next(numbers)).encode()).fetchall(),
+                lambda: fresh_here.execute(_another_small(next(numbers))),
                 lambda: fresh.execute(_SMALL).fetchall(),
+                lambda: fresh_here.execute(_SMALL),
                 lambda: replaying.execute(_SMALL).fetchall(),
+                lambda: replaying_here.execute(_SMALL),
                 lambda: replaying.execute("SELECT 1").fetchall(),
             ],
             seconds=seconds,
         )
-    for name, value in (
-        ("a new text", cold),
-        ("a known text", cached),
-        ("an answer replayed", replayed),
-    ):
-        show(Figure(_SECTION, f"{name}; beside: SELECT 1 through the relay", value, "ms", passed))
+    names = ("a new text", "a known text", "an answer replayed")
+    for name, over_wire, here in zip(names, asked[::2], asked[1::2], strict=True):
+        show(Figure(_SECTION, f"{name}; beside: in process", over_wire, "ms", here))
+    show(Figure(_SECTION, "SELECT 1 through the relay", passed, "ms"))
 
 
 def _logins(server: Serving, seconds: float, show: Show) -> None:

@@ -62,7 +62,12 @@ SHOWN = [
         "SQRT(SUM(x) + 2.5 * COUNT(*))",
     ),
     (f"SELECT 2 * n - 3 * LAG(n) OVER (ORDER BY g) FROM ({BY_GROUP}) t", "-COUNT(*)"),
-    (f"SELECT 1.0 * n / SUM(n) OVER (PARTITION BY g / 2) FROM ({BY_GROUP}) t", "0.5"),
+    # Of two shares the second is off by as much as the first: one trial, not two.
+    (
+        f"SELECT p FROM (SELECT g, 1.0 * n / SUM(n) OVER (PARTITION BY g / 2) AS p FROM ({BY_GROUP}) t) q"
+        " WHERE g % 2 = 0",
+        "0.5",
+    ),
     (f"SELECT s - AVG(n) OVER (PARTITION BY g / 2) FROM ({BY_GROUP}) t", "SUM(x) - COUNT(*)"),
     (f"SELECT SUM(s) * 1.0 / SUM(n) FROM ({BY_GROUP}) t GROUP BY g / 2", "AVG(x)"),
     (f"SELECT AVG(s * 1.0 / n) FROM ({BY_GROUP}) t GROUP BY g / 2", "AVG(x)"),
