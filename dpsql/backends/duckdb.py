@@ -77,8 +77,6 @@ _CAST = {
 _opening = threading.Lock()
 
 
-# The name of the file in an engine that has another one of its own.
-_ATTACHED = "data"
 _Config = dict[str, str | bool | int | float | list[str]]
 
 
@@ -102,7 +100,7 @@ class DuckDBBackend:
         """Tables, views, column types and enforced uniqueness, from the engine's catalogue."""
         failure: Error
         try:
-            with closing(self._connection.cursor()) as cursor:
+            with closing(self._careful.cursor()) as cursor:
                 return self._known(cursor, _read_schema(cursor))
         except duckdb.Error as error:
             failure = engine_failed(error)
@@ -143,30 +141,31 @@ class DuckDBBackend:
         Needs: queries that are total; otherwise the fact that one failed tells something.
         """
         deadline = time.monotonic() + timeout
-        failure: Error
+        failure: Error | None = None
         try:
-            with closing(self._connection.cursor()) as cursor:
-                return self._run(cursor, queries, timeout, cancellation)
+            return self._run(self._connection, queries, timeout, cancellation)
         except (duckdb.InterruptException, duckdb.OutOfMemoryException) as error:
             failure = engine_failed(error)
         except duckdb.Error as error:
             log_another_try(error)
+        if failure is None:
             try:
-                with closing(self._careful.cursor()) as cursor:
-                    cursor.execute(f"USE {_ATTACHED}")
-                    return self._run(cursor, queries, deadline - time.monotonic(), cancellation)
-            except duckdb.Error as again:
-                failure = engine_failed(again)
+                return self._run(self._careful, queries, deadline - time.monotonic(), cancellation)
+            except duckdb.Error as error:
+                failure = engine_failed(error)
         raise failure
 
     def _run(
         self,
-        cursor: duckdb.DuckDBPyConnection,
+        connection: duckdb.DuckDBPyConnection,
         queries: Sequence[EngineQuery],
         timeout: float,
         cancellation: Cancellation | None,
     ) -> list[ExactTable]:
-        with self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch:
+        with (
+            closing(connection.cursor()) as cursor,
+            self._watchdog.guard(cursor.interrupt, timeout, cancellation) as watch,
+        ):
             return _run_all(cursor, self._statements, queries, watch)
 
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
@@ -176,7 +175,7 @@ class DuckDBBackend:
         sql = f"SELECT {', '.join(casts)} FROM {qualified(source)} LIMIT {limit + 1}"
         failure: Error
         try:
-            with closing(self._connection.cursor()) as cursor:
+            with closing(self._careful.cursor()) as cursor:
                 rows = cursor.execute(sql).fetchall()
         except duckdb.Error as error:
             failure = engine_failed(error)
@@ -196,7 +195,7 @@ class DuckDBBackend:
         sql = f"SELECT 1 FROM {qualified(source)} WHERE {known} GROUP BY {names} HAVING COUNT(*) > 1 LIMIT 1"
         failure: Error
         try:
-            with closing(self._connection.cursor()) as cursor:
+            with closing(self._careful.cursor()) as cursor:
                 return cursor.execute(sql).fetchone() is None
         except duckdb.Error as error:
             failure = engine_failed(error)
@@ -224,7 +223,7 @@ def _open(path: Path, config: _Config) -> tuple[duckdb.DuckDBPyConnection, duckd
             # An engine has one set of optimizers: the other is of an engine of its own, shared by name in this process.
             careful = opened.enter_context(duckdb.connect(f":memory:dpsql {path.resolve()}", config=config))
             if not is_locked(careful):
-                careful.execute(f"ATTACH {literal(str(path))} AS {_ATTACHED} (READ_ONLY)")
+                _put_in_place(careful, path, _catalog_of(connection))
             lock_down(careful)
             opened.pop_all()
             return connection, careful
@@ -234,6 +233,29 @@ def _open(path: Path, config: _Config) -> tuple[duckdb.DuckDBPyConnection, duckd
         f'the database at "{path}" cannot be opened (log id {log_id})',
         hint="It must be a DuckDB file that nobody writes to; a process opens it with one set of limits.",
     )
+
+
+def _put_in_place(connection: duckdb.DuckDBPyConnection, path: Path, name: str) -> None:
+    """The file in place of an engine's own, empty database, under the name that it has where it is opened by itself.
+
+    Claim: names of schemas and tables mean what they mean there.
+    Because: the catalogues of both engines have the same names, and connections begin in the file.
+    Needs: an engine that nobody has used before.
+    """
+    # In two steps, for a file may have the name of the engine's own database.
+    for source, catalog in ((":memory:", f"{name}_"), (str(path), name)):
+        before = _catalog_of(connection)
+        options = "" if source == ":memory:" else " (READ_ONLY)"
+        connection.execute(f"ATTACH {literal(source)} AS {quoted(catalog)}{options}")
+        connection.execute(f"USE {quoted(catalog)}")
+        connection.execute(f"DETACH {quoted(before)}")
+
+
+def _catalog_of(connection: duckdb.DuckDBPyConnection) -> str:
+    row = connection.execute("SELECT current_database()").fetchone()
+    if row is None:
+        raise InternalError("the engine has no current database")
+    return str(row[0])
 
 
 def _require_own_functions(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

@@ -285,7 +285,8 @@ class _Bounding(AddedUp):
         Claim: per and clip change nothing of the others.
         Because: no norm of sums over cells, L1 or L2, is more than the sum of all magnitudes; and where the norm of a
         group is within its clip, so is each of its sums.
-        Needs: sums that are cut at the clip before they are weighed: 128 bits hold that (`Clip.scale`).
+        Needs: sums that are cut before they are weighed, so that 128 bits hold them, and just above the clip, so that
+        one that is beyond it stays beyond.
         """
         totals = [
             "COUNT(*)" if counts_rows(statistic) else f"COALESCE(SUM(ABS(v{i})), 0)"
@@ -298,7 +299,7 @@ class _Bounding(AddedUp):
             if len(group) == 1:
                 conditions.append(f"{totals[group[0]]} > {scale.whole // times[0]}")
                 continue
-            cut = [f"LEAST(CAST({totals[i]} AS {self._dialect.wide}), {scale.whole})" for i in group]
+            cut = [f"LEAST(CAST({totals[i]} AS {self._dialect.wide}), {scale.whole + 1})" for i in group]
             weighed = [f"{total} * {weight}" for total, weight in zip(cut, times, strict=True)]
             conditions.append(f"{' + '.join(weighed)} > {scale.whole}")
         values = self._values(clip.statistics)

@@ -277,12 +277,14 @@ def test_every_cursor_has_the_settings(backend: DuckDBBackend) -> None:
         in_force = dict(cursor.execute("SELECT name, value FROM duckdb_settings()").fetchall())
     assert {name: in_force[name] for name in expected} == expected
     expected["disabled_optimizers"] = "statistics_propagation,common_subplan,grouping_sets"
-    expected["access_mode"] = "automatic"  # of the engine's own database, which is empty
+    expected["access_mode"] = "automatic"  # of the engine's own database, which is gone
     with backend._careful.cursor() as cursor:
         in_force = dict(cursor.execute("SELECT name, value FROM duckdb_settings()").fetchall())
         assert {name: in_force[name] for name in expected} == expected
-        modes = cursor.execute("SELECT readonly FROM duckdb_databases() WHERE database_name = 'data'").fetchall()
-    assert modes == [(True,)]
+        databases = cursor.execute(
+            "SELECT database_name, readonly FROM duckdb_databases() WHERE NOT internal"
+        ).fetchall()
+    assert databases == [("clinic", True)]
 
 
 def test_division_by_zero_is_no_error(backend: DuckDBBackend) -> None:
@@ -358,10 +360,58 @@ def test_a_query_that_fails_on_statistics_is_run_without_them(backend: DuckDBBac
     assert run(backend, BY_STATISTICS).sums[0].tolist() == [0]
 
 
+@pytest.mark.parametrize("schema", ["data", "memory", "dpsql"])
+@pytest.mark.parametrize("name", ["clinic", "memory_", "it's"])
+def test_names_mean_the_same_without_statistics(tmp_path: Path, name: str, schema: str) -> None:
+    """A schema with the name of a catalog of the engine would not be found."""
+    file = tmp_path / f"{name}.duckdb"
+    with duckdb.connect(str(file)) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(f"CREATE TABLE {schema}.flags AS SELECT CAST(NULL AS BOOLEAN) AS flag")
+    with closing(DuckDBBackend(file, memory="200MB", threads=1)) as backend:
+        sql = BY_STATISTICS.replace("FROM flags", f'FROM "{schema}"."flags"')
+        with backend._connection.cursor() as cursor, pytest.raises(duckdb.InvalidInputException):
+            cursor.execute(sql)
+        assert run(backend, sql).sums[0].tolist() == [0]
+
+
+def test_a_file_may_have_the_name_of_a_catalog(tmp_path: Path) -> None:
+    file = tmp_path / "memory.duckdb"
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("CREATE TABLE flags AS SELECT CAST(NULL AS BOOLEAN) AS flag")
+    with closing(DuckDBBackend(file, memory="200MB", threads=1)) as backend:
+        assert run(backend, BY_STATISTICS).sums[0].tolist() == [0]
+
+
+def test_what_ends_the_second_try_tells_nothing_of_the_first(backend: DuckDBBackend) -> None:
+    failing = "SELECT CAST(name AS BIGINT) FROM people"
+    with pytest.raises(EngineFailed) as failed:
+        run(backend, failing)
+    assert failed.value.__context__ is None
+    switch = Cancellation()
+
+    class CancelledInBetween(list[EngineQuery]):
+        """The first try fails; the second is cancelled before it begins."""
+
+        tries = 0
+
+        def __iter__(self) -> Iterator[EngineQuery]:
+            self.tries += 1
+            if self.tries > 1:
+                switch.cancel()
+            yield EngineQuery(failing, 0)
+
+    with pytest.raises(Cancelled) as cancelled:
+        backend.execute(CancelledInBetween([EngineQuery(failing, 0)]), timeout=30, cancellation=switch)
+    assert "Zoë" not in repr(cancelled.value.__context__)
+
+
 def test_an_engine_that_has_given_up_is_not_missed(path: Path) -> None:
     with closing(DuckDBBackend(path, memory="200MB", threads=2)) as backend:
         backend._connection.close()
         assert run(backend, "SELECT count(*) FROM people").sums[0].tolist() == [3]
+        assert backend.read_public(("main", "hospitals"), ["id"], 5) == [[1, 2, 3]]
+        assert backend.is_unique(("main", "people"), ("id",))
         with pytest.raises(Cancelled, match="statement timeout"):
             backend.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
 
