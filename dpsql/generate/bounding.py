@@ -361,6 +361,8 @@ class _Bounding(AddedUp):
             return f"0 AS s{i}"  # not before the keys are limited
         if statistic.kind is Counted.UNITS:
             total = f"COALESCE(MAX(v{i}), 0)"
+        elif counts_rows(statistic):
+            total = f"LEAST(COUNT(*), {statistic.clip // statistic.factor})"
         else:
             most = statistic.clip // statistic.factor
             total = f"COALESCE(SUM(v{i}), 0)"
