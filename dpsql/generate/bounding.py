@@ -235,7 +235,7 @@ class _Bounding(AddedUp):
             others = f"SELECT {', '.join([*self._names, *sums])} FROM p JOIN o ON {OWNER} = who WHERE NOT beyond"
         else:
             found = f"h AS MATERIALIZED (SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)})"
-            others = self._all_but_large("p", [*self._names, *(f"s{i}" for i in range(len(statistics)))])
+            others = self._all_but("h", "p", [*self._names, *(f"s{i}" for i in range(len(statistics)))])
         return f"WITH p AS MATERIALIZED ({pairs}), {found} {others} UNION ALL ({self._stepped(large, clip, cells)})"
 
     def _quick_to_count(self) -> Plan | None:
@@ -255,10 +255,9 @@ class _Bounding(AddedUp):
         with all rows.
         Needs: rows that come out the same twice (`is_repeatable`).
         """
-        others = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM h")
         return (
             f"WITH h AS MATERIALIZED ({large})"
-            f" {self._added_up(clip.statistics, f' WHERE {others}')}"
+            f" {self._added_up(clip.statistics, self._without('h'))}"
             f" UNION ALL ({self._stepped(self._pairs(clip, among='h'), clip, cells)})"
         )
 
@@ -337,9 +336,12 @@ class _Bounding(AddedUp):
         self._writer.among = ""
         return f"SELECT {', '.join([self._pair, *more, *per])} FROM ({values}) AS v GROUP BY {self._pair}"
 
-    def _all_but_large(self, source: str, columns: Sequence[str]) -> str:
-        others = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM h")
-        return f"SELECT {', '.join(columns)} FROM {source} AS t WHERE {others}"
+    def _all_but(self, large: str, source: str, columns: Sequence[str]) -> str:
+        return f"SELECT {', '.join(columns)} FROM {source} AS t{self._without(large)}"
+
+    def _without(self, large: str) -> str:
+        """Leaves the rows of `t` whose owner is not among these."""
+        return f" WHERE {self._dialect.not_owned_by.format(f'SELECT {OWNER} FROM {large}')}"
 
     def _stepped(self, pairs: str, clip: Clip, cells: Cells, *, everybody: bool = False) -> str:
         """Keys and sums that limit, weigh and clip leave of each owner and key, of large owners or of all."""
@@ -389,12 +391,12 @@ class _Bounding(AddedUp):
         Because: it leaves an owner who has no more than `groups` keys all of them. Each owner is in one of the parts.
         Needs: one row per owner and key in `inner`.
         """
-        few = self._dialect.not_owned_by.format(f"SELECT {OWNER} FROM x")
+        few = self._all_but("x", "q", [OWNER, *self._names, *columns])
         many = self._limited(f"SELECT * FROM q WHERE {OWNER} IN (SELECT {OWNER} FROM x)", columns, groups)
         return (
             f"WITH q AS MATERIALIZED ({inner}),"
             f" x AS MATERIALIZED (SELECT {OWNER} FROM q GROUP BY {OWNER} HAVING COUNT(*) > {groups})"
-            f" SELECT {', '.join([OWNER, *self._names, *columns])} FROM q AS t WHERE {few} UNION ALL {many}"
+            f" {few} UNION ALL {many}"
         )
 
     def _hash(self, names: Sequence[str]) -> str:

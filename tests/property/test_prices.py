@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpsql.errors import Error, InternalError
 from dpsql.generate.duckdb_dialect import DUCKDB
+from dpsql.policy.model import Accounting
 from dpsql.privacy.quantiles import Cut, cut_in_turn
 from dpsql.privacy.rules.aggregates import Counted, Statistic, rank_of
 from dpsql.release import Clips, Measurement, Release, Settings, compile_release
@@ -161,7 +162,7 @@ QUESTIONS = (
 
 @pytest.mark.parametrize("sql", QUESTIONS)
 @pytest.mark.parametrize(("accounting", "pure"), [("basic", False), ("zcdp", False), ("zcdp", True)])
-def test_whatever_is_chosen(sql: str, accounting: str, pure: bool) -> None:
-    case = Case(sql, Declared(COLUMNS, max_rows=20, tight=False, accounting=accounting, pure=pure), ())  # type: ignore[arg-type]
+def test_whatever_is_chosen(sql: str, accounting: Accounting, pure: bool) -> None:
+    case = Case(sql, Declared(COLUMNS, max_rows=20, tight=False, accounting=accounting, pure=pure), ())
     for places in ((0,), (3, 1, 4), (1023, 20), (500, 0, 7)):
         _check(case, Settings(pure=pure), places)
