@@ -21,6 +21,7 @@ from dpsql.wire import messages
 from dpsql.wire.account import refresh_account
 from dpsql.wire.asking import Reply
 from dpsql.wire.colleagues import Colleagues, Nobody
+from dpsql.wire.crowding import Alone, Crowding
 from dpsql.wire.door import CancelCall, Client, Door, welcome
 from dpsql.wire.jobs import Jobs
 from dpsql.wire.link import CHUNK, ClientGone, Link, TwinGone
@@ -40,6 +41,7 @@ _FAREWELL_SECONDS = 1.0  # that a client has to read the last words
 CHECK_SECONDS = 5.0  # that the twin and the ledger have to say that they are well
 _NO_ROOM_SECONDS = 1.0  # to wait when the system has no room for another connection
 _PAUSE = 0.02
+_GIVE_WAY_SECONDS = 0.02  # that a process with fewer clients has to take the next one
 
 _log = logging.getLogger("dpsql.wire")
 
@@ -111,6 +113,7 @@ class Server:
         *,
         places: Places | None = None,
         colleagues: Colleagues | None = None,
+        crowding: Crowding | None = None,
     ) -> None:
         self.policy = policy
         self.engine = engine
@@ -125,6 +128,7 @@ class Server:
         self._visits: set[asyncio.Task[None]] = set()
         self._places = places or Places()
         self._colleagues: Colleagues = colleagues or Nobody()
+        self._crowding = crowding or Alone()
         self._logins = 0
         self._accepting: set[asyncio.Task[None]] = set()
         self.port = policy.server.port
@@ -211,16 +215,22 @@ class Server:
     # --- connections ---
 
     async def _accept_all(self, listener: socket.socket) -> None:
-        """Accept one connection after the other: several at once would be taken from the processes beside this one."""
+        """Accept one connection after the other, and not before a process beside this one that has fewer."""
         loop = asyncio.get_running_loop()
         with listener:
             while True:
+                await _readable(listener)
+                if self._crowding.is_above_others():
+                    await asyncio.sleep(_GIVE_WAY_SECONDS)
                 try:
-                    accepted, _ = await loop.sock_accept(listener)
+                    accepted, _ = listener.accept()
+                except BlockingIOError:  # another process was first
+                    continue
                 except OSError as error:
                     _log.warning("a connection cannot be accepted: %s", error.strerror)
                     await asyncio.sleep(_NO_ROOM_SECONDS)
                     continue
+                accepted.setblocking(False)
                 reader = asyncio.StreamReader()
                 protocol = asyncio.StreamReaderProtocol(reader, self._accept)
                 with suppress(OSError):
@@ -230,12 +240,14 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         self._visits.add(task)
+        self._crowding.clients(len(self._visits))
         try:
             await self._visit(reader, writer)
         except asyncio.CancelledError:
             writer.transport.abort()
         finally:
             self._visits.discard(task)
+            self._crowding.clients(len(self._visits))
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with self._place(b"logins", self.policy.server.max_connections + _LOGINS) as is_place:
@@ -477,6 +489,17 @@ async def _say_goodbye(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
             await writer.wait_closed()
     except (OSError, TimeoutError):
         writer.transport.abort()
+
+
+async def _readable(listener: socket.socket) -> None:
+    """Wait until somebody knocks."""
+    loop = asyncio.get_running_loop()
+    knocked = asyncio.Event()
+    loop.add_reader(listener, knocked.set)
+    try:
+        await knocked.wait()
+    finally:
+        loop.remove_reader(listener)
 
 
 def _same(protocol: asyncio.StreamReaderProtocol) -> asyncio.StreamReaderProtocol:

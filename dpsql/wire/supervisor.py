@@ -1,7 +1,8 @@
 """Several processes behind one port: starts them, starts again what has died, and speaks for all of them.
 
 The supervisor holds the sockets and the twin, and answers no client. Workers take connections from the same sockets, so
-that one that is busy or gone leaves them to the others. What they share is the ledger, the twin and `places`.
+that one that is busy or gone leaves them to the others. What they share is the ledger, the twin, `places` and
+`crowding`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from dpsql.wire.metrics import Counts, Gauge, page
 from dpsql.wire.own_session import OwnSession
 from dpsql.wire.server import CHECK_SECONDS, DRAIN_SECONDS, gauges_of, problems_of, retarget
 
-_PLACES = "places"  # in the state folder
+_PLACES, _CROWDING = "places", "crowding"  # in the state folder
 _SPARE_SECONDS = 15.0  # beyond the time for statements, that a worker has to end
 _SOON_SECONDS = 5.0  # a worker that has lived no longer is started again only after a pause
 _PAUSE = 2.0
@@ -90,7 +91,7 @@ class Supervisor:
         self._count = count
         self._began = time.time()
         self._own = OwnSession(twin)
-        self._places = state_folder(policy) / _PLACES
+        self._state = state_folder(policy)
         self._sockets: Sequence[socket.socket] = ()
         self._workers: dict[int, _Worker] = {}
         self._keepers: list[asyncio.Task[None]] = []
@@ -165,7 +166,9 @@ class Supervisor:
         """Start a worker; it serves when this returns."""
         worker = await self._spawn(number)
         try:
-            await worker.line.ask(Begin(number, _share(self.policy, self._count), self.twin.socket, self._places))
+            policy = _share(self.policy, self._count)
+            shared = self._state / _PLACES, self._state / _CROWDING
+            await worker.line.ask(Begin(number, self._count, policy, self.twin.socket, *shared))
         except LineLost:
             raise OperationalError(f"{worker.name} ended with status {await worker.end()}") from None
         except BaseException:

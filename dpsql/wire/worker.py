@@ -33,6 +33,7 @@ from dpsql.wire.colleagues import (
     Switch,
     WrongPassword,
 )
+from dpsql.wire.crowding import Crowding
 from dpsql.wire.door import Door, open_door
 from dpsql.wire.line import Line, LineLost
 from dpsql.wire.logs import keep_engine_log, write_logs
@@ -116,7 +117,12 @@ class _Worker:
         twin = await asyncio.to_thread(lease_twin, begin.twin_socket, begin.policy.server.twin, look_after_twin)
         self._throttle = _SharedThrottle(self._line, self._places)
         door = open_door(begin.policy, twin.database, self._throttle)
-        self._server = Server(begin.policy, engine, twin, door, places=self._places, colleagues=_Others(self._line))
+        self._server = Server(
+            *(begin.policy, engine, twin, door),
+            places=self._places,
+            colleagues=_Others(self._line),
+            crowding=Crowding(begin.crowding, begin.number, begin.count),
+        )
         await self._server.start(self._sockets)
 
     def _door(self, policy: Policy) -> Door:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -55,7 +56,7 @@ def workers(serving: Serving) -> dict[int, int]:
 
 
 def connect_to(serving: Serving, stack: ExitStack, user: str = "alice") -> dict[int, Connection]:
-    """A connection with each worker. Which of them takes one is chance, so one connects until all have."""
+    """A connection with each worker. Who has fewer takes the next, if it is in time, so one connects until all have."""
     found: dict[int, Connection] = {}
     for _ in range(CROWD - 1):
         before = len(serving.events("login"))
@@ -100,6 +101,30 @@ def refused(connection: Connection) -> str:
     result = connection.pgconn.get_result()
     assert result is not None
     return (result.error_field(psycopg.pq.DiagnosticField.SQLSTATE) or b"").decode()
+
+
+# --- each takes its share ---
+
+
+def test_connections_are_shared_out(own: Serving) -> None:
+    with ExitStack() as stack:
+        for _ in range(12):
+            stack.enter_context(closing(own.connect()))
+        eventually(lambda: len(own.events("login")) == 12)
+    taken = Counter(event["worker"] for event in own.events("login"))
+    assert min(taken[1], taken[2]) >= 4  # six, but for what comes too late on a busy machine
+
+
+def test_one_that_does_not_move_is_not_waited_for(own: Serving) -> None:
+    stopped = workers(own)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        with ExitStack() as stack:
+            for _ in range(3):
+                stack.enter_context(closing(own.connect()))
+            assert own.events("login")[-1]["worker"] == 2
+    finally:
+        os.kill(stopped, signal.SIGCONT)
 
 
 # --- one dies ---
