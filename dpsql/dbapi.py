@@ -158,6 +158,11 @@ class Connection:
         return Budget(_amount(spent, engine.accountant), _amount(left, engine.accountant))
 
     @property
+    def has_new_ledger(self) -> bool:
+        """Whether no ledger was there when this was opened: nothing counts as spent, whatever was before."""
+        return self._engine.ledger.begun
+
+    @property
     def catalog(self) -> Catalog:
         """The declared tables and columns: what can be asked about."""
         return self._engine.catalog

@@ -53,6 +53,8 @@ class ZeroNoise:
 class Purse:
     """A ledger that is never empty, so that no case depends on those before it. It stores no answers."""
 
+    begun = False
+
     def __init__(self, total: Price) -> None:
         self._total = total
         self._spent = Price()

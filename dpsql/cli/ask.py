@@ -17,7 +17,7 @@ import click
 
 from dpsql.cli import rows as writers
 from dpsql.cli.report import refusals
-from dpsql.cli.running import price_line, run
+from dpsql.cli.running import price_line, run, say_if_ledger_is_new
 from dpsql.display import Column, Margins
 from dpsql.errors import OperationalError
 from dpsql.types import Value
@@ -245,6 +245,7 @@ def query(
     _check_output(form, output, margins)
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user, new_ledger=new_ledger) as connection, connection.cursor() as cursor:
+        say_if_ledger_is_new(connection)
         _set_price(cursor, epsilon, margin, pure)
         if fresh:
             cursor.execute("SET dpsql.fresh = on")
@@ -283,5 +284,6 @@ def explain(
 
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user) as connection, connection.cursor() as cursor:
+        say_if_ledger_is_new(connection)
         _set_price(cursor, epsilon, margin, pure)
         click.echo(cursor.explain(sql, dict(parameters) or None))

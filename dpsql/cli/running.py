@@ -15,7 +15,7 @@ import click
 from dpsql.errors import Cancelled
 
 if TYPE_CHECKING:
-    from dpsql.dbapi import Cursor
+    from dpsql.dbapi import Connection, Cursor
 
 _PATIENCE = 0.5  # seconds before there is anything to see
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -33,6 +33,12 @@ def run(cursor: Cursor, sql: str, parameters: Mapping[str, object] | None = None
             detail="What was charged for it stays charged.",
             hint="Parts that were already released are kept: the same query again does not pay for them twice.",
         ) from None
+
+
+def say_if_ledger_is_new(connection: Connection) -> None:
+    """A ledger that has gone missing is not replaced without a word."""
+    if connection.has_new_ledger:
+        click.echo("no ledger was there: a new one was begun, in which nothing is spent", err=True)
 
 
 def price_line(cursor: Cursor) -> str | None:

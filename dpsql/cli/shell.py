@@ -14,7 +14,7 @@ from dpsql import __version__
 from dpsql.cli.ask import show_table
 from dpsql.cli.catalogue import table_description, table_list
 from dpsql.cli.report import Refusal, refusals
-from dpsql.cli.running import price_line, run
+from dpsql.cli.running import price_line, run, say_if_ledger_is_new
 from dpsql.cli.statements import is_command, split
 from dpsql.errors import BadSetting, ProgrammingError
 
@@ -165,6 +165,7 @@ def shell(policy: str, user: str | None) -> None:
     from dpsql.dbapi import connect
 
     with refusals(), connect(policy, user) as connection:
+        say_if_ledger_is_new(connection)
         conversation = Shell(connection)
         if sys.stdin.isatty():
             converse(conversation, connection)

@@ -55,6 +55,11 @@ class Refusal:
 class Ledger(Protocol):
     """The account of a dataset. Every method may be called from many threads and processes at once."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether it was made when it was opened, and so knows of nothing that was spent before."""
+        ...
+
     def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
         """Record the purchases, durably when this returns, and say what the user paid.
 

@@ -153,11 +153,13 @@ class PostgresLedger(SqlLedger):
     ) -> PostgresLedger:
         """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded."""
         limits = limits_of(total, allowances)
+        begun = False
         if not server_has_ledger(address):
             if not create:
                 raise missing(address)
-            create_on_server(address, lambda db: begin_ledger(db, dataset, accounting))
+            begun = create_on_server(address, lambda db: begin_ledger(db, dataset, accounting))
         ledger = cls(address, replay_days)
+        ledger.begun = begun
         ledger._adopt_or_close(dataset, accounting, limits)
         return ledger
 

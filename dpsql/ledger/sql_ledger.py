@@ -42,6 +42,7 @@ class SqlLedger(ABC):
         self._place = place
         self._replay_days = replay_days
         self._id: str | None = None
+        self.begun = False
         self._seen = 0  # the newest charge that this process knows of
         self._together = Together(self._transact)
 

@@ -73,11 +73,13 @@ class SqliteLedger(SqlLedger):
         """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded."""
         limits = limits_of(total, allowances)
         path = path.resolve()
+        begun = False
         if not path.exists():
             if not create:
                 raise missing(path)
-            create_file(path, lambda db: begin_ledger(db, dataset, accounting))
+            begun = create_file(path, lambda db: begin_ledger(db, dataset, accounting))
         ledger = cls(path, replay_days)
+        ledger.begun = begun
         ledger._adopt_or_close(dataset, accounting, limits)
         return ledger
 

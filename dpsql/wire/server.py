@@ -151,6 +151,7 @@ class Server:
         self._stopping = True
         for task in self._accepting:
             task.cancel()
+        await _ended(self._accepting)  # whoever was let in at the last moment is among the visits from here on
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         ending: set[asyncio.Task[None]] = set()
         while self._connections and not at_once.is_set() and asyncio.get_running_loop().time() < deadline:

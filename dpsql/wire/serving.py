@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dpsql.dataset import open_engine
 from dpsql.errors import Error, OperationalError, PolicyError
-from dpsql.ledger.opening import open_ledger
+from dpsql.ledger.opening import ledger_place, open_ledger
 from dpsql.places import ARE_SHARED
 from dpsql.policy.loader import load
 from dpsql.policy.model import Policy, ServerPolicy
@@ -63,6 +63,8 @@ def serve(
     with _bound(policy.server) as sockets:
         engine = open_engine(policy)
         try:
+            if engine.ledger.begun:  # one that has gone missing is not replaced without a word
+                warn("ledger_begun", ledger=str(ledger_place(policy)))
             with _counting(metrics):
                 twin = start_twin(state_folder(policy), engine.catalog, policy.users, address=policy.server.twin)
                 try:

@@ -47,6 +47,13 @@ def spent(policy: Path) -> float:
         return connection.budget.spent.epsilon
 
 
+@pytest.fixture
+def clinic(clinic: Path) -> Path:
+    """With a ledger: one that is new would be told of."""
+    dpsql.connect(clinic).close()
+    return clinic
+
+
 # --- where the SQL comes from ---
 
 
@@ -88,7 +95,7 @@ def test_what_is_not_understood_is_said_and_costs_nothing(
     result = query(clinic, *arguments, stdin=stdin)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
-    assert not list(clinic.parent.glob("*.ledger"))
+    assert spent(clinic) == 0
 
 
 # --- parameters ---
@@ -154,6 +161,19 @@ def test_errors_point_into_the_sql_as_it_was_written(clinic: Path) -> None:
         "  SELECT COUNT(*), sex FROM people WHERE age > %(missing)s",
         "                                               ^",
     ]
+
+
+# --- a ledger that is missing ---
+
+
+def test_a_new_ledger_is_told_of_once(clinic: Path) -> None:
+    said = "no ledger was there: a new one was begun, in which nothing is spent\n"
+    assert said not in query(clinic, BY_STATE).stderr
+    (clinic.parent / f"{toy.DATABASE}.ledger").unlink()
+    for command in ("explain", "query"):
+        result = run(command, "--policy", str(clinic), BY_STATE)
+        assert result.stderr.startswith(said) == (command == "explain")
+        assert result.exit_code == 0
 
 
 # --- formats ---

@@ -33,6 +33,13 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def clinic(clinic: Path) -> Path:
+    """With a ledger: one that is new would be told of."""
+    dpsql.connect(clinic).close()
+    return clinic
+
+
+@pytest.fixture
 def connection(clinic: Path) -> Iterator[dpsql.Connection]:
     with dpsql.connect(clinic) as opened:
         yield opened
