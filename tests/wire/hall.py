@@ -21,6 +21,8 @@ DATABASE = "clinic"
 PASSWORD = "correct horse"  # noqa: S105
 SECRET = b"s" * 32
 
+_STEPS = 10  # of the loop, and more than it takes from accepting somebody to the guests
+
 Outcome = Client | CancelCall | None
 
 
@@ -98,6 +100,11 @@ async def opened(door: Door, *, host: str = "127.0.0.1", path: Path | None = Non
     try:
         yield hall
     finally:
+        # asyncio loses whom it has accepted when its server is closed just then.
+        for listener in server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        for _ in range(_STEPS):
+            await asyncio.sleep(0)
         server.close()
         for guest in list(guests):
             guest.cancel()
