@@ -156,7 +156,9 @@ EVERYWHERE: dict[Op, str] = {
     Op.ASIN: "asin(CASE WHEN abs({0}) <= 1 THEN {0} END)",
     Op.ACOS: "acos(CASE WHEN abs({0}) <= 1 THEN {0} END)",
     Op.ATAN: "atan({0})",
-    Op.ATAN2: "atan2({0}, {1})",
+    # Plus nothing: zero has no sign. Nothing else tells one from the other, and which of two equal values stands for a
+    # person's rows is up to the engine, which other people's rows may sway.
+    Op.ATAN2: "atan2({0} + 0, {1} + 0)",
     Op.NULLIF: "NULLIF({0}, {1})",
     # Whole months: one less where the later moment is not as far into its month. Toward zero, whichever comes first.
     Op.MONTHS_BETWEEN: (

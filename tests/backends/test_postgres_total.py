@@ -27,7 +27,7 @@ from dpsql.types import Kind, Type
 from grammar_tests.servers import Server
 from tests.property.expressions import computed, selections
 from tests.property.generate import thorough
-from tests.property.test_total import CORNERS, SAMPLES, UNDECLARED, extremes
+from tests.property.test_total import CORNERS, SAMPLES, UNDECLARED, ZEROS, check_zeros, extremes, zeros
 from tests.property.world import COLUMNS, OWNER, TABLE, Case, catalog_of
 
 # Where doubles leave their range, which PostgreSQL takes for an error.
@@ -137,6 +137,12 @@ def _same(ours: Any, theirs: Any) -> bool:
 @pytest.mark.parametrize("expression", [*SAMPLES.values(), *CORNERS, *DOUBLES])
 def test_every_operation_is_total_and_the_same(expression: str, world: World) -> None:
     assert _compare(Case(f"SELECT {expression} AS e FROM {TABLE}", UNDECLARED, extremes()), world)
+
+
+@pytest.mark.parametrize("expression", [*SAMPLES.values(), *CORNERS, *DOUBLES, *ZEROS])
+def test_no_expression_tells_the_sign_of_a_zero(expression: str, world: World) -> None:
+    rows = world.rows(Case(f"SELECT {expression} AS e FROM {TABLE}", UNDECLARED, zeros()))
+    check_zeros([value for (value,) in rows])
 
 
 def test_generated_expressions_are_total_and_the_same(world: World) -> None:
