@@ -267,9 +267,10 @@ def in_steps(statistic: Statistic, noise: Noise) -> int:
 
 def margin_of(number: Linear, steps: Sequence[int]) -> Fraction:
     """The 95 % margin of a number made of noisy sums, in its own unit, from those of the sums."""
-    parts = [abs(size) * steps[i] for i, size in number]
-    if len(parts) == 1:
-        return parts[0]
+    sizes = [(i, abs(size)) for i, size in number if size]
+    parts = [size * steps[i] for i, size in sizes]
+    if len(parts) <= 1:
+        return parts[0] if parts else Fraction(0)
     squares = sum(part * part for part in parts)
-    grain = min(abs(size) for _, size in number)  # rounded up, to no finer than what it is made of
+    grain = min(size for _, size in sizes)  # rounded up, to no finer than what it is made of
     return (math.isqrt(math.floor(squares / grain**2)) + 1) * grain
