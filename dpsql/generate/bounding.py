@@ -216,7 +216,8 @@ class _Bounding(AddedUp):
         """One row for each owner and key, which the steps change for large owners only.
 
         Claim: what per, limit, weigh and clip leave of all owners.
-        Because: but for weights, they change nothing of an owner that has not too many rows or keys (`Steps`).
+        Because: but for weights, they change nothing of an owner that has not too many rows or keys (`Steps`). Whoever
+        is not among those with several keys, or too many rows, has one key, and the weight of one.
         Needs: nothing more.
         """
         statistics, steps = clip.statistics, _steps(clip, cells)
@@ -226,13 +227,15 @@ class _Bounding(AddedUp):
         if any(statistic.kind is Counted.WEIGHTS for statistic in statistics):
             # Everybody's keys are counted, once: a window over all pairs would sort them.
             counted = f"COUNT(*) AS keys, ({' OR '.join(beyond) or 'FALSE'}) AS beyond"
+            several = " OR ".join(["COUNT(*) > 1", *beyond])
             found = (
-                f"o AS MATERIALIZED (SELECT {OWNER} AS who, {counted} FROM p GROUP BY {OWNER}),"
+                f"o AS MATERIALIZED (SELECT {OWNER} AS who, {counted} FROM p GROUP BY {OWNER} HAVING {several}),"
                 f" h AS MATERIALIZED (SELECT who AS {OWNER} FROM o WHERE beyond)"
             )
-            weight = self._weight("keys", clip.norm)
+            weight = self._weight("COALESCE(keys, 1)", clip.norm)
             sums = [f"{weight} AS s{i}" if s.kind is Counted.WEIGHTS else f"s{i}" for i, s in enumerate(statistics)]
-            others = f"SELECT {', '.join([*self._names, *sums])} FROM p JOIN o ON {OWNER} = who WHERE NOT beyond"
+            joined = f"p LEFT JOIN o ON {OWNER} = who WHERE NOT COALESCE(beyond, FALSE)"
+            others = f"SELECT {', '.join([*self._names, *sums])} FROM {joined}"
         else:
             found = f"h AS MATERIALIZED (SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)})"
             others = self._all_but("h", "p", [*self._names, *(f"s{i}" for i in range(len(statistics)))])
