@@ -283,7 +283,7 @@ def _find_unit(declared: TablePolicy, found: TableSchema, report: Report) -> Col
         report.add(
             declared.line,
             f"unit {quoted(declared.unit)} of table {quoted(declared.name)} is of type {unit.native}",
-            "a unit is an integer, a decimal, a text, a date or a timestamp",
+            "a unit is an integer, a decimal, a text or a date",
         )
         return None
     return unit

@@ -202,7 +202,8 @@ def aggregate_by_unit(
     Claim: one row per unit and further keys; never more rows per unit than went in. Keys that are the same in all rows
     of a unit make no further groups.
     Because: groups of different units never share a row, so each output row depends on one unit's rows alone.
-    Needs: the unit among the keys. Results are clamped to the bounds that follow from the declared rows.
+    Needs: the unit among the keys. Results are clamped to the bounds that follow from the declared rows. Which of equal
+    values stands for a group, or is its smallest, is chance, so no operation may tell equal values apart.
     """
     facts: dict[object, Fact] = {}
     further = False

@@ -27,7 +27,8 @@ def window_in_unit(child: Stability, items: tuple[tuple[Field, Windowed], ...]) 
     Claim: stability is that of the input, with columns that depend on one unit's rows alone.
     Because: a partition holds rows of one unit (the owner is added to it), and the order in it is total: ORDER BY is
     completed with all columns of the row, so that physical order, which other units move, decides nothing.
-    Needs: the unit in PARTITION BY, and functions that tied rows cannot tell apart, or an order without ties.
+    Needs: the unit in PARTITION BY, and functions that tied rows cannot tell apart, or an order without ties; rows that
+    are equal in all columns are so to every operation above, also in the signs of their zeros.
     """
     facts = dict(child.facts)
     numbered = set(child.numbered)
