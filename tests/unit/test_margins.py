@@ -163,7 +163,7 @@ def test_margins_change_neither_rows_nor_their_order(cursor: dpsql.Cursor) -> No
     sql = "SELECT state, {} FROM people GROUP BY state HAVING COUNT(*) > 10 ORDER BY mean DESC LIMIT 2"
     rows = cursor.execute(sql.format(mean)).fetchall()
     (_, first), (_, second) = rows
-    assert isinstance(first, float) and isinstance(second, float) and first > second
+    assert isinstance(first, float) and isinstance(second, float) and first >= second
 
 
 # --- the ends of the interval ---
@@ -183,8 +183,9 @@ def test_ends_choose_and_order_rows(cursor: dpsql.Cursor) -> None:
     every = cursor.execute(by_state).fetchall()
     assert cursor.execute(f"{by_state} HAVING dp_high(AVG(age)) > 1000").fetchall() == []
     assert cursor.execute(f"{by_state} HAVING dp_low(AVG(age)) < 1000").fetchall() == every
-    first, second, third = cursor.execute(f"{by_state} ORDER BY dp_low(AVG(age))").fetchall()
-    assert first[2] < second[2] < third[2]  # type: ignore[operator]
+    ends = [low for _, _, low in cursor.execute(f"{by_state} ORDER BY dp_low(AVG(age))").fetchall()]
+    assert ends == sorted(ends)  # type: ignore[type-var]
+    assert len(set(ends)) > 1  # two may be the same, once in 20,000 times
 
 
 def test_a_stage_may_use_an_end(cursor: dpsql.Cursor) -> None:
