@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,8 +15,9 @@ from dpsql.policy.model import Place
 from tests import toy
 from tests.ledger_places import Server
 
-# How long an example takes says how busy the machine is, and nothing else.
-settings.register_profile("dpsql", deadline=None)
+# How long an example takes says how busy the machine is, and nothing else. The examples are always the same ones;
+# with DPSQL_EXAMPLES=1, new ones each time.
+settings.register_profile("dpsql", deadline=None, derandomize="DPSQL_EXAMPLES" not in os.environ)
 settings.load_profile("dpsql")
 
 

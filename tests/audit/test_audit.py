@@ -24,7 +24,7 @@ from grammar_tests.toy_data import POLICIES, fill_clean
 from grammar_tests.toy_postgres import fill
 
 TRIALS = 12_000
-COMBINED_TRIALS = 2_000  # each takes as long as an answer
+COMBINED_TRIALS = 4_000  # each takes as long as an answer
 # A few of each kind: aggregate, key and join. Sums are asked of every policy, what takes long of one.
 SUMS = [
     ("people", "COUNT(*)", "declared"),

@@ -384,6 +384,7 @@ def test_calls_wait_for_a_connection_and_can_be_stopped_while_they_do(place: Pla
         for thread in threads:
             thread.start()
         wait_until(lambda: place.running("generate_series(1, 1000000000000)") == MOST_CONNECTIONS)
+        wait_until(lambda: len(switches) == len(threads))
         for each in switches:
             each.cancel()
         for thread in threads:

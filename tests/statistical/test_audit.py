@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from dpsql.audit.bounds import Seen
-from dpsql.audit.losses import Trials, audited, epsilon, rho
+from dpsql.audit.losses import Trials, audited, beside_delta, epsilon, rho
 from dpsql.dataset import build_engine, open_backend
 from dpsql.derived import Derivations
 from dpsql.engine import Engine
@@ -120,14 +120,14 @@ class Audit:
         return found.reshape(-1)
 
     def loss(self, sql: str, with_unit: str, without_unit: str) -> float:
-        """What the answers prove, as a share of what was paid."""
+        """What the answers prove, as a share of what was paid; what delta allows, the noise need not hide."""
         one, other = self.trials(sql, with_unit), self.trials(sql, without_unit)
         price = self.engine.compile(sql.format(table=with_unit), (), self.settings).price
-        paid = float(price.pure_value or price.loss_value)
+        paid, delta = float(price.pure_value or price.loss_value), float(price.delta_value)
         if self.accounting != "zcdp":
-            return audited(one, other, epsilon) / paid
+            return audited(one, other, beside_delta(epsilon, delta)) / paid
         # Rho goes with the square of the distance between the two laws, epsilon with the distance.
-        return math.sqrt(audited(one, other, rho) / paid)
+        return math.sqrt(max(audited(one, other, beside_delta(rho, delta)), 0) / paid)
 
 
 @pytest.fixture(scope="module")

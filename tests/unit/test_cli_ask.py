@@ -201,7 +201,7 @@ def test_margins_become_columns_on_request(clinic: Path, tmp_path: Path) -> None
     text = query(clinic, "--format", "csv", "--margins", sql).stdout
     head, *body = csv.reader(io.StringIO(text))
     assert head == names and {row[2] for row in body} == {"13"}
-    assert len({float(row[4]) for row in body}) == 3
+    assert len({float(row[4]) for row in body}) > 1  # of three, two may be the same once in 40,000 times
     assert list(json.loads(query(clinic, "--format", "json", "--margins", sql).stdout)[0]) == names
     file = tmp_path / "out.parquet"
     assert query(clinic, "--format", "parquet", "--margins", "-o", str(file), sql).exit_code == 0

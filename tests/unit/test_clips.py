@@ -46,6 +46,7 @@ FREE = Price()
 VISITS = "SELECT COUNT(*) AS n FROM visits"
 OTHERS = "SELECT COUNT(*) AS n FROM visits WHERE fee > 10"
 FEES = "SELECT SUM(fee) AS s FROM visits"
+MUCH = Fraction(20)
 
 
 @pytest.fixture(params=["zcdp", "basic"])
@@ -198,9 +199,11 @@ def test_margins_are_those_of_the_noise_that_was_drawn(asked: Clinic) -> None:
     declared = _release(asked, VISITS).outputs[0].margin
     answer = _ask(asked, VISITS)
     main = _main(answer.release)
-    assert declared is not None and main.statistics[0].clip < 500
+    # Mostly 6 or 8 counts; each larger clip is chosen a third as often as the one before.
+    clip = main.statistics[0].clip
+    assert declared is not None and clip <= 500
     assert answer.margins == [(int(main.margin(0)),)]
-    assert main.margin(0) < declared / 10
+    assert float(main.margin(0)) == pytest.approx(float(declared) * clip / 500, rel=0.02)
     assert answer.release.outputs[0].margin == main.margin(0)
     assert _release(asked, VISITS).outputs[0].margin == main.margin(0)
     low = _ask(asked, "SELECT dp_low(COUNT(*)), COUNT(*) FROM visits").table.rows[0]
@@ -221,7 +224,7 @@ def test_explain_says_what_will_be_chosen_and_what_was(asked: Clinic) -> None:
 
 
 def test_the_sum_moves_with_the_clip(asked: Clinic) -> None:
-    answer = _ask(asked, FEES)
+    answer = _ask(asked, FEES, settings=Settings(epsilon=MUCH))  # at a low price a large clip is chosen now and then
     total = 300 * sum(i % 300 / 10 for i in range(1500)) / 300
     assert abs(float(answer.table.rows[0][0]) - total) < 0.3 * total  # type: ignore[arg-type]
     statistic = _main(answer.release).statistics[0]
@@ -232,7 +235,6 @@ def test_the_sum_moves_with_the_clip(asked: Clinic) -> None:
 
 MEAN = "SELECT AVG(fee) AS m FROM visits"
 OTHER_MEAN = "SELECT AVG(fee) AS m FROM visits WHERE fee > 3"
-MUCH = Fraction(20)
 
 
 def test_a_mean_is_made_of_differences_from_a_centre(asked: Clinic) -> None:
@@ -252,7 +254,7 @@ def test_a_centre_and_a_clip_that_cost_enough_are_near_the_truth(asked: Clinic) 
     _, residuals = _main(answer.release).statistics
     assert 5 <= residuals.centre * residuals.step <= 25
     declared = _main(answer.release.unsettled or answer.release).statistics[1]
-    assert residuals.clip * 100 < declared.clip and residuals.centre != declared.centre
+    assert residuals.clip * 4 < declared.clip and residuals.centre != declared.centre
     assert float(answer.table.rows[0][0]) == pytest.approx(14.95, rel=0.15)  # type: ignore[arg-type]
 
 
@@ -265,9 +267,9 @@ def test_the_same_mean_again_is_free_and_the_same(asked: Clinic) -> None:
 
 
 def test_later_means_use_centre_and_clip_and_are_closer(asked: Clinic) -> None:
-    first = _ask(asked, MEAN)
+    first = _ask(asked, MEAN, settings=Settings(epsilon=MUCH))
     del asked.events[:]
-    second = _ask(asked, OTHER_MEAN)
+    second = _ask(asked, OTHER_MEAN, settings=Settings(epsilon=MUCH))
     assert asked.events == ["charge", "execute", "store"]
     old, new = (_main(answer.release) for answer in (first, second))
     assert (old.statistics[1].centre, old.statistics[1].clip) == (new.statistics[1].centre, new.statistics[1].clip)

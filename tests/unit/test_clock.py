@@ -79,6 +79,6 @@ def test_a_view_may_read_it(clinic: Path) -> None:
 
 
 def test_it_is_utc_and_shows_minutes() -> None:
-    late = datetime.now(UTC).replace(tzinfo=None)
-    assert 0 <= (late - this_minute()).total_seconds() < 61
+    minute = this_minute()
+    assert 0 <= (datetime.now(UTC).replace(tzinfo=None) - minute).total_seconds() < 120  # a busy machine is slow
     assert (this_minute().second, this_minute().microsecond, this_minute().tzinfo) == (0, 0, None)

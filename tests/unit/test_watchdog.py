@@ -12,6 +12,8 @@ from dpsql.errors import Cancelled
 from dpsql.generate.query import Cancellation
 from dpsql.generate.watchdog import Watchdog
 
+SOON = 0.1  # seconds: long enough for a call to begin before they are over, also on a busy machine
+
 
 class ForgetfulEngine:
     """Loses its first interrupts, as an engine does when they come between two statements."""
@@ -33,7 +35,7 @@ class ForgetfulEngine:
 def test_an_interrupt_is_repeated_until_it_is_heard(by_hand: bool) -> None:
     engine, switch = ForgetfulEngine(forgets=3), Cancellation()
     engine.running = True
-    with Watchdog().guard(engine.interrupt, 30 if by_hand else 0.001, switch) as watch:
+    with Watchdog().guard(engine.interrupt, 30 if by_hand else SOON, switch) as watch:
         if by_hand:
             switch.cancel()
         assert engine.stopped.wait(10)
@@ -59,7 +61,7 @@ def test_each_call_has_its_own_deadline() -> None:
     patient, hasty = ForgetfulEngine(forgets=0), ForgetfulEngine(forgets=0)
     with watchdog.guard(patient.interrupt, 30) as waiting:
         # Shorter than the one the thread sleeps for.
-        with watchdog.guard(hasty.interrupt, 0.001):
+        with watchdog.guard(hasty.interrupt, SOON):
             assert hasty.stopped.wait(10)
         waiting.check()
     assert not patient.stopped.is_set()
@@ -76,7 +78,7 @@ def test_the_thread_ends_when_there_is_nothing_to_watch_and_starts_again() -> No
     watchdog = Watchdog()
     for _ in range(3):
         engine = ForgetfulEngine(forgets=0)
-        with watchdog.guard(engine.interrupt, 0.001):
+        with watchdog.guard(engine.interrupt, SOON):
             assert engine.stopped.wait(10)
         while watchdog._running:
             time.sleep(0.001)

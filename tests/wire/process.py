@@ -76,11 +76,17 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+_HELD: list[socket.socket] = []  # until this process ends
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that the system gives to nobody else: it stays taken, and is shared with a server that says it may be."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _HELD.append(held)
+    port: int = held.getsockname()[1]
+    return port
 
 
 class Serving:
@@ -116,9 +122,11 @@ class Serving:
 
     def stop(self, *signals: signal.Signals) -> int:
         """End it; its exit status."""
-        for number in signals or (signal.SIGTERM,):
+        first, *more = signals or (signal.SIGTERM,)
+        self.process.send_signal(first)
+        for number in more:
+            self.wait_for("stopping")  # two at once would be one
             self.process.send_signal(number)
-            time.sleep(0.2 if len(signals) > 1 else 0)  # two at once would be one
         return self.process.wait(PATIENCE)
 
     # --- asking ---
@@ -141,7 +149,8 @@ class Serving:
     # --- watching ---
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in self.log.read_text().splitlines()]
+        # The last line may be half written.
+        found = [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [event for event in found if name in (None, event["event"])]
 
     def wait_for(self, name: str, **facts: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from dpsql.passwords import Verifier
 from grammar_tests.toy_data import POLICIES, fill_clean
 from tests.wire.connection import Address
 from tests.wire.plain import DATABASE, USERS
+from tests.wire.process import free_port
 
 PASSWORD = "correct horse"  # noqa: S105  (of made-up data)
 _ITERATIONS = 4_096  # the fewest that are allowed: a test connects often
@@ -50,7 +50,7 @@ class Served:
         users = "".join(f'\n[users.{name}]\npassword = "{verifier}"\n' for name in USERS)
         self.policy.write_text(_PRIVACY + tables + users)
         self._log = directory / "serve.log"
-        port = _free_port()
+        port = free_port()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dpsql", "serve", "--policy", str(self.policy), "--port", str(port)],
@@ -84,10 +84,3 @@ class Served:
         self._process.kill()
         self._process.wait()
         raise RuntimeError(f"dpsql serve did not start: {self._log.read_text()}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -174,12 +174,20 @@ def test_http_of_all_sorts(metrics_port: int, serving: Serving, request_: bytes,
 # --- the end ---
 
 
+def sleeping(serving: Serving) -> int:
+    """How many sessions of the twin do so."""
+    with serving.admin() as twin:
+        row = twin.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_ends_in_order(own: Serving, number: signal.Signals) -> None:
     with closing(own.connect()) as idle, closing(own.connect("bob")) as working:
         pid = own.twin_pid()
-        assert working.execute("SELECT pg_sleep(0)").fetchone()
-        working.pgconn.send_query(b"SELECT pg_sleep(1), 7")
+        working.pgconn.send_query(b"SELECT pg_sleep(2), 7")
+        eventually(lambda: sleeping(own))
         own.process.send_signal(number)
         own.wait_for("stopping", signal=number.name)
         # A statement that runs is waited for; who has none is sent away.

@@ -20,7 +20,7 @@ from psycopg.errors import AdminShutdown, CrashShutdown, QueryCanceled
 
 from dpsql.twin import DATABASE
 from tests import toy
-from tests.wire.process import PATIENCE, Connection, Serving, eventually, home, write_clinic
+from tests.wire.process import PATIENCE, Connection, Serving, eventually, fetch, free_port, home, write_clinic
 from tests.wire.raw import RawClient, message, startup
 
 CROWD = 200
@@ -31,19 +31,27 @@ SYNC, FLUSH = message(b"S", b""), message(b"H", b"")
 
 
 @pytest.fixture(scope="module")
-def serving() -> Iterator[Serving]:
-    server = f"max_connections = {CROWD}\n[limits]\nmax_queries_per_user = 16\n"
+def metrics_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def serving(metrics_port: int) -> Iterator[Serving]:
+    server = f"max_connections = {CROWD}\nmetrics_port = {metrics_port}\n[limits]\nmax_queries_per_user = 16\n"
     with home() as folder, Serving(write_clinic(folder, server=server)) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(serving: Serving) -> Iterator[None]:
-    """Whatever a test did: no session is left on the twin, nothing failed unexpectedly, and others are served."""
+def _nothing_is_left(serving: Serving, metrics_port: int) -> Iterator[None]:
+    """Whatever a test did: no session is left on the twin and no statement in the engine, which a later test might
+    take for its own; nothing failed unexpectedly, and others are served.
+    """
     before = len(serving.events("message"))
     yield
     assert serving.answers()
     eventually(lambda: serving.twin_sessions() == 0)
+    eventually(lambda: "\ndpsql_statements_under_way 0\n" in fetch(metrics_port, "/metrics")[1])
     assert serving.events("message")[before:] == []
 
 
@@ -126,6 +134,7 @@ def test_who_does_not_read_stops_nobody_and_fills_no_memory(serving: Serving) ->
         pages = Path(f"/proc/{serving.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
+    assert serving.answers()  # the first answer takes memory for good
     before = memory()
     with Raw(serving) as client:
         client.send(query("SELECT repeat('x', 10000) FROM generate_series(1, 30000)"))  # 300 MB
@@ -238,7 +247,7 @@ def test_a_cancel_request_stops_the_engine(serving: Serving) -> None:
 def test_a_timeout_stops_the_engine(serving: Serving) -> None:
     ended = cancelled(serving)
     with serving.connect(options=FRESH) as connection:
-        connection.execute("SET statement_timeout = '500ms'")
+        connection.execute("SET statement_timeout = '2s'")
         with pytest.raises(QueryCanceled, match="statement timeout"):
             connection.execute(toy.ENDLESS.encode())
         assert connection.execute("SELECT 1").fetchone() == (1,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
@@ -13,6 +12,7 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row, namedtuple_row
 
+from tests.wire.clients.cancelling import repeatedly
 from tests.wire.clients.questions import (
     COUNT,
     ENDLESS,
@@ -240,45 +240,25 @@ def test_another_encoding(served: Address) -> None:
 
 
 def test_cancel(connection: Connection) -> None:
-    cancel = _repeatedly(connection.cancel_safe)
-    try:
-        with pytest.raises(psycopg.errors.QueryCanceled):
-            connection.execute(ENDLESS)
-    finally:
-        cancel.set()
+    with repeatedly(connection.cancel_safe), pytest.raises(psycopg.errors.QueryCanceled):
+        connection.execute(ENDLESS)
     assert connection.execute(COUNT).fetchone() == (PEOPLE,)
 
 
 def test_cancel_from_another_connection(served: Address, connection: Connection) -> None:
     pid = connection.info.backend_pid
     with psycopg.connect(served.url(), autocommit=True) as other:
-        cancel = _repeatedly(lambda: other.execute("SELECT pg_cancel_backend(%s)", [pid]))
-        try:
-            with pytest.raises(psycopg.errors.QueryCanceled):
-                connection.execute(ENDLESS)
-        finally:
-            cancel.set()
+        cancel = repeatedly(lambda: other.execute("SELECT pg_cancel_backend(%s)", [pid]))
+        with cancel, pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute(ENDLESS)
         assert connection.execute(COUNT).fetchone() == (PEOPLE,)
         assert other.execute("SELECT pg_terminate_backend(%s)", [pid]).fetchone() == (True,)
         with pytest.raises(psycopg.OperationalError):
             connection.execute(COUNT)
 
 
-def _repeatedly(action: object) -> threading.Event:
-    """Do it every 0.3 seconds until the event is set: a request that comes too early is lost."""
-    assert callable(action)
-    done = threading.Event()
-
-    def run() -> None:
-        while not done.wait(0.3):
-            action()
-
-    threading.Thread(target=run, daemon=True).start()
-    return done
-
-
 def test_statement_timeout(connection: Connection) -> None:
-    connection.execute("SET statement_timeout = '300ms'")
+    connection.execute("SET statement_timeout = '1s'")
     with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
         connection.execute(ENDLESS)
     connection.execute("RESET statement_timeout")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -12,6 +11,7 @@ import psycopg2
 import psycopg2.extras
 import pytest
 
+from tests.wire.clients.cancelling import repeatedly
 from tests.wire.clients.questions import (
     COUNT,
     ENDLESS,
@@ -106,16 +106,6 @@ def test_sessions(connection: Any) -> None:
 
 def test_cancel(connection: Any) -> None:
     connection.autocommit = True
-    done = threading.Event()
-
-    def cancel() -> None:
-        while not done.wait(0.3):
-            connection.cancel()
-
-    threading.Thread(target=cancel, daemon=True).start()
-    try:
-        with pytest.raises(psycopg2.errors.QueryCanceled):
-            _ask(connection, ENDLESS)
-    finally:
-        done.set()
+    with repeatedly(connection.cancel), pytest.raises(psycopg2.errors.QueryCanceled):
+        _ask(connection, ENDLESS)
     assert _ask(connection, COUNT) == [(PEOPLE,)]
