@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import dpsql
 from dpsql.policy.model import Place
 from tests import toy
 from tests.ledger_places import Server
@@ -34,6 +35,12 @@ def clinic(clinic_database: Path, tmp_path: Path) -> Path:
     """The policy file of a fresh copy of the toy dataset."""
     shutil.copy(clinic_database, tmp_path / toy.DATABASE)
     return toy.write_policy(tmp_path)
+
+
+@pytest.fixture
+def begun_ledger(clinic: Path) -> None:
+    """The toy dataset has a ledger: one that is new would be told of."""
+    dpsql.connect(clinic).close()
 
 
 @pytest.fixture(scope="session")

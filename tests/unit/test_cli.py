@@ -125,6 +125,7 @@ def test_check_without_a_policy_or_database(clinic: Path, monkeypatch: pytest.Mo
 # --- query and explain ---
 
 
+@pytest.mark.usefixtures("begun_ledger")
 def test_query_prints_rows_on_one_side_and_the_price_on_the_other(clinic: Path) -> None:
     result = query(clinic, BY_STATE)
     assert result.exit_code == 0
@@ -165,6 +166,7 @@ def test_query_creates_a_ledger_elsewhere_only_when_told(clinic: Path) -> None:
     assert "paid now: nothing" in query(clinic, BY_STATE).stderr
 
 
+@pytest.mark.usefixtures("begun_ledger")
 def test_explain_is_free(clinic: Path) -> None:
     result = run("explain", "--policy", str(clinic), "--epsilon", "0.5", BY_STATE)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -176,6 +178,7 @@ def test_explain_is_free(clinic: Path) -> None:
 # --- errors ---
 
 
+@pytest.mark.usefixtures("begun_ledger")
 def test_an_error_says_what_where_and_what_to_do(clinic: Path) -> None:
     for command in ("query", "explain"):
         result = run(command, "--policy", str(clinic), "SELECT sex FROM people")
@@ -228,6 +231,7 @@ def test_a_defect_shows_neither_traceback_nor_values(
     assert "53063" not in shown.err and "Traceback" not in shown.err
 
 
+@pytest.mark.usefixtures("begun_ledger")
 def test_a_reader_who_leaves_is_no_error_to_shout_about(clinic: Path) -> None:
     process = start("query", "--policy", str(clinic), BY_STATE)
     assert process.stdout is not None and process.stderr is not None

@@ -25,6 +25,8 @@ from dpsql.display import Column
 from dpsql.types import BIGINT, DATE, DOUBLE, TEXT, Value, decimal
 from tests import toy
 
+pytestmark = pytest.mark.usefixtures("begun_ledger")
+
 BY_STATE = "SELECT state, COUNT(*) AS n FROM people GROUP BY state ORDER BY state"
 OLD = "SELECT COUNT(*) AS n FROM people WHERE age > %(age)s"
 
@@ -45,13 +47,6 @@ def start(*arguments: str, stdout: int = subprocess.PIPE, stderr: int = subproce
 def spent(policy: Path) -> float:
     with dpsql.connect(policy) as connection:
         return connection.budget.spent.epsilon
-
-
-@pytest.fixture
-def clinic(clinic: Path) -> Path:
-    """With a ledger: one that is new would be told of."""
-    dpsql.connect(clinic).close()
-    return clinic
 
 
 # --- where the SQL comes from ---

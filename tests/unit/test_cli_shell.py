@@ -21,6 +21,8 @@ from dpsql.cli.prompt import DeclaredNames
 from dpsql.cli.shell import Shell, converse, history_file
 from dpsql.cli.statements import is_command, is_complete, split
 
+pytestmark = pytest.mark.usefixtures("begun_ledger")
+
 BY_STATE = "SELECT state, COUNT(*) AS n\nFROM people GROUP BY state;"
 
 
@@ -30,13 +32,6 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     return home
-
-
-@pytest.fixture
-def clinic(clinic: Path) -> Path:
-    """With a ledger: one that is new would be told of."""
-    dpsql.connect(clinic).close()
-    return clinic
 
 
 @pytest.fixture
