@@ -20,8 +20,6 @@ class Begin:
     count: int  # of workers
     policy: Policy
     twin_socket: Path | None  # None: the policy says where the twin is
-    places: Path  # the file of what all workers share
-    crowding: Path  # the file of how many clients each has
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from typing import Any
 from dpsql.engine import Engine
 from dpsql.errors import OperationalError
 from dpsql.policy.model import Policy
-from dpsql.policy.server_reader import state_folder
 from dpsql.twin import Twin
 from dpsql.wire.colleagues import (
     Begin,
@@ -45,7 +44,6 @@ from dpsql.wire.metrics import Counts, Gauge, page
 from dpsql.wire.own_session import OwnSession
 from dpsql.wire.server import CHECK_SECONDS, DRAIN_SECONDS, gauges_of, problems_of, retarget
 
-_PLACES, _CROWDING = "places", "crowding"  # in the state folder
 _SPARE_SECONDS = 15.0  # beyond the time for statements, that a worker has to end
 _SOON_SECONDS = 5.0  # a worker that has lived no longer is started again only after a pause
 _PAUSE = 2.0
@@ -91,7 +89,6 @@ class Supervisor:
         self._count = count
         self._began = time.time()
         self._own = OwnSession(twin)
-        self._state = state_folder(policy)
         self._sockets: Sequence[socket.socket] = ()
         self._workers: dict[int, _Worker] = {}
         self._keepers: list[asyncio.Task[None]] = []
@@ -166,9 +163,7 @@ class Supervisor:
         """Start a worker; it serves when this returns."""
         worker = await self._spawn(number)
         try:
-            policy = _share(self.policy, self._count)
-            shared = self._state / _PLACES, self._state / _CROWDING
-            await worker.line.ask(Begin(number, self._count, policy, self.twin.socket, *shared))
+            await worker.line.ask(Begin(number, self._count, _share(self.policy, self._count), self.twin.socket))
         except LineLost:
             raise OperationalError(f"{worker.name} ended with status {await worker.end()}") from None
         except BaseException:

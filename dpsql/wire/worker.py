@@ -41,6 +41,7 @@ from dpsql.wire.metrics import Metrics
 from dpsql.wire.server import Server
 from dpsql.wire.throttle import Throttle
 
+_PLACES, _CROWDING = "places", "crowding"  # files in the state folder, which all workers share
 _TWIN_SECONDS = 90.0  # that the supervisor has to start the twin again
 
 
@@ -104,8 +105,9 @@ class _Worker:
     async def _begin(self, begin: Begin) -> None:
         write_logs(sys.stderr, worker=begin.number)
         logging.getLogger().addHandler(self._metrics)
-        keep_engine_log(state_folder(begin.policy), begin.number)
-        self._places = Places(begin.places)
+        state = state_folder(begin.policy)
+        keep_engine_log(state, begin.number)
+        self._places = Places(state / _PLACES)
         engine = await asyncio.to_thread(open_engine, begin.policy, places=self._places)
         loop = asyncio.get_running_loop()
 
@@ -121,7 +123,7 @@ class _Worker:
             *(begin.policy, engine, twin, door),
             places=self._places,
             colleagues=_Others(self._line),
-            crowding=Crowding(begin.crowding, begin.number, begin.count),
+            crowding=Crowding(state / _CROWDING, begin.number, begin.count),
         )
         await self._server.start(self._sockets)
 
