@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import duckdb
 import pytest
@@ -70,6 +70,12 @@ OTHERS = _rows("1", "2", who="2")
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
+def _reworded(patch: pytest.MonkeyPatch, method: str, change: Callable[[str], str]) -> None:
+    """What a method writes, changed."""
+    original = getattr(_Bounding, method)
+    patch.setattr(_Bounding, method, lambda *args, **more: change(original(*args, **more)))
+
+
 def _clamp_at_the_scan_removed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RelationWriter, "normalised", lambda _, column, stored="": stored or f'"{column.name}"')
 
@@ -95,12 +101,8 @@ def _sums_of_a_group_clipped_apart(patch: pytest.MonkeyPatch) -> None:
 
 
 def _clip_rounds_to_nearest(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._clipped
-
-    def nearest(self: _Bounding, *args: Any) -> str:
-        return re.sub(r"\) // NULLIF\((.+?), 0\)\)", r" + \1 // 2) // NULLIF(\1, 0))", original(self, *args))
-
-    patch.setattr(_Bounding, "_clipped", nearest)
+    quotient, rounded = r"\) // NULLIF\((.+?), 0\)\)", r" + \1 // 2) // NULLIF(\1, 0))"
+    _reworded(patch, "_clipped", lambda text: re.sub(quotient, rounded, text))
 
 
 def _limit_removed(patch: pytest.MonkeyPatch) -> None:
@@ -161,12 +163,7 @@ def _large_owners_overlooked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _large_sums_overlooked(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._with_large_sums
-
-    def overlooked(self: _Bounding, clip: Any) -> str:
-        return original(self, clip).replace("HAVING ", "HAVING COUNT(*) > 9 AND ")
-
-    patch.setattr(_Bounding, "_with_large_sums", overlooked)
+    _reworded(patch, "_with_large_sums", lambda text: text.replace("HAVING ", "HAVING COUNT(*) > 9 AND "))
 
 
 def _joint_sums_overlooked(patch: pytest.MonkeyPatch) -> None:
@@ -185,12 +182,7 @@ def _units_added_up_as_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def _large_owners_counted_twice(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._in_one_pass
-
-    def twice(self: _Bounding, *args: Any) -> str:
-        return original(self, *args).replace("-r0", "0")
-
-    patch.setattr(_Bounding, "_in_one_pass", twice)
+    _reworded(patch, "_in_one_pass", lambda text: text.replace("-r0", "0"))
 
 
 def _others_among_large_owners(patch: pytest.MonkeyPatch) -> None:
@@ -298,21 +290,11 @@ def _chosen_clip_left_to_large_owners(patch: pytest.MonkeyPatch) -> None:
 
 
 def _contributions_of_cells(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding.contributions
-
-    def of_cells(self: _Bounding, statistic: Statistic, rows: int, norm: Literal["l1", "l2"]) -> str:
-        return original(self, statistic, rows, norm).replace("AS p GROUP BY owner", "AS p GROUP BY owner, s")
-
-    patch.setattr(_Bounding, "contributions", of_cells)
+    _reworded(patch, "contributions", lambda text: text.replace("AS p GROUP BY owner", "AS p GROUP BY owner, s"))
 
 
 def _means_of_rows(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding.means
-
-    def of_rows(self: _Bounding, statistic: Statistic) -> str:
-        return original(self, statistic).replace("AS v GROUP BY owner", "AS v GROUP BY owner, v0")
-
-    patch.setattr(_Bounding, "means", of_rows)
+    _reworded(patch, "means", lambda text: text.replace("AS v GROUP BY owner", "AS v GROUP BY owner, v0"))
 
 
 def _residuals_only_scaled_as_rows(patch: pytest.MonkeyPatch) -> None:
