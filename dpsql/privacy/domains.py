@@ -111,10 +111,11 @@ def _mapped(node: Call, facts: Facts, limit: int) -> Domain | None:
     if math.prod(map(len, values)) > 2 * limit:
         return None
     keys = []
+    declared_values = [set(found) for found in known]
     try:
         for combination in itertools.product(*values):
             key = evaluate(node, dict(zip(fields, combination, strict=True)))
-            declared = all(value in found for value, found in zip(combination, known, strict=True))
+            declared = all(value in found for value, found in zip(combination, declared_values, strict=True))
             if declared or key is not None:
                 keys.append(key)
     except NotConstant:
