@@ -26,7 +26,7 @@ from dpsql.tables import ExactTable, Integers
 from dpsql.types import Value
 from grammar_tests import expectation
 from grammar_tests.case import Case
-from grammar_tests.toy_data import POLICIES, fill_clean, fill_dirty, wide
+from grammar_tests.toy_data import fill_clean, fill_dirty, policy_text
 
 USER = "alice"
 
@@ -158,9 +158,7 @@ class Dataset:
 
     def __init__(self, directory: Path, policy: str, backend: Backend | None = None) -> None:
         path = directory / f"{policy}.toml"
-        tables = (POLICIES / "tables.toml").read_text()
-        tables = wide(tables) if policy == "wide" else tables
-        path.write_text("\n".join(((POLICIES / f"{policy}.toml").read_text(), tables)))
+        path.write_text(policy_text(policy))
         declared = load(path)
         self.backend = RecordingBackend(backend or open_database(directory / "toy.duckdb"))
         catalog = bind_all(declared, self.backend)
