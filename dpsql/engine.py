@@ -312,9 +312,12 @@ class Engine:
         return found[1]
 
     def _made(self, measurement: Measurement, stages: list[object], asked: Settings, user: str) -> Derived | None:
-        """The answer made of earlier ones, unless a new one is cheaper for who never paid for those."""
+        """The answer made of earlier ones: free, or no dearer and no further off than a new one would be."""
         made = self._derivations.find(measurement, stages, asked)
-        if made is None or not self._owed(user, made.purchases).is_no_dearer(measurement.price):
+        if made is None:
+            return None
+        owed = self._owed(user, made.purchases)
+        if owed != Price() and not (owed.is_no_dearer(measurement.price) and made.is_no_wider):
             return None
         return made
 

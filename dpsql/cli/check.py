@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _HEADINGS = ("column", "type", "clamped to", "SUM", "GROUP BY", "COUNT per key")
 _RIGHT = (False, False, False, True, False, True)
 
+Reasons = dict[tuple[str, str], list[str]]  # what cannot be asked, and why: of which columns
+
 
 @click.command()
 @click.argument("policy", default="dpsql.toml")
@@ -96,11 +98,14 @@ def _tell_marks(policy: str) -> None:
 def _abilities(table: Table, checked: Checked) -> list[str]:
     """Who is protected, how noisy a count is, and a line for each column."""
     name = ".".join(map(_quoted, table.name.split(".")))
-    count = _release(f"SELECT COUNT(*) FROM {name}", checked)
+    count, _ = _attempt(f"SELECT COUNT(*) FROM {name}", checked)
     lines = [f"{printable(table.name)}: {_unit_text(table)}; COUNT(*) {_margin(count)}"]
     if table.columns:
-        rows = [_ability(column, name, checked) for column in table.columns.values()]
+        reasons: Reasons = {}
+        rows = [_ability(column, name, checked, reasons) for column in table.columns.values()]
         lines += [f"  {line}" for line in aligned(_HEADINGS, rows, numeric=_RIGHT)]
+        for (ability, reason), columns in reasons.items():
+            lines.append(f"  no {ability} {', '.join(map(printable, columns))}: {printable(reason)}")
     return lines
 
 
@@ -111,10 +116,16 @@ def _unit_text(table: Table) -> str:
     return f'unit "{printable(table.unit_text)}", {rows} (the database {enforced})'
 
 
-def _ability(column: Column, table: str, checked: Checked) -> list[str]:
+def _ability(column: Column, table: str, checked: Checked, reasons: Reasons) -> list[str]:
+    """What can be asked of a column; `reasons` collects what cannot, and why."""
     name = _quoted(column.name)
-    total = _release(f"SELECT SUM({name}) FROM {table}", checked)
-    grouped = _release(f"SELECT {name}, COUNT(*) FROM {table} GROUP BY {name}", checked)
+    total, why_no_sum = _attempt(f"SELECT SUM({name}) FROM {table}", checked)
+    grouped, why_no_keys = _attempt(f"SELECT {name}, COUNT(*) FROM {table} GROUP BY {name}", checked)
+    if not column.type.is_numeric:
+        why_no_sum = "only numbers can be summed"
+    for ability, why in (("SUM of", why_no_sum), ("GROUP BY", why_no_keys)):
+        if why is not None:
+            reasons.setdefault((ability, why), []).append(column.name)
     return [
         column.name,
         str(column.type),
@@ -125,12 +136,12 @@ def _ability(column: Column, table: str, checked: Checked) -> list[str]:
     ]
 
 
-def _release(sql: str, checked: Checked) -> Release | None:
-    """None: an analyst cannot ask this."""
+def _attempt(sql: str, checked: Checked) -> tuple[Release | None, str | None]:
+    """The release of a query; or None, and why an analyst cannot ask it."""
     try:
-        return checked.release(sql)
-    except Error:
-        return None
+        return checked.release(sql), None
+    except Error as error:
+        return None, error.message if error.hint is None else f"{error.message}. {error.hint}"
 
 
 def _margin(release: Release | None) -> str:

@@ -91,6 +91,7 @@ def add(name: str, epsilon: Decimal | None, password_stdin: bool, policy: str) -
         click.echo(f'added user "{name}": {allowance}, {"no password" if password is None else "password set"}')
         _record(changed)
         _mention_spending(changed, name, "they have spent {} before, which counts")
+        _mention_servers()
 
 
 @user.command("list")
@@ -140,6 +141,7 @@ def remove(name: str, policy: str) -> None:
         click.echo(f'removed user "{name}"')
         _record(changed)
         _mention_spending(changed, name, "{} that they have spent stays in the books")
+        _mention_servers()
 
 
 @user.command()
@@ -166,6 +168,7 @@ def password(name: str, password_stdin: bool, policy: str) -> None:
         assert verifier is not None
         set_password(path, name, verifier)
     click.echo(f'changed the password of user "{name}"')
+    _mention_servers()
 
 
 @user.command()
@@ -277,6 +280,10 @@ def _record(policy: Policy) -> None:
     except Error as error:
         error.detail = "The policy is changed; the ledger records that when it is next opened."
         raise
+
+
+def _mention_servers() -> None:
+    click.echo("a running server still uses the old policy: send it SIGHUP (kill -HUP PID) to put the change in force")
 
 
 def _spent(policy: Policy, name: str) -> Price:

@@ -26,8 +26,9 @@ def missing(place: object) -> PolicyError:
     return PolicyError(
         f'the ledger "{place}" is missing',
         detail="A new ledger would forget what was spent.",
-        hint="Put the ledger back, or move it there with: dpsql ledger migrate. Create a new one only if this data has"
-        " never been asked anything.",
+        hint="Put the ledger back, or move it there with: dpsql ledger migrate. If this data has never been asked"
+        " anything, create one: run the command once with --new-ledger (dpsql serve, dpsql query), or call"
+        " dpsql.connect(new_ledger=True).",
     )
 
 

@@ -47,6 +47,7 @@ def serve(
     port: int | None,
     ready: Callable[[Server | Supervisor], None],
     workers: int = 1,
+    new_ledger: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the policy file again. `ready` is called once it listens."""
     if workers > 1 and not ARE_SHARED:
@@ -61,7 +62,7 @@ def serve(
     policy = read()
     metrics = Metrics()
     with _bound(policy.server) as sockets:
-        engine = open_engine(policy)
+        engine = open_engine(policy, new_ledger=new_ledger)
         try:
             if engine.ledger.begun:  # one that has gone missing is not replaced without a word
                 warn("ledger_begun", ledger=str(ledger_place(policy)))
