@@ -136,8 +136,8 @@ def _large_delta(policy: Policy) -> list[str]:
     if delta < _LARGE_DELTA:
         return []
     return [
-        f"delta = {float(delta):g} allows one person in {float(1 / delta):,.0f} to be exposed entirely: choose delta far below"
-        " one over the number of people, such as 1e-7 for 100,000 people"
+        f"delta = {float(delta):g} allows one person in {float(1 / delta):,.0f} to be exposed entirely: choose delta"
+        " far below one over the number of people, such as 1e-7 for 100,000 people"
     ]
 
 

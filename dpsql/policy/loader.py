@@ -207,7 +207,8 @@ def _read_privacy(root: Section) -> PrivacyPolicy | None:
     if "epsilon" not in section.content:
         section.missing("epsilon", "write: epsilon = 1.0")
     epsilon = section.number("epsilon", POSITIVE)
-    _at_most(section, "epsilon", epsilon, _LARGEST_EPSILON, f"{int(_LARGEST_EPSILON):,}, the most that the ledger can count")
+    most = f"{int(_LARGEST_EPSILON):,}, the most that the ledger can count"
+    _at_most(section, "epsilon", epsilon, _LARGEST_EPSILON, most)
     delta = section.number("delta", PROBABILITY, Fraction(0))
     accounting = _read_accounting(section, delta)
     key_delta = _read_key_delta(section, accounting, delta)

@@ -219,8 +219,8 @@ def check_scalar(value: Scalar) -> None:
         return
     if isinstance(value, Subquery):
         raise NotSupported(
-            "this subquery would compare rows of different units",
-            hint="Subqueries that return released values, and IN (SELECT unit …), are supported.",
+            "the subquery would compare rows of different units",
+            hint="Aggregate inside the subquery, or compare the columns that name the unit in it.",
             position=value.position,
         )
     if isinstance(value, IntervalEnd):

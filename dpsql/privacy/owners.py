@@ -84,7 +84,12 @@ def refuse_join(left: Plan, right: Plan) -> NotSupported:
     one, other = _tables(left), _tables(right)
     names = f'"{one[-1].table.name}" and "{other[0].table.name}"' if one and other else "private tables"
     pair = next((found for a in one for b in other if (found := _condition(a, b)) is not None), None)
-    hint = "Compare the columns that name the unit." if pair is None else f"Add the condition {pair}."
+    hint = "Join them on the columns that name the unit."
+    if pair is not None:
+        hint = f"Add the condition {pair}."
+    elif one and other:
+        units = " and ".join(f"{table.name} ({table.unit_text})" for table in (one[-1].table, other[0].table))
+        hint = f"Join them, and what is between, on the columns that name the unit: {units}."
     return NotSupported(f"the join of {names} would bring rows of different units together", hint=hint)
 
 

@@ -263,8 +263,8 @@ class _Compiler:
             )
         if is_private(node.plan):
             raise NotSupported(
-                "this subquery would compare rows of different units",
-                hint="Aggregate inside the subquery, or write unit IN (SELECT unit …).",
+                "the subquery would compare rows of different units",
+                hint="Aggregate inside the subquery, or compare the columns that name the unit in it.",
                 position=node.position,
             )
         if node.kind not in ("scalar", "exists", "in"):

@@ -41,18 +41,17 @@ _HINTS = {
 _IN_THE_CLIENT = "Aggregate here, and apply it to the answer in your client."
 
 # Functions of PostgreSQL by the beginning of their names, and those that share none.
-_FAMILIES = (
-    "acos", "array_", "asin", "atan", "bit_", "cos", "cot", "current_", "date_", "get_", "has_", "inet_", "int4", "int8",
-    "json", "lo_", "make_", "pg_", "quote_", "range_", "regexp_", "set_", "sha", "sin", "string_", "tan", "to_", "trim_",
-    "ts_", "txid_", "unicode_", "uuid", "xml",
-)  # fmt: skip
+_FAMILIES = tuple(
+    "acos array_ asin atan bit_ cos cot current_ date_ get_ has_ inet_ int4 int8 json lo_ make_ pg_ quote_ range_ "
+    "regexp_ set_ sha sin string_ tan to_ trim_ ts_ txid_ unicode_ uuid xml".split()
+)
 _NAMES = frozenset(
-    "any_value ascii bool_and bool_or cardinality casefold chr clock_timestamp convert convert_from convert_to crc32 "
-    "currval decode encode every factorial format gamma gcd gen_random_uuid generate_subscripts host initcap is_normalized "
-    "isfinite justify_days justify_hours justify_interval lastval lcm log10 lpad lower_inc masklen md5 min_scale netmask "
-    "network nextval normalize num_nonnulls num_nulls octet_length overlay parse_ident random random_normal repeat reverse "
-    "row_to_json rpad scale session_user setseed setval statement_timestamp timeofday transaction_timestamp translate "
-    "unistr unnest version xpath".split()
+    "any_value ascii bool_and bool_or cardinality casefold chr clock_timestamp convert convert_from convert_to "
+    "crc32 currval decode encode every factorial format gamma gcd gen_random_uuid generate_subscripts host "
+    "initcap is_normalized isfinite justify_days justify_hours justify_interval lastval lcm log10 lpad lower_inc "
+    "masklen md5 min_scale netmask network nextval normalize num_nonnulls num_nulls octet_length overlay "
+    "parse_ident random random_normal repeat reverse row_to_json rpad scale session_user setseed setval "
+    "statement_timestamp timeofday transaction_timestamp translate unistr unnest version xpath".split()
 )
 
 

@@ -21,6 +21,7 @@ from dpsql.sql.brackets import check_brackets, with_subscripts
 from dpsql.sql.meter import check_bytes, check_nesting, check_words
 from dpsql.sql.rereading import check_levels
 from dpsql.sql.shape import check_calls, check_clauses
+from dpsql.sql.spans import UNITS_HINT
 
 _DEFAULT = StatementLimits()
 
@@ -207,9 +208,7 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
                 "adjacent string literals are not supported", hint="Write one literal.", position=following.start + 1
             )
         if kind is TokenType.INTERVAL and not _is_interval(following):
-            raise NotSupported(
-                "this interval cannot be read", hint="Write it as interval '1 day'.", position=following.start + 1
-            )
+            raise NotSupported("this interval is not supported", hint=UNITS_HINT, position=following.start + 1)
         if kind is TokenType.FILTER and following.token_type is TokenType.L_PAREN:
             condition = tokens[tokens.index(following) + 1 :][:1]
             if not condition or condition[0].token_type is not TokenType.WHERE:
@@ -233,7 +232,9 @@ def _is_interval(token: Token) -> bool:
     )
 
 
-_UNITS = frozenset(("year", "quarter", "month", "week", "day", "hour", "minute", "second"))
+_UNITS = frozenset(
+    ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
+)
 
 
 def _is_operator(token: Token) -> bool:

@@ -87,7 +87,8 @@ def test_the_spending_of_a_removed_user_stays_in_the_books(clinic: Path) -> None
     assert ask(clinic, "bob") == "00000"
     removed = user(clinic, "remove", "bob")
     assert removed.exit_code == 0
-    assert removed.stdout == 'removed user "bob"\nepsilon 1 (rho 0.02294) that they have spent stays in the books\n' + RELOAD
+    spent = "epsilon 1 (rho 0.02294) that they have spent stays in the books\n"
+    assert removed.stdout == 'removed user "bob"\n' + spent + RELOAD
     assert limits(clinic, "bob") == [True, False]
     assert ask(clinic, "bob", "SELECT AVG(age) FROM people") == "28000"
     assert list(load(clinic).users) == ["alice"]

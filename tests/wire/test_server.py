@@ -350,6 +350,19 @@ def refusal(policy: Path, *more: str) -> str:
     return ended.stderr
 
 
+def test_a_ledger_that_the_policy_names_is_created_when_asked_for(reused: Path) -> None:
+    policy = write_clinic(reused)
+    named = reused / "named.ledger"
+    policy.write_text(policy.read_text().replace("[database]\n", f'[database]\nledger = "{named}"\n'))
+    refused = refusal(policy, "--port", "0")
+    assert f'the ledger "{named}" is missing' in refused
+    assert "run the command once with --new-ledger" in refused
+    with Serving(policy, "--new-ledger") as made, made.connect() as connection:
+        assert connection.execute(COUNT).fetchone()
+    with Serving(policy) as made, made.connect() as connection:
+        assert connection.execute(COUNT).fetchone()
+
+
 def test_a_second_server_on_the_same_folder(own: Serving) -> None:
     assert refusal(own.policy, "--port", "0") == (
         f'error: another dpsql uses the state folder "{own.policy.parent / ".dpsql" / "dpsql"}" (SQLSTATE 58000)\n'

@@ -121,8 +121,8 @@ class Expressions:
     def _settled_text(self, value: Scalar, node: exp.Expression) -> Scalar:
         if value.type.kind is Kind.INTERVAL:
             raise NotSupported(
-                "intervals can only be compared",
-                hint="Write EXTRACT(EPOCH FROM …) for the number of seconds.",
+                "a value of type interval can be compared, but not returned or grouped by",
+                hint="Write EXTRACT(EPOCH FROM …) for its number of seconds.",
                 position=position(node),
             )
         return coerce(value, TEXT) if value.type.kind is Kind.UNKNOWN else value
