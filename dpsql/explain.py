@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from dpsql.plan.scalars import Call, Op, Ref, Scalar
+from dpsql.plan.scalars import Array, Call, Op, Ref, Scalar
 from dpsql.plan.text import scalar_text
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
@@ -228,6 +228,8 @@ def _value_text(value: Scalar) -> str:
     """A moment is counted from the start of 1970, whose dates nobody writes as such."""
     if (subject := numbered_subject(value)) is not None:
         return scalar_text(subject)
+    if isinstance(value, Array):
+        return f"({', '.join(map(key_text, value.items))})"
     if isinstance(value, Call) and value.op in _COUNTED and value.args[1] in (EPOCH_DAY, EPOCH):
         return f"{scalar_text(value.args[0])} in {_COUNTED[value.op]} since 1970"
     return scalar_text(value)

@@ -157,7 +157,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Released values side by side. Never in an expression over private rows."""
+    """Values side by side: released ones; of private rows only what is counted, each combination once."""
 
     items: tuple[Scalar, ...]
     type: Type

@@ -15,7 +15,7 @@ from functools import reduce
 from typing import Protocol
 
 from dpsql.errors import NotSupported
-from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Ref, Scalar, both
+from dpsql.plan.scalars import Agg, Aggregated, Array, Call, Case, Const, Field, Op, Ref, Scalar, both
 from dpsql.privacy.allocate import Degree
 from dpsql.privacy.commonest import back, candidates, numbered
 from dpsql.privacy.derive import check_aggregate
@@ -340,6 +340,8 @@ class Assembly:
             return rules.count_units(call.where, self.chosen or self.cells)
         if isinstance(arg, Ref) and arg.field.unit:
             return rules.count_units(both(call.where, rules.not_null(arg)), self.chosen or self.cells)
+        if isinstance(arg, Array) and len(arg.items) == 1 and never_null(arg.items[0], self.child.facts):
+            arg = arg.items[0]
         return rules.count_distinct(self.child, arg, call.where, self.cells)
 
     def _count(self, rows: _Rows) -> Scalar:

@@ -59,6 +59,7 @@ from dpsql.privacy.derive import derive, is_private
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.public import check_total, in_fixed_order
+from dpsql.release.coarser import Coarser
 from dpsql.release.drafts import Compilation
 from dpsql.release.measuring import Measuring
 from dpsql.release.model import Clips, Release, Settings, Stage
@@ -94,6 +95,7 @@ class _Compiler:
         self._pricing = Pricing(compilation)
         self._preparation = Preparation(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
         self._measuring = Measuring(compilation, self._preparation, self._outputs, running_totals(plan), top_keys(plan))
+        self._coarser = Coarser(compilation.new_field, self._measuring.has_unknown_keys)
 
     def compile(self) -> Release:
         refuse_rows(self._plan)
@@ -161,6 +163,8 @@ class _Compiler:
         for child in inputs(plan):
             if is_private(child):
                 self._refuse_mixture(plan)
+        if (coarser := self._coarser.rewritten(plan)) is not None:
+            return self._cut(coarser)
         match plan:
             case Scan(table=table):
                 self._public_name(table)

@@ -58,19 +58,7 @@ class Measuring:
 
     def release(self, plan: Aggregate) -> Plan:
         """One measurement for each grouping set; together they share the price, as any parts of a query do."""
-        plan = without_unowned_rows(plan)
-        child = self._preparation.relation(plan.child)
-        if free_fields(plan):
-            raise NotSupported(
-                "this subquery would release a value for each row around it",
-                hint="Aggregate it once, with GROUP BY, and join the result.",
-            )
-        if names_owner(value for _, value in plan.keys):
-            refuse_rows(plan)
-        derivation = derive(child, self._compilation.catalog.max_cells)
-        keys = [(field, self._preparation.scalar(value, child.fields)) for field, value in plan.keys]
-        for _, value in keys:
-            check_scalar(value)
+        plan, child, derivation, keys = self._proved(plan)
         calls = []
         for field, call in plan.aggregates:
             if call.function is Agg.GROUPING:
@@ -94,6 +82,36 @@ class Measuring:
             result = SetOperation(SetKind.UNION_ALL, result, part, fields)
         return result
 
+    def has_unknown_keys(self, plan: Aggregate) -> bool:
+        """Whether a threshold will choose among the keys of an aggregation."""
+        _, _, derivation, keys = self._proved(plan)
+        return any(self._cells_of(keys, chosen, derivation.conclusion)[1] is None for chosen in plan.sets)
+
+    def _proved(self, plan: Aggregate) -> tuple[Aggregate, Plan, Derivation, list[tuple[Field, Scalar]]]:
+        """The aggregation, its rows made explicit, the proof of how much of them is one unit's, and the keys."""
+        plan = without_unowned_rows(plan)
+        child = self._preparation.relation(plan.child)
+        if free_fields(plan):
+            raise NotSupported(
+                "this subquery would release a value for each row around it",
+                hint="Aggregate it once, with GROUP BY, and join the result.",
+            )
+        if names_owner(value for _, value in plan.keys):
+            refuse_rows(plan)
+        derivation = derive(child, self._compilation.catalog.max_cells)
+        keys = [(field, self._preparation.scalar(value, child.fields)) for field, value in plan.keys]
+        for _, value in keys:
+            check_scalar(value)
+        return plan, child, derivation, keys
+
+    def _cells_of(
+        self, keys: list[tuple[Field, Scalar]], chosen: tuple[int, ...], stability: Stability
+    ) -> tuple[list[tuple[Value, ...] | None], tuple[tuple[Value, ...], ...] | None]:
+        """Of some of the keys, the values of each and all of their combinations; None where they are not known."""
+        grouped = [keys[i] for i in chosen]
+        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
+        return domains, self._all_cells(grouped, domains)
+
     def _agreeing_sets(
         self,
         keys: list[tuple[Field, Scalar]],
@@ -112,8 +130,7 @@ class Measuring:
         if len(sets) == 1 or len(set(sets)) < len(sets) or finest not in sets:
             return None
         grouped = [keys[i] for i in finest]
-        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
-        cells = self._all_cells(grouped, domains)
+        domains, cells = self._cells_of(keys, finest, stability)
         if not cells:
             return None
         bound = rules.cells(stability, True, len(cells))
@@ -162,8 +179,7 @@ class Measuring:
     ) -> Plan:
         stability = derivation.conclusion
         grouped = [keys[i] for i in chosen]
-        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
-        cells = self._all_cells(grouped, domains)
+        domains, cells = self._cells_of(keys, chosen, stability)
         if cells is None:
             self._require_delta(grouped, domains, stability.facts)
         bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells))

@@ -286,7 +286,8 @@ def count_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: 
 
     Claim: l1 <= rows, l2 <= rows, linf <= rows.
     Because: at most `rows` pairs of key and value are kept per unit, chosen by a keyed hash over the unit's own rows;
-    a pair that another unit also has is counted once with or without this unit.
+    a pair that another unit also has is counted once with or without this unit. Several values side by side (`Array`)
+    are one value, in which NULL is like any other.
     Needs: nothing more.
     """
     rows = Fraction(child.rows)
