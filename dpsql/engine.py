@@ -71,17 +71,21 @@ class Answer:
         return list(zip(*columns, strict=True)) if columns else [()] * len(self.wide)
 
     def column_margins(self, place: int) -> list[int | float | None]:
-        """How far off each value of a column may be; None where it is not a noisy number, or nobody can tell."""
+        """How far off each value of a column may be; None where it is exact or NULL, infinite where nobody can tell."""
         output = self.release.outputs[place]
+        if output.mark is not None:
+            return [None if row[place] is None else math.inf for row in self.wide]
         if output.margin is not None:
             same = output.margin.numerator if output.margin.denominator == 1 else float(output.margin)
             return [None if row[place] is None else same for row in self.wide]
         if (at := output.margin_at) is None:
-            return [None] * len(self.wide)
-        return [
-            found if row[place] is not None and isinstance(found := row[at], float) and math.isfinite(found) else None
-            for row in self.wide
-        ]
+            return [math.inf if output.noisy and row[place] is not None else None for row in self.wide]
+        return [None if row[place] is None else _row_margin(row[at]) for row in self.wide]
+
+
+def _row_margin(margin: Cell) -> float | None:
+    """Of one noisy value; errors that cancel out leave it exact."""
+    return (margin or None) if isinstance(margin, float) and math.isfinite(margin) else math.inf
 
 
 class Engine:

@@ -32,7 +32,9 @@ def explain(release: Release, accountant: Accountant, left: str, warnings: Seque
         lines += _measurement(number, measurement, accountant, _clip_texts(release, index))
     # Until its clip is chosen, a sum has the noise of the declared one at most.
     less = " or less" if set(release.searches) - release.chosen else ""
-    shown = [f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None]
+    shown = [
+        f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None and not o.is_marked
+    ]
     if shown:
         lines.append(f"Margins (95 %): {', '.join(shown)}{less}")
     means = [f'"{o.name}" ±{_whole_or_short(o.at_thousand)}' for o in release.outputs if o.at_thousand is not None]
@@ -43,6 +45,10 @@ def explain(release: Release, accountant: Accountant, left: str, warnings: Seque
     own = [f'"{o.name}"' for o in release.outputs if o.margin_at is not None and o.at_thousand is None]
     if own:
         lines.append(f"Margins by row: {', '.join(own)}: made of noisy numbers; each answer has its own")
+    marked = [f'"{o.name}"' + (f" ({o.mark})" if o.mark else "") for o in release.outputs if o.is_marked]
+    if marked:
+        lines.append(f"Without a margin: {', '.join(marked)}: marked (noise) in the answer")
+    lines += [f"Caution: {caution}" for caution in release.cautions]
     lines += [f"Note: {note}" for note in release.notes]
     if any(measurement.derived for measurement in release.measurements):
         lines.append("Note: SET dpsql.fresh = on buys a new answer")

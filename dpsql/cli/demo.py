@@ -12,7 +12,7 @@ import click
 
 from dpsql.cli.report import describe, refusals
 from dpsql.cli.rows import bar, table
-from dpsql.cli.running import price_line, run
+from dpsql.cli.running import footer, run
 from dpsql.display import cell
 from dpsql.errors import Error
 
@@ -113,7 +113,7 @@ class _Tour:
         assert self._cursor.columns is not None
         self._rows = self._cursor.fetchall()
         click.echo("\n".join(table(self._cursor.columns, self._rows, self._cursor.row_margins, width=self._width)))
-        click.echo(price_line(self._cursor))
+        click.echo("\n".join(footer(self._cursor)))
 
     def _refused(self, sql: str) -> None:
         self._sql(sql)

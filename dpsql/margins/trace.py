@@ -80,8 +80,10 @@ def with_margins(
     chains: Chained,
     sets: InSets,
     ids: itertools.count[int],
-) -> tuple[Plan, dict[int, int]]:
+) -> tuple[Plan, dict[int, int], frozenset[int]]:
     """The plan with a column behind its own for the margin of each wanted field that has one, and their places.
+
+    Third, the fields that noise has a say in, but for ends of intervals, which say themselves how far off they are.
 
     `keys` is how many key columns the table of each measurement has. Its noisy sums come next, and behind them, for
     this plan, the margin of each sum, and for each sum in `chains` what `Totals` holds of it. `sets` are those whose
@@ -89,10 +91,12 @@ def with_margins(
     measurements and sums that are values chosen by a mechanism: their distance from the truth depends on the data, and
     is not known.
     """
-    traced = _Tracer(keys, choices, chains, sets, ids).trace(plan)
+    tracer = _Tracer(keys, choices, chains, sets, ids)
+    traced = tracer.trace(plan)
+    noisy = frozenset(field.id for field in plan.fields if field.id in traced.known and not tracer.is_end(field))
     shown = {field.id: errors for field in wanted if (errors := traced.known.get(field.id))}
     if not shown and not any(_ends(plan)):
-        return plan, {}
+        return plan, {}, noisy
     for end in _ends(traced.plan):
         raise NotSupported(f"{end.name} is not supported here", hint=_END_HINT, position=end.position)
     columns = {id_: Field(next(ids), "margin", DOUBLE) for id_ in shown}
@@ -102,9 +106,9 @@ def with_margins(
     match traced.plan:
         case Sort(child=child, keys=sort_keys, limit=limit, offset=offset):
             # Below the sort, which stays on top: it is what gives the rows their order.
-            return Sort(_widened(child, child.fields, items), sort_keys, limit, offset, fields), places
+            return Sort(_widened(child, child.fields, items), sort_keys, limit, offset, fields), places, noisy
         case other:
-            return _widened(other, plan.fields, items), places
+            return _widened(other, plan.fields, items), places, noisy
 
 
 def _ends(plan: Plan) -> Iterator[IntervalEnd]:
@@ -173,6 +177,11 @@ class _Tracer:
         self._ids = ids
         self._windows: list[object] = []
         self._shown: dict[int, int] = {}  # columns that show another as it is
+        self._interval_ends: set[int] = set()
+
+    def is_end(self, field: Field) -> bool:
+        """Whether a column shows the end of an interval."""
+        return self._source(Ref(field)) in self._interval_ends
 
     def trace(self, plan: Plan) -> Traced:
         """The same relation with its errors. Every term above a leaf is a column of the plan."""
@@ -191,6 +200,7 @@ class _Tracer:
                 traced = self.trace(beside.child)
                 self._shown |= {field.id: value.field.id for field, value in beside.items if isinstance(value, Ref)}
                 ends = {field.id for field, value in beside.items if _has_end(value)}
+                self._interval_ends |= ends
                 written = Project(beside.child, tuple((f, _with_ends(v, traced.known)) for f, v in beside.items))
                 for items in without_repetition(written, self._ids):
                     # The end of an interval has no interval of its own.

@@ -63,7 +63,7 @@ from dpsql.release.coarser import Coarser
 from dpsql.release.drafts import Compilation
 from dpsql.release.measuring import Measuring
 from dpsql.release.model import Clips, Release, Settings, Stage
-from dpsql.release.outputs import Outputs
+from dpsql.release.outputs import Outputs, is_measured
 from dpsql.release.pricing import Pricing
 from dpsql.release.rows import refuse_rows
 from dpsql.types import BIGINT, BOOLEAN, Kind
@@ -106,10 +106,15 @@ class _Compiler:
         outputs = tuple(self._outputs.output(field, rest, measurements) for field in rest.fields)
         pairs = zip(rest.fields, outputs, strict=True)
         wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
-        wide, places = self._outputs.with_margins(rest, wanted)
+        wide, places, noisy = self._outputs.with_margins(rest, wanted)
         rising = rising_outputs(self._plan)
         outputs = tuple(
-            replace(output, margin_at=places.get(field.id), rising=rising.get(place))
+            replace(
+                output,
+                margin_at=places.get(field.id),
+                rising=rising.get(place),
+                noisy=field.id in noisy and is_measured(field.type),
+            )
             for place, (field, output) in enumerate(zip(rest.fields, outputs, strict=True))
         )
         sql = self._write(wide)
@@ -123,6 +128,7 @@ class _Compiler:
             self._tables,
             price,
             notes,
+            tuple(self._compilation.cautions),
             self._with_tables,
             self._in_python,
             self._compilation.settings,
@@ -277,7 +283,7 @@ class _Compiler:
                 hint="Compare with (SELECT MAX(…) …) or (SELECT MIN(…) …).",
                 position=node.position,
             )
-        rest, _ = self._outputs.with_margins(self._cut(node.plan), ())
+        rest, _, _ = self._outputs.with_margins(self._cut(node.plan), ())
         field = rest.fields[0]
         measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
         sql = self._write(rest)

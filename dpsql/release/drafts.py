@@ -73,6 +73,7 @@ class Compilation:
     drafts: list[Draft] = field(default_factory=list)
     placed: list[int] = field(default_factory=list)  # where each draft stands, in the order in which they were made
     notes: dict[str, None] = field(default_factory=dict)  # in the order in which they were made
+    cautions: dict[str, None] = field(default_factory=dict)
 
     @property
     def law(self) -> Literal["laplace", "gaussian"]:
@@ -96,7 +97,12 @@ class Compilation:
         return Field(next(self.ids), name, type_)
 
     def note(self, text: str) -> None:
+        """For EXPLAIN alone."""
         self.notes[text] = None
+
+    def caution(self, sentence: str) -> None:
+        """For whoever reads the answer, wherever it is shown. It must follow from text, policy and schema alone."""
+        self.cautions[sentence] = None
 
     def place(self, draft: Draft) -> tuple[int, bool]:
         """Where the draft stands among the others, and whether it is new there: the same is measured once."""

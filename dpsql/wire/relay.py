@@ -588,6 +588,8 @@ class Relay:
         if reply.notice is None:
             return None
         found = {b"S": "NOTICE", b"V": "NOTICE", b"C": "00000", b"M": self._letters.fitted(reply.notice)}
+        if reply.cautions:
+            found[b"D"] = self._letters.fitted("\n".join(reply.cautions))
         return messages.with_fields(b"N", {letter: self._letters.encoded(text) for letter, text in found.items()})
 
 
