@@ -66,7 +66,7 @@ def build_engine(
 ) -> Engine:
     catalog = bind_all(policy, backend)
     accountant = Accountant(policy.privacy)
-    ledger = open_ledger(policy, accountant, new_ledger=new_ledger)
+    ledger = open_ledger(policy, accountant, catalog.protection, new_ledger=new_ledger)
     return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places)
 
 

@@ -163,6 +163,11 @@ class Connection:
         return self._engine.ledger.begun
 
     @property
+    def has_adopted_units(self) -> bool:
+        """Whether the ledger had charges, and learned only now, from the policy, whom it protects."""
+        return self._engine.ledger.adopted
+
+    @property
     def catalog(self) -> Catalog:
         """The declared tables and columns: what can be asked about."""
         return self._engine.catalog

@@ -53,7 +53,7 @@ class ZeroNoise:
 class Purse:
     """A ledger that is never empty, so that no case depends on those before it. It stores no answers."""
 
-    begun = False
+    begun = adopted = False
 
     def __init__(self, total: Price) -> None:
         self._total = total

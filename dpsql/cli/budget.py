@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpsql.cli.protected import protected_document, protected_lines, read_protected
 from dpsql.cli.report import refusals
 
 if TYPE_CHECKING:
@@ -85,16 +86,24 @@ def budget(user: str | None, format_: str, policy: str) -> None:
         accountant = Accountant(declared.privacy)
         with read_books(declared) as books:
             spent = {} if books is None else books.spent()
+            protected = None if books is None else read_protected(books)
         accounts = [account for account in _accounts(declared, accountant, spent) if user in (None, account.user)]
         if not accounts:
             assert user is not None
             raise unknown_user(user)
         prices = _prices(accountant)
     if format_ == "json":
-        click.echo(json.dumps(_document(accounts, prices, accountant), indent=2, ensure_ascii=False))
+        document = _document(accounts, prices, accountant)
+        if protected is not None:
+            document["protected"] = protected_document(protected, accountant)
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         for line in _lines(accounts, prices, accountant):
             click.echo(line)
+        if protected is not None:
+            click.echo("\n" + "\n".join(protected_lines(protected, accountant)))
+        if accountant.policy.accounting == "zcdp":
+            click.echo("\nepsilon does not add up under zcdp accounting; rho does, and the bars show it")
 
 
 def _accounts(policy: Policy, accountant: Accountant, spent: Mapping[str | None, Price]) -> Iterator[Account]:
@@ -160,9 +169,6 @@ def _lines(accounts: list[Account], prices: Prices, accountant: Accountant) -> I
             why = "not all answers were pure" if account.mixed else "their epsilon is spent"
             yield f"  pure   answers pay as others do, since {why}"
         yield f"  enough {_enough(account, prices, accountant)}"
-    if accountant.policy.accounting == "zcdp":
-        yield ""
-        yield "epsilon does not add up under zcdp accounting; rho does, and the bars show it"
 
 
 def _enough(account: Account, prices: Prices, accountant: Accountant) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpsql.cli.protected import Protected, protected_lines, read_protected
 from dpsql.cli.report import refusals
 from dpsql.cli.rows import aligned, printable
 from dpsql.errors import Error
@@ -41,6 +42,7 @@ def check(policy: str) -> None:
 
     with refusals():
         checked = dataset.check(Path(policy))
+        protected = _protected(checked)
     tables = list({table.name: table for table in checked.catalog.tables.values()}.values())
     private = [table for table in tables if table.is_private]
     public = [table for table in tables if not table.is_private]
@@ -61,7 +63,29 @@ def check(policy: str) -> None:
         click.echo("\nwarnings:")
         for warning in checked.warnings:
             click.echo(f"  {printable(warning)}")
+    if protected is not None:
+        click.echo("\n" + "\n".join(protected_lines(protected, checked.accountant)))
     _tell_marks(policy)
+
+
+def _protected(checked: Checked) -> Protected | None:
+    """What the ledger says of it, where there is one that can be read; raises PolicyError where it protects others."""
+    from dpsql.errors import OperationalError
+    from dpsql.ledger.opening import ledger_exists, ledger_place, read_books
+    from dpsql.ledger.protections import require_declared
+
+    try:
+        if not ledger_exists(checked.policy):
+            return None
+        with read_books(checked.policy) as books:
+            if books is None:
+                return None
+            found = read_protected(books)
+    except OperationalError as error:
+        click.echo(f"warning: what the ledger protects cannot be read: {error.message}", err=True)
+        return None
+    require_declared(found.units, checked.catalog.protection, ledger_place(checked.policy))
+    return found
 
 
 def _counted(tables: list[Table], sort: str) -> str:

@@ -39,6 +39,10 @@ def say_if_ledger_is_new(connection: Connection) -> None:
     """A ledger that has gone missing is not replaced without a word."""
     if connection.has_new_ledger:
         click.echo("no ledger was there: a new one was begun, in which nothing is spent", err=True)
+    if connection.has_adopted_units:
+        click.echo(
+            "the ledger did not know yet whom it protects: from now on it counts for the units of this policy", err=True
+        )
 
 
 def footer(cursor: Cursor) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -270,13 +269,12 @@ def _require_affordable(policy: Policy, epsilon: Decimal | None) -> None:
 def _record(policy: Policy) -> None:
     """Open the ledger once, which records the new limits. One that does not exist yet records them when it is made."""
     from dpsql.errors import Error
-    from dpsql.ledger.opening import ledger_exists, open_ledger
+    from dpsql.ledger.opening import ledger_exists, record_limits
     from dpsql.privacy.accounting import Accountant
 
     try:
         if ledger_exists(policy):
-            with closing(open_ledger(policy, Accountant(policy.privacy))):
-                pass
+            record_limits(policy, Accountant(policy.privacy))
     except Error as error:
         error.detail = "The policy is changed; the ledger records that when it is next opened."
         raise

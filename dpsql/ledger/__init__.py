@@ -60,6 +60,11 @@ class Ledger(Protocol):
         """Whether it was made when it was opened, and so knows of nothing that was spent before."""
         ...
 
+    @property
+    def adopted(self) -> bool:
+        """Whether it had charges when it was opened, and did not know until then whom they protect."""
+        ...
+
     def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
         """Record the purchases, durably when this returns, and say what the user paid.
 

@@ -115,12 +115,14 @@ class _Position:
     user: _Account
     paid: Mapping[bytes, bool]  # of the purchases, those that somebody has paid for; true: this user has
     last: tuple[int, bytes] | None  # number and hash of the newest charge
+    protection: int | None  # the newest that is recorded
 
 
 # In one statement: on a server, each is a journey.
 _POSITION = """
 SELECT d.new_loss, d.new_delta, d.new_pure, u.new_loss, u.new_delta, u.new_pure,
-    da.loss, da.delta, da.pure, ua.loss, ua.delta, ua.pure, c.number, c.hash, p.key, p.own
+    da.loss, da.delta, da.pure, ua.loss, ua.delta, ua.pure, c.number, c.hash,
+    (SELECT MAX(number) FROM protections), p.key, p.own
 FROM (SELECT 1 AS one) AS always
 LEFT JOIN (SELECT * FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS d ON one = 1
 LEFT JOIN (SELECT * FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS u ON one = 1
@@ -150,6 +152,7 @@ def _position(db: Database, user: str, purchases: Sequence[Purchase] = ()) -> _P
         _Account(_price(*first[9:12]) or FREE, own),
         {bytes(key): owned == 1 for *_, key, owned in rows if key is not None},
         None if first[12] is None else (first[12], bytes(first[13])),
+        first[14],
     )
 
 
@@ -212,8 +215,8 @@ def _append(db: Database, user: str, sql: str, bill: _Bill, position: _Position)
     row = (number, clock.timestamp(), user, storable(sql), *_grains(bill.dataset), *_grains(bill.user))
     pure = (bill.dataset.pure, bill.user.pure)
     db.execute(
-        "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*row, hash_of(previous, row, pure, bill.keys), *pure),
+        "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, hash_of(previous, row, pure, bill.keys, position.protection), *pure, position.protection),
     )
     for key in bill.keys:
         db.execute("INSERT INTO paid VALUES (?, ?, ?)", (key, user, number))

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dpsql.policy.address import PostgresAddress
+from dpsql.policy.protection import Protection
 from dpsql.types import Kind, Type, Value
 
 Accounting = Literal["basic", "zcdp"]
@@ -257,6 +258,7 @@ class Catalog:
     default_schema: str = "main"
     views: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     limits: StatementLimits = field(default_factory=StatementLimits)
+    protection: Protection = field(default_factory=Protection)
 
     @property
     def is_renewed(self) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dpsql.dataset import open_engine
 from dpsql.errors import Error, OperationalError, PolicyError
-from dpsql.ledger.opening import ledger_place, open_ledger
+from dpsql.ledger.opening import ledger_place, record_limits
 from dpsql.places import ARE_SHARED
 from dpsql.policy.loader import load
 from dpsql.policy.model import Policy, ServerPolicy
@@ -66,6 +66,8 @@ def serve(
         try:
             if engine.ledger.begun:  # one that has gone missing is not replaced without a word
                 warn("ledger_begun", ledger=str(ledger_place(policy)))
+            if engine.ledger.adopted:  # from now on it counts for those whom this policy protects
+                warn("ledger_adopted_units", ledger=str(ledger_place(policy)))
             with _counting(metrics):
                 twin = start_twin(state_folder(policy), engine.catalog, policy.users, address=policy.server.twin)
                 try:
@@ -224,7 +226,7 @@ async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> Non
 def _put_in_force(policy: Policy) -> None:
     """The limits in the ledger are those of the policy that was opened last, also if it was not taken after all."""
     with suppress(Error):
-        open_ledger(policy, Accountant(policy.privacy)).close()
+        record_limits(policy, Accountant(policy.privacy))
 
 
 def _as_far_as_possible(new: Policy, old: Policy) -> tuple[Policy, list[str]]:

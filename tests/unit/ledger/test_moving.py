@@ -104,7 +104,7 @@ def test_an_old_ledger_is_closed_for_good(places: tuple[Place, Place]) -> None:
     with pytest.raises(PolicyError, match="was moved to"):
         move(source, target)
     # Also for who looks at nothing, such as an older version of dpsql.
-    charge = 'INSERT INTO charges SELECT 3, at, "user", sql, 0, 0, 0, 0, hash, 0, 0 FROM charges WHERE number = 1'
+    charge = 'INSERT INTO charges SELECT 3, at, "user", sql, 0, 0, 0, 0, hash, 0, 0, 3 FROM charges WHERE number = 1'
     assert refuses(source, charge)
     assert refuses(source, "DELETE FROM moves")
     assert is_charged(target)
