@@ -198,7 +198,8 @@ class _Tracer:
             case Project():
                 beside = with_subqueries_beside(plan, self._keys)
                 traced = self.trace(beside.child)
-                self._shown |= {field.id: value.field.id for field, value in beside.items if isinstance(value, Ref)}
+                shown = {field.id: value.field.id for field, value in beside.items if isinstance(value, Ref)}
+                self._shown |= {column: of for column, of in shown.items() if column != of}
                 ends = {field.id for field, value in beside.items if _has_end(value)}
                 self._interval_ends |= ends
                 written = Project(beside.child, tuple((f, _with_ends(v, traced.known)) for f, v in beside.items))
