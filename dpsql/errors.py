@@ -82,6 +82,10 @@ class NotSupported(NotSupportedError):
     """SQL that cannot be made private, or is not supported."""
 
 
+class TooMuchNoise(NotSupported):
+    """Noise so wide, in steps of the sum's grid, that 64 bits do not hold it."""
+
+
 class TooComplex(NotSupported):
     """A statement that is larger than the policy allows."""
 

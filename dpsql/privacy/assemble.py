@@ -714,7 +714,7 @@ def _not_below_rounding(spread: Scalar, half: Fraction) -> Scalar:
 
     So that what is divided by it is NULL, instead of a quotient of rounding errors.
     """
-    smallest = Const(float(half**2 / 10**12), DOUBLE)
+    smallest = Const(float(half**2 / 10**9), DOUBLE)
     known = Case(((Call(Op.LT, (spread, smallest), BOOLEAN), Const(0.0, DOUBLE)),), spread, DOUBLE)
     return _within(known, Interval(Fraction(0), half**2))
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import assert_never
 
-from dpsql.errors import InternalError, NotSupported, PrivateRows
+from dpsql.errors import InternalError, NotSupported, PrivateRows, TooMuchNoise
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.in_python import InPython, in_python
@@ -79,7 +79,18 @@ def compile_release(
 ) -> Release:
     # A margin is kept by a price that is known before anything is chosen.
     clips = "declared" if settings.margin is not None else clips
-    return _Compiler(Compilation(catalog, accountant, settings, dialect, clips), plan).compile()
+    for coarser in _COARSER:
+        compilation = Compilation(catalog, accountant, settings, dialect, clips, coarser=coarser)
+        try:
+            return _Compiler(compilation, plan).compile()
+        except TooMuchNoise:
+            if coarser == _COARSER[-1]:
+                raise
+    raise AssertionError
+
+
+# Bits by which the grids of sums are made coarser, in turn, until the noise that the price buys fits into 64 bits.
+_COARSER = (0, 8, 16)
 
 
 class _Compiler:

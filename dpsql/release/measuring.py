@@ -17,7 +17,7 @@ from dpsql.plan.nodes import Aggregate, Plan, Project, Released, SetKind, SetOpe
 from dpsql.plan.running import Running
 from dpsql.plan.scalars import Agg, Aggregated, Const, Field, Ref, Scalar, refs
 from dpsql.privacy.assemble import Assembly, counts_units
-from dpsql.privacy.derive import FAN_OUT, check_scalar, derive
+from dpsql.privacy.derive import FAN_OUT, check_scalar
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.intervals import without_known
@@ -98,7 +98,7 @@ class Measuring:
             )
         if names_owner(value for _, value in plan.keys):
             refuse_rows(plan)
-        derivation = derive(child, self._compilation.catalog.max_cells)
+        derivation = self._compilation.derived(child)
         keys = [(field, self._preparation.scalar(value, child.fields)) for field, value in plan.keys]
         for _, value in keys:
             check_scalar(value)
