@@ -59,6 +59,7 @@ def check(policy: str) -> None:
             click.echo(f"  {printable(table.name)}: {', '.join(map(printable, table.columns))}")
     if private:
         click.echo("\n" + _what_margins_mean(checked))
+        click.echo(_what_groups_get(checked))
     if checked.warnings:
         click.echo("\nwarnings:")
         for warning in checked.warnings:
@@ -104,6 +105,17 @@ def _what_margins_mean(checked: Checked) -> str:
         f"± is the 95 % margin at the default price of epsilon {float(privacy.query_epsilon):g};"
         f" the total of epsilon {float(privacy.epsilon):g} pays for {_plural(answers, 'such answer')}"
     )
+
+
+def _what_groups_get(checked: Checked) -> str:
+    """The total for people who belong together, as `dpsql budget --group` has it before anything is spent."""
+    from dpsql.cli.amounts import group_text
+    from dpsql.privacy.groups import total_for_group
+
+    accountant = checked.accountant
+    largest = accountant.price_of(accountant.policy.max_query_epsilon)
+    two, five = (group_text(total_for_group(accountant, people, largest=largest)) for people in (2, 5))
+    return f"the total is for each person alone; for 2 who belong together: {two}; for 5: {five} (dpsql budget --group)"
 
 
 def _tell_marks(policy: str) -> None:

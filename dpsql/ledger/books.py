@@ -140,6 +140,11 @@ class Books:
         )
         return sum((Price(*price) for price in rows), Price())
 
+    def prices(self) -> list[tuple[Price, int]]:
+        """What the dataset paid for single charges, each price with how often it was paid."""
+        rows = self._db.execute("SELECT dataset_loss, dataset_delta, COUNT(*) FROM charges GROUP BY 1, 2")
+        return [(Price(loss, delta), int(times)) for loss, delta, times in rows]
+
     def counts(self) -> Counts:
         tables = ("charges", "refusals", "limits") if self._has_refusals else ("charges", "limits")
         counts = {table: self._count(table) for table in tables}
