@@ -76,6 +76,7 @@ def with_margins(
     plan: Plan,
     wanted: tuple[Field, ...],
     keys: Mapping[int, int],
+    sums: Mapping[int, int],
     choices: Set[tuple[int, int]],
     chains: Chained,
     sets: InSets,
@@ -85,13 +86,12 @@ def with_margins(
 
     Third, the fields that noise has a say in, but for ends of intervals, which say themselves how far off they are.
 
-    `keys` is how many key columns the table of each measurement has. Its noisy sums come next, and behind them, for
-    this plan, the margin of each sum, and for each sum in `chains` what `Totals` holds of it. `sets` are those whose
-    cells were made to agree with their sums by some of the keys. `choices` are
-    measurements and sums that are values chosen by a mechanism: their distance from the truth depends on the data, and
-    is not known.
+    `keys` is how many key columns the table of each measurement has. Its noisy sums (`sums` of them) come next, and
+    behind them, for this plan, the margin of each sum, and for each sum in `chains` what `Totals` holds of it. `sets`
+    are those whose cells were made to agree with their sums by some of the keys. `choices` are measurements and sums
+    that are values chosen by a mechanism: their distance from the truth depends on the data, and is not known.
     """
-    tracer = _Tracer(keys, choices, chains, sets, ids)
+    tracer = _Tracer(keys, sums, choices, chains, sets, ids)
     traced = tracer.trace(plan)
     noisy = frozenset(field.id for field in plan.fields if field.id in traced.known and not tracer.is_end(field))
     shown = {field.id: errors for field in wanted if (errors := traced.known.get(field.id))}
@@ -165,12 +165,14 @@ class _Tracer:
     def __init__(
         self,
         keys: Mapping[int, int],
+        sums: Mapping[int, int],
         choices: Set[tuple[int, int]],
         chains: Chained,
         sets: InSets,
         ids: itertools.count[int],
     ) -> None:
         self._keys = keys
+        self._sums = sums
         self._choices = choices
         self._chains = chains
         self._sets = sets
@@ -235,17 +237,19 @@ class _Tracer:
                 return Traced(ordered, remaining, inner.separate and not chosen)
 
     def _released(self, plan: Released) -> Traced:
-        sums = plan.fields[self._keys[plan.measurement] :]
-        margins = tuple(self._field() for _ in sums)
+        keyed, width = self._keys[plan.measurement], self._sums[plan.measurement]
+        sums = plan.fields[keyed : keyed + width]
+        # Where the rest of the query looks at margins itself, they are there already.
+        margins = plan.fields[keyed + width :] or tuple(self._field() for _ in sums)
         cells = next(self._ids)
         known: dict[int, Errors | None] = {}
         for i, (field, column) in enumerate(zip(sums, margins, strict=True)):
             is_chosen = (plan.measurement, i) in self._choices
             known[field.id] = None if is_chosen else {Atom((plan.measurement, i), cells): Term(Ref(column), True)}
-        wide = (*plan.fields, *margins)
+        wide = (*plan.fields[:keyed], *sums, *margins)
         if plan.measurement in self._chains:
             order, chained = self._chains[plan.measurement]
-            keys = [field.id for field in plan.fields[: self._keys[plan.measurement]]]
+            keys = [field.id for field in plan.fields[:keyed]]
             along = tuple((keys[step.key], step.descending, step.nulls_first) for step in order.along)
             apart = frozenset(keys) - {key for key, _, _ in along}
             for i in chained:

@@ -36,7 +36,7 @@ from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Question
 from dpsql.release.outputs import Outputs
 from dpsql.release.rows import refuse_rows
-from dpsql.types import Value
+from dpsql.types import DOUBLE, Value
 
 _COUNTS = (Counted.ROWS, Counted.UNITS)
 
@@ -220,7 +220,13 @@ class Measuring:
         )
 
         key_fields = [self._compilation.new_field(field.name, field.type) for field, _ in grouped]
-        released = Released(index, (*key_fields, *assembly.statistics.values()))
+        sums: tuple[Field, ...] = tuple(assembly.statistics.values())
+        if assembly.margins:
+            sums += tuple(
+                assembly.margins.get(statistic) or self._compilation.new_field("margin", DOUBLE)
+                for statistic in assembly.statistics
+            )
+        released = Released(index, (*key_fields, *sums))
         by_index = dict(zip(chosen, key_fields, strict=True))
         items: list[tuple[Field, Scalar]] = []
         for i, (field, _) in enumerate(plan.keys):

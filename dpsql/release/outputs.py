@@ -69,6 +69,7 @@ class Outputs:
 
     def with_margins(self, rest: Plan, wanted: tuple[Field, ...]) -> tuple[Plan, dict[int, int], frozenset[int]]:
         widths = {index: len(draft.keys) for index, draft in enumerate(self._compilation.drafts)}
+        sums = {index: len(draft.statistics) for index, draft in enumerate(self._compilation.drafts)}
         choices = {
             (index, i)
             for index, draft in enumerate(self._compilation.drafts)
@@ -85,7 +86,7 @@ class Outputs:
             for index, draft in enumerate(self._compilation.drafts)
             if draft.lattice is not None
         }
-        return with_margins(rest, wanted, widths, choices, chains, sets, self._compilation.ids)
+        return with_margins(rest, wanted, widths, sums, choices, chains, sets, self._compilation.ids)
 
     def _in_sets(self, index: int, statistic: int) -> dict[tuple[int, ...], float]:
         """How many times as far off as the finest cells those of each set are; before the price is known, about."""
