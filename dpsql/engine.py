@@ -10,6 +10,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,13 +18,24 @@ from itertools import chain
 from typing import cast
 
 from dpsql.backends import Backend
+from dpsql.circuit import CircuitBreaker
 from dpsql.derived import Derivations, Derived, Older
-from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, OperationalError, TooManyRows
+from dpsql.errors import (
+    BadSetting,
+    BudgetExhausted,
+    Cancelled,
+    EngineFailed,
+    Error,
+    InternalError,
+    NotSupported,
+    OperationalError,
+    TooManyRows,
+)
 from dpsql.explain import price_text
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.noisy_tables import MANY, Array, array_of
 from dpsql.generate.query import Cancellation, EngineQuery
-from dpsql.ledger import Ledger, Purchase
+from dpsql.ledger import AttemptTaken, Ledger, PaidAttempt, Purchase, Receipt, Unanswered
 from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.places import Places
@@ -53,6 +65,8 @@ _ENDS = {
     "others": "it takes more rho than is left: after it, only pure answers can be paid, for {whose}",
     "pure": "after it, pure answers pay with their rho, as others do, for {whose}",
 }
+
+_ASK_AGAIN = "Ask the same question again: it costs nothing more."
 
 Rows = list[tuple[Cell, ...]]
 
@@ -119,6 +133,7 @@ class Engine:
         self._loaded: set[str] = set()
         self._lock = threading.Lock()
         self._turns = Turns(places)
+        self.circuits = CircuitBreaker()
 
     def compile(self, sql: str, parameters: Sequence[Value], settings: Settings, *, fresh: bool = False) -> Release:
         """The release of a query. Where it has loose clips, those that were found before decide with the ledger.
@@ -185,25 +200,103 @@ class Engine:
         with self._turns.of(missing, cancellation):
             if missing:  # somebody may have bought it in the meantime
                 bill = self._bill(paid, user, fresh)
-            if bill.missing:
-                self._backend.ready()
-            owed = self._owed(user, bill.sources)
-            self._find_older(paid, bill, user)
-            charged = self._charge(user, bill, sql)
+            receipt, bill, owed = self._paid(paid, bill, user, sql, fresh, cancellation)
             known = dict(bill.known)
-            for index in range(len(paid.measurements)):
-                if index not in known:
-                    # A clip that an earlier measurement chose is known by now.
-                    release = self._settled(paid, known)
-                    measurement = release.measurements[index]
-                    known[index] = self._measure(release, measurement, bill, index, known, cancellation)
-        release = _as_known(self._settled(paid, known), known, bill, owed)
-        wide = self._finished(release, bill, known, cancellation)
+            with self._kept_if_unanswered(user, bill, receipt, known):
+                for index in range(len(paid.measurements)):
+                    if index not in known:
+                        # A clip that an earlier measurement chose is known by now.
+                        release = self._settled(paid, known)
+                        measurement = release.measurements[index]
+                        known[index] = self._measure(release, measurement, bill, index, known, cancellation)
+        with self._kept_if_unanswered(user, bill, receipt, known):
+            release = _as_known(self._settled(paid, known), known, bill, owed)
+            wide = self._finished(release, bill, known, cancellation)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
         has_margins_behind = any(output.margin_at is not None for output in release.outputs)
         rows = [row[: len(names)] for row in wide] if has_margins_behind else list(wide)
-        return Answer(ResultTable(names, types, rows), release, charged, wide)
+        return Answer(ResultTable(names, types, rows), release, receipt.paid, wide)
+
+    def _paid(
+        self, release: Release, bill: _Bill, user: str, sql: str, fresh: bool, cancellation: Cancellation | None
+    ) -> tuple[Receipt, _Bill, Price]:
+        """The receipt of what is missing, the bill as it was paid, and what the user owed for answers of others.
+
+        Nothing is charged while it is known that the engine would fail, or after the statement was cancelled.
+        """
+        while True:
+            if bill.missing:
+                self._require_engine(release, bill, user, cancellation)
+            owed = self._owed(user, bill.sources)
+            self._find_older(release, bill, user)
+            if cancellation is not None:
+                cancellation.check()
+            try:
+                return self._charge(user, bill, sql), bill, owed
+            except AttemptTaken:  # another process was faster
+                bill = self._bill(release, user, fresh)
+
+    def _require_engine(self, release: Release, bill: _Bill, user: str, cancellation: Cancellation | None) -> None:
+        """Raise where what is missing would be paid and not answered. It reads no private row, and charges nothing."""
+        waits = [attempt.wait for attempt in bill.retries.values()]
+        if any(waits):
+            runs = max(attempt.runs for attempt in bill.retries.values())
+            raise OperationalError(
+                f"the query was paid for, and has failed {runs} times",
+                detail=f"It is run again after a pause of {math.ceil(max(waits))} s, at no further cost.",
+                hint="Ask again then, or ask another question. The owner finds the cause of the failures in the log.",
+            )
+        if any(purchase.price.loss and not purchase.replay for purchase in bill.purchases):
+            self.circuits.require_closed(user)
+        measurements = [release.measurements[index] for index in bill.keys if index not in bill.known]
+        sources = {source for each in measurements for branch in each.branches for source in branch.query.sources}
+        try:
+            self._backend.ready(sorted(sources), timeout=self._limits.timeout, cancellation=cancellation)
+        except EngineFailed as error:
+            error.detail = "Nothing was charged."
+            raise
+
+    @contextmanager
+    def _kept_if_unanswered(
+        self, user: str, bill: _Bill, receipt: Receipt, known: Mapping[int, Known]
+    ) -> Iterator[None]:
+        """What was paid for and is not answered is kept in the ledger, and the same question runs it again for free.
+
+        Claim: each charge gives at most one answer to each question.
+        Because: what is kept is the attempts that have not come as far as noise; of the others the answer may be
+            stored, or seen. Whoever takes a kept attempt uses it up, durably, before the engine is asked
+            (`ledger.failures`), and draws noise of its own under the same key and price.
+        Needs: nothing of an attempt leaves this process before its noise is drawn.
+        """
+        try:
+            yield
+        except BaseException as error:
+            open_ = [attempt for attempt in bill.attempts(receipt) if attempt.place not in known]
+            unanswered = [attempt.unanswered for attempt in open_ if attempt.place not in bill.noised]
+            kept = len(unanswered) == len(open_)
+            try:
+                if unanswered:
+                    self.ledger.fail(unanswered)
+            except Error:
+                kept = False
+            if isinstance(error, EngineFailed):
+                self.circuits.failed(user, error)
+            if isinstance(error, Error):
+                self._say_what_was_paid(error, bill, receipt, kept)
+            raise
+        if bill.missing:
+            self.circuits.succeeded(user)
+
+    def _say_what_was_paid(self, error: Error, bill: _Bill, receipt: Receipt, kept: bool) -> None:
+        if receipt.paid != Price():
+            error.detail = f"It was charged {price_text(receipt.paid, self.accountant)}, and there is no answer yet."
+        elif bill.retries:
+            error.detail = "It was charged before, and there is no answer yet."
+        else:
+            return
+        if kept and isinstance(error, EngineFailed | Cancelled | InternalError):
+            error.hint = " ".join(filter(None, (_ASK_AGAIN, error.hint)))
 
     def preview(self, release: Release, user: str) -> Release:
         """The release as it would be answered now, for EXPLAIN: what is made of earlier answers has their margins.
@@ -287,17 +380,31 @@ class Engine:
                 bill.known[index] = made.known
                 bill.derived[index] = made.purchases
                 bill.purchases += made.purchases
+            attempt = None
             if index in bill.known:
                 bill.instances[index] = bill.known[index].instance
             else:
-                bill.instances[index] = self._sampler.salt()
+                attempt = self._paid_attempt(key, measurement.price, user)
+                bill.instances[index] = attempt.instance if attempt else self._sampler.salt()
             if measurement.is_search and not measurement.price.loss:
                 if stored is None:
                     raise OperationalError("a clip that was found before has expired", hint="Ask again.")
                 continue
             if index not in bill.derived:
-                bill.purchases.append(Purchase(key, measurement.price, stored is not None))
+                replay = stored is not None or attempt is not None
+                bill.purchases.append(Purchase(key, measurement.price, replay, attempt))
+            if index not in bill.known:
+                bill.prices[index] = measurement.price
+                if attempt is not None:
+                    bill.retries[index] = attempt
         return bill
+
+    def _paid_attempt(self, key: bytes, price: Price, user: str | None) -> PaidAttempt | None:
+        """What was paid for and never given. Who has not paid for it need not wait for it, and may buy it anew."""
+        if user is None or not price.loss:
+            return None
+        found = self.ledger.paid_attempt(key, price)
+        return found if found is None or not found.wait or self.ledger.has_paid(user, key) else None
 
     def _replay_key(
         self,
@@ -337,9 +444,9 @@ class Engine:
                 if older is not None:
                     bill.older[index] = older
 
-    def _charge(self, user: str, bill: _Bill, sql: str) -> Price:
+    def _charge(self, user: str, bill: _Bill, sql: str) -> Receipt:
         if not bill.purchases:
-            return Price()
+            return Receipt(Price(), None)
         try:
             return self.ledger.charge(user, bill.purchases, sql=sql)
         except BudgetExhausted as error:
@@ -364,6 +471,7 @@ class Engine:
             parameters |= self._stage(release, number, release.stages[number], known, cancellation)
         queries = [_with_parameters(branch.query, parameters) for branch in measurement.branches]
         exact = self._backend.execute(queries, timeout=self._limits.timeout, cancellation=cancellation)
+        bill.noised.add(index)
         noisy = Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
         if (older := bill.older.get(index)) is not None:
             noisy = self._derivations.combined(measurement, noisy, older)
@@ -514,6 +622,12 @@ def _check_parameters(parameters: Sequence[Value]) -> None:
             raise BadSetting(f"parameter ${number} is not a finite number")
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    place: int  # of the measurement in the release
+    unanswered: Unanswered  # what it is if it fails
+
+
 class _Bill:
     def __init__(self) -> None:
         self.purchases: list[Purchase] = []
@@ -523,6 +637,17 @@ class _Bill:
         self.older: dict[int, Older] = {}  # what those that are missing are joined with
         self.instances: dict[int, str] = {}
         self.known: dict[int, Known] = {}
+        self.prices: dict[int, Price] = {}  # of what is missing
+        self.retries: dict[int, PaidAttempt] = {}  # what was paid for before and is run again
+        self.noised: set[int] = set()  # whose noise was drawn
+
+    def attempts(self, receipt: Receipt) -> Iterator[_Attempt]:
+        """What is run by this payment, or by an earlier one."""
+        for place, price in self.prices.items():
+            retry = self.retries.get(place)
+            charge, runs = (receipt.number, 1) if retry is None else (retry.charge, retry.runs + 1)
+            if charge is not None:
+                yield _Attempt(place, Unanswered(self.keys[place], price, charge, runs, self.instances[place]))
 
     @property
     def sources(self) -> list[Purchase]:

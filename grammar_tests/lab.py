@@ -16,7 +16,7 @@ from dpsql.engine import Answer, Engine
 from dpsql.errors import Error
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.query import Cancellation, EngineQuery
-from dpsql.ledger import Closing, Entry, Purchase, Refusal
+from dpsql.ledger import Closing, Entry, PaidAttempt, Purchase, Receipt, Refusal, Unanswered
 from dpsql.noise.samplers import Exact, Losses
 from dpsql.policy.loader import load
 from dpsql.policy.model import DatabaseSchema
@@ -59,11 +59,18 @@ class Purse:
         self._total = total
         self._spent = Price()
 
-    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
+    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
         del user, sql
         price = sum((purchase.price for purchase in purchases), Price())
         self._spent += price
-        return price
+        return Receipt(price, None)
+
+    def fail(self, attempts: Sequence[Unanswered]) -> None:
+        del attempts
+
+    def paid_attempt(self, key: bytes, price: Price) -> PaidAttempt | None:
+        del key, price
+        return None
 
     def spent(self, user: str | None = None) -> Price:
         del user
@@ -125,8 +132,10 @@ class RecordingBackend:
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
         return self._backend.warnings(sources)
 
-    def ready(self) -> None:
-        self._backend.ready()
+    def ready(
+        self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> None:
+        self._backend.ready(sources, timeout=timeout, cancellation=cancellation)
 
     def schema(self) -> DatabaseSchema:
         return self._backend.schema()

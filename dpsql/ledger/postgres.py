@@ -21,8 +21,7 @@ import psycopg
 from psycopg import errors
 
 from dpsql.errors import OperationalError, PolicyError
-from dpsql.ledger import connections
-from dpsql.ledger.accounts import Receipt
+from dpsql.ledger import Receipt, connections
 from dpsql.ledger.connections import Connection, Connections, connect
 from dpsql.ledger.database import Database, Row, Rows
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format

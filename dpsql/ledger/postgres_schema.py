@@ -14,6 +14,7 @@ from dpsql.ledger.schema import (
     TABLES,
     Types,
     books,
+    failures,
     moves,
     protections,
     pure,
@@ -88,16 +89,16 @@ def _trigger(name: str, when: str, table: str, function: str) -> str:
 
 def _triggers() -> str:
     guards = dict.fromkeys((*APPEND_ONLY, "attempts", "formats"), "only_added_to") | {"accounts": "only_growing"}
-    triggers = [_guarded(table, guard) for table, guard in guards.items()]
-    triggers += [_trigger("in_order", "BEFORE INSERT", table, f"{table}_in_order") for table in IN_ORDER]
-    triggers += [_trigger("end_with_departure", "BEFORE INSERT", "charges", "end_with_departure")]
-    return "".join([*triggers, _CHARGED_UNDER_PROTECTION])
+    ending = _trigger("end_with_departure", "BEFORE INSERT", "charges", "end_with_departure")
+    return "".join([*map(_guarded, guards, guards.values()), ending, _CHARGED_UNDER_PROTECTION])
 
 
-def _guarded(table: str, guard: str) -> str:
-    return _trigger("never_changed", "BEFORE UPDATE OR DELETE", table, guard) + _trigger(
-        "never_emptied", "BEFORE TRUNCATE", table, "only_added_to"
-    )
+def _guarded(table: str, guard: str = "only_added_to") -> str:
+    triggers = _trigger("never_changed", "BEFORE UPDATE OR DELETE", table, guard)
+    triggers += _trigger("never_emptied", "BEFORE TRUNCATE", table, "only_added_to")
+    if table in IN_ORDER:
+        triggers += _trigger("in_order", "BEFORE INSERT", table, f"{table}_in_order")
+    return triggers
 
 
 _CHARGED_UNDER_PROTECTION = _trigger("under_protection", "BEFORE INSERT", "charges", "under_protection")
@@ -112,6 +113,7 @@ CREATE = f"""
 {moves(_TYPES)}
 {pure(_TYPES)}
 {protections(_TYPES)}
+{failures(_TYPES)}
 {_ATTEMPTS}
 {_FORMATS}
 {_functions()}
@@ -120,12 +122,12 @@ REVOKE ALL ON SCHEMA {SCHEMA_NAME} FROM PUBLIC;
 REVOKE ALL ON {_ALL_TABLES} FROM PUBLIC;
 """
 
-# Whoever may charge may also record which tables are protected, and read it.
-_GRANT_PROTECTIONS = """
+# Whoever may charge may also write to the tables that are new, and read them.
+_GRANT_NEW = """
 DO $$ DECLARE proxy regrole; BEGIN
     FOR proxy IN SELECT grantee FROM pg_class, aclexplode(relacl)
         WHERE oid = 'charges'::regclass AND privilege_type = 'INSERT' AND grantee NOT IN (0, relowner)
-    LOOP EXECUTE format('GRANT SELECT, INSERT ON protections TO %s', proxy); END LOOP;
+    LOOP EXECUTE format('GRANT SELECT, INSERT ON protections, failures, retries TO %s', proxy); END LOOP;
 END $$;
 """
 
@@ -134,13 +136,13 @@ _UPGRADES = {
     PROTECTION_SINCE: "".join(
         (
             protections(_TYPES),
+            failures(_TYPES),
             _UNDER_PROTECTION,
-            _in_order("protections"),
-            _guarded("protections", "only_added_to"),
-            _trigger("in_order", "BEFORE INSERT", "protections", "protections_in_order"),
+            *map(_in_order, ("protections", "failures")),
+            *map(_guarded, ("protections", "failures", "retries")),
             _CHARGED_UNDER_PROTECTION,
-            "REVOKE ALL ON protections FROM PUBLIC;",
-            _GRANT_PROTECTIONS,
+            "REVOKE ALL ON protections, failures, retries FROM PUBLIC;",
+            _GRANT_NEW,
         )
     ),
 }

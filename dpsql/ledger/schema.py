@@ -10,6 +10,7 @@ REFUSALS_SINCE = 2
 MOVES_SINCE = 3
 PURE_SINCE = 4
 PROTECTION_SINCE = 5
+FAILURES_SINCE = 5
 OLDEST_FORMAT = 1
 MAX_GRAINS = 2**63 - 1  # what a column holds exactly
 DATASET = "dataset"  # users are "user:name", so no name can collide with it
@@ -58,12 +59,14 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         ("number", "at", "subject", "old_loss", "old_delta", "new_loss", "new_delta", "old_pure", "new_pure"),
         "number",
     ),
-    "answers": (("key", "created", "payload"), "key"),
+    "answers": (("key", "created", "payload", "checksum"), "key"),
     "refusals": (("number", "at", '"user"', "sql", "sqlstate", "message"), "number"),
     "moves": (("number", "at", "event", "place"), "number"),
+    "failures": (("number", "at", "key", "charge", "runs", "instance", "loss", "delta", "pure"), "number"),
+    "retries": (("failure", "at"), "failure"),
 }
-APPEND_ONLY = ("ledger", "charges", "paid", "limits", "refusals", "moves", "protections")
-IN_ORDER = ("charges", "refusals", "moves", "protections")
+APPEND_ONLY = ("ledger", "charges", "paid", "limits", "refusals", "moves", "protections", "failures", "retries")
+IN_ORDER = ("charges", "refusals", "moves", "protections", "failures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,33 @@ CREATE TABLE moves (
     event {types.text} NOT NULL CHECK (event IN ('{ARRIVING}', '{ARRIVED}', '{DEPARTED}')),
     place {types.text} NOT NULL
 );
+"""
+
+
+def failures(types: Types) -> str:
+    return f"""
+-- Paid attempts that ended without an answer, numbered without gaps; the runs of one charge, too.
+CREATE TABLE failures (
+    number {types.whole} PRIMARY KEY,
+    at {types.text} NOT NULL,
+    key {types.binary} NOT NULL,
+    charge {types.whole} NOT NULL REFERENCES charges,
+    {types.grains("runs", "1")},
+    instance {types.text} NOT NULL,
+    {types.grains("loss")},
+    {types.grains("delta")},
+    {types.grains_if_any("pure")},
+    UNIQUE (key, charge, runs)
+);
+
+-- Which of them were taken up again: each once.
+CREATE TABLE retries (
+    failure {types.whole} PRIMARY KEY REFERENCES failures,
+    at {types.text} NOT NULL
+);
+
+-- Of key, time and answer; NULL where it was stored by an older version.
+ALTER TABLE answers ADD COLUMN checksum {types.binary};
 """
 
 

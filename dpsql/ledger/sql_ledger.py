@@ -13,8 +13,20 @@ from datetime import datetime
 from typing import TypeVar
 
 from dpsql.errors import InternalError, OperationalError
-from dpsql.ledger import Closing, Entry, Purchase, Refusal, accounts, clock, protections
-from dpsql.ledger.accounts import UNLIMITED, Receipt, storable
+from dpsql.ledger import (
+    Closing,
+    Entry,
+    PaidAttempt,
+    Purchase,
+    Receipt,
+    Refusal,
+    Unanswered,
+    accounts,
+    clock,
+    failures,
+    protections,
+)
+from dpsql.ledger.accounts import UNLIMITED, storable
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import Standing, require_identity, standing
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
@@ -96,7 +108,7 @@ class SqlLedger(ABC):
 
     # --- what a ledger does ---
 
-    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
+    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
         """Record the purchases, durably when this returns, and say what the user paid.
 
         A question that costs nothing and buys nothing new leaves no row: nobody can fill the disk for free.
@@ -104,13 +116,21 @@ class SqlLedger(ABC):
         accounts.require_payable(purchases)
 
         # A dashboard that shows what was bought before keeps nobody waiting who buys.
-        if all(purchase.replay for purchase in purchases) and self._read(
+        if all(purchase.replay and purchase.retry is None for purchase in purchases) and self._read(
             self._standing(lambda db: accounts.is_free(db, user, purchases))
         ):
-            return accounts.FREE
+            return Receipt(accounts.FREE, None)
         receipt = self._write_once(self._standing(lambda db: accounts.pay(db, user, purchases, sql)))
         self._seen = max(self._seen, receipt.number or 0)
-        return receipt.paid
+        return receipt
+
+    def fail(self, attempts: Sequence[Unanswered]) -> None:
+        """Record, durably, that paid attempts ended without an answer. Each may then be taken once more."""
+        self._write(self._standing(lambda db: failures.record(db, attempts)))
+
+    def paid_attempt(self, key: bytes, price: Price) -> PaidAttempt | None:
+        """An attempt at this answer, at this very price, that was paid for and failed, and that nobody has taken."""
+        return self._glance(lambda db: failures.find(db, key, price))
 
     def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:
         """Record that a query was not answered, for the owner to read.

@@ -6,6 +6,7 @@ import sqlite3
 
 from dpsql.ledger.schema import (
     DEPARTED,
+    FAILURES_SINCE,
     FORMAT,
     IN_ORDER,
     MOVES_SINCE,
@@ -16,6 +17,7 @@ from dpsql.ledger.schema import (
     REFUSALS_SINCE,
     Types,
     books,
+    failures,
     moves,
     protections,
     pure,
@@ -92,6 +94,11 @@ WHEN {NOT_IN_FORCE.format(differs="NOT")}
 BEGIN SELECT RAISE(ABORT, 'the ledger protects other units'); END;
 """
 
+_FAILURES = f"""
+{failures(_TYPES)}
+{_only_added_to("failures", "retries")}
+"""
+
 # As a whole or not at all: the transaction that it begins is the caller's to commit.
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
@@ -103,6 +110,7 @@ BEGIN;
 {_MOVES}
 {_PURE}
 {_PROTECTIONS}
+{_FAILURES}
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 """
@@ -121,6 +129,7 @@ def upgrade(db: sqlite3.Connection) -> None:
         (MOVES_SINCE, _MOVES),
         (PURE_SINCE, _PURE),
         (PROTECTION_SINCE, _PROTECTIONS),
+        (FAILURES_SINCE, _FAILURES),
     ):
         if found < since:
             for statement in _statements(script):

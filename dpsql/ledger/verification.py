@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from dpsql.ledger import failures
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import DATASET, MOVES_SINCE, PROTECTION_SINCE, PURE_SINCE, REFUSALS_SINCE, subject_of
 from dpsql.privacy.accounting import Price
@@ -14,7 +15,14 @@ from dpsql.privacy.accounting import Price
 
 def contradictions(db: Database) -> list[str]:
     """Each string is a contradiction; none means sound. The caller holds one transaction around it."""
-    return db.damage() or [*_of_charges(db), *_of_limits(db), *_of_refusals(db), *_of_moves(db), *_of_protections(db)]
+    return db.damage() or [
+        *_of_charges(db),
+        *_of_limits(db),
+        *_of_refusals(db),
+        *_of_moves(db),
+        *_of_protections(db),
+        *failures.contradictions(db),
+    ]
 
 
 def first_hash(db: Database) -> bytes:

@@ -428,6 +428,11 @@ class Server:
             Gauge("dpsql_connections", "Clients that have a session.", len(self._connections)),
             Gauge("dpsql_logins_under_way", "Clients on their way in.", self._logins),
             Gauge("dpsql_statements_under_way", "Statements that the engine works on.", self.jobs.busy),
+            Gauge(
+                "dpsql_circuits_open",
+                "Users, or all of them, whose new queries are refused for a while.",
+                self.engine.circuits.open,
+            ),
         )
 
     async def page(self, counts: Counts) -> str:

@@ -78,8 +78,8 @@ def test_everything_moves(places: tuple[Place, Place]) -> None:
     with closing(reopen(target, total=Price(99, 9))) as ledger:
         assert (ledger.spent(), ledger.spent("bob")) == (Price(11, 2), Price(11, 2))
         assert ledger.lookup(key(1)) == b"answer\x00"
-        assert ledger.charge("alice", [replay(1, 10, 1)], sql="q") == Price()
-        assert ledger.charge("alice", [buy(3, 5)], sql="q") == Price(5)
+        assert ledger.charge("alice", [replay(1, 10, 1)], sql="q").paid == Price()
+        assert ledger.charge("alice", [buy(3, 5)], sql="q").paid == Price(5)
         assert ledger.verify() == []
 
 
