@@ -126,9 +126,7 @@ class DuckDBBackend:
         del sources
         return []
 
-    def ready(
-        self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
-    ) -> None:
+    def ready(self) -> None:
         """Nothing can change under a file that is opened for reading only."""
 
     def execute(

@@ -62,8 +62,7 @@ WHERE d.objsubid = 0 OR NOT a.attisdropped
 """
 
 
-# Indexes of partitions are partitions of an index: they hold no rows of their own.
-_PARTS = f"SELECT n.nspname, c.relname {_NAMES} WHERE c.relispartition AND c.relkind IN ('r', 'p', 'f')"
+_PARTS = f"SELECT n.nspname, c.relname {_NAMES} WHERE c.relispartition"
 
 
 def read_details(url: str) -> SchemaDetails:

@@ -140,7 +140,6 @@ def verify(policy: Path, path: Path) -> list[str]:
         accounting=accountant.policy.accounting,
         total=accountant.total,
         allowances={"alice": accountant.total},
-        protection=None,
         create=False,
     )
     try:
