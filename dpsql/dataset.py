@@ -26,6 +26,8 @@ from dpsql.sql.clock import Clock
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 
+_LARGE_DELTA = Fraction(1, 20_000)
+
 
 def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
     """The engine of the dataset that a policy file describes.
@@ -36,15 +38,11 @@ def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
     return open_engine(load(path), new_ledger=new_ledger)
 
 
-def open_engine(
-    policy: Policy, *, new_ledger: bool = False, places: Places | None = None, compiles_apart: bool = False
-) -> Engine:
+def open_engine(policy: Policy, *, new_ledger: bool = False, places: Places | None = None) -> Engine:
     """The same, of a policy that was read already; engines that share `places` do not buy the same thing at once."""
     backend = open_backend(policy)
     try:
-        return build_engine(
-            *(policy, backend, SystemSampler()), new_ledger=new_ledger, places=places, compiles_apart=compiles_apart
-        )
+        return build_engine(policy, backend, SystemSampler(), new_ledger=new_ledger, places=places)
     except BaseException:
         backend.close()
         raise
@@ -64,18 +62,12 @@ def open_backend(policy: Policy) -> Backend:
 
 
 def build_engine(
-    policy: Policy,
-    backend: Backend,
-    sampler: Sampler,
-    *,
-    new_ledger: bool = False,
-    places: Places | None = None,
-    compiles_apart: bool = False,
+    policy: Policy, backend: Backend, sampler: Sampler, *, new_ledger: bool = False, places: Places | None = None
 ) -> Engine:
     catalog = bind_all(policy, backend)
     accountant = Accountant(policy.privacy)
-    ledger = open_ledger(policy, accountant, new_ledger=new_ledger)
-    return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places, compiles_apart=compiles_apart)
+    ledger = open_ledger(policy, accountant, catalog.protection, new_ledger=new_ledger)
+    return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places)
 
 
 def bind_all(policy: Policy, backend: Backend) -> Catalog:
@@ -117,7 +109,8 @@ def check(path: Path) -> Checked:
     backend = open_backend(policy)
     try:
         catalog = bind_all(policy, backend)
-        warnings = backend.warnings(sorted({table.place for table in catalog.tables.values()})) + _stale(policy)
+        places = sorted({table.place for table in catalog.tables.values()})
+        warnings = backend.warnings(places) + _stale(policy) + _large_delta(policy)
     except PolicyProblems as found:
         raise PolicyProblems([*problems, *found.problems]) from None
     finally:
@@ -135,6 +128,17 @@ def _stale(policy: Policy) -> list[str]:
     if not database.is_file() or database.stat().st_mtime_ns <= copy.stat().st_mtime_ns:
         return []
     return ["the database was written to after its copy was prepared: dpsql prepare makes the next version"]
+
+
+def _large_delta(policy: Policy) -> list[str]:
+    """Whether delta is too large for most data sets. How many people there are is not looked at."""
+    delta = policy.privacy.delta
+    if delta < _LARGE_DELTA:
+        return []
+    return [
+        f"delta = {float(delta):g} allows one person in {float(1 / delta):,.0f} to be exposed entirely: choose delta"
+        " far below one over the number of people, such as 1e-7 for 100,000 people"
+    ]
 
 
 def _uncountable_prices(policy: Policy) -> list[Problem]:

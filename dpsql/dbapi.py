@@ -163,6 +163,11 @@ class Connection:
         return self._engine.ledger.begun
 
     @property
+    def has_adopted_units(self) -> bool:
+        """Whether the ledger had charges, and learned only now, from the policy, whom it protects."""
+        return self._engine.ledger.adopted
+
+    @property
     def catalog(self) -> Catalog:
         """The declared tables and columns: what can be asked about."""
         return self._engine.catalog
@@ -274,15 +279,15 @@ class Cursor:
         """Per column, the 95 % margin where it is the same in all rows: that of one noisy count or sum."""
         if self._answer is None:
             return None
-        margins = [output.margin for output in self._answer.release.outputs]
+        margins = [None if output.is_marked else output.margin for output in self._answer.release.outputs]
         return tuple(m if m is None else m.numerator if m.denominator == 1 else float(m) for m in margins)
 
     @property
     def row_margins(self) -> list[tuple[int | float | None, ...]]:
         """Per row and value, the 95 % margin of every noisy number that has one: ratios too, each from its own row.
 
-        All rows of the answer, whether fetched or not. None where a value is exact or NULL, or where its margin cannot
-        be told.
+        All rows of the answer, whether fetched or not. None where a value is exact or NULL, infinite where it is noisy
+        and nobody can tell how far off it is.
         """
         if self._table is None:
             return []
@@ -297,8 +302,14 @@ class Cursor:
             return None
         margins = self.margins or (None,) * len(self._table.names)
         outputs = () if self._answer is None else self._answer.release.outputs
-        varies = [output.margin_at is not None for output in outputs] or [False] * len(margins)
-        return tuple(map(Column, self._table.names, self._table.types, margins, varies))
+        varies = [output.noisy and output.margin is None for output in outputs] or [False] * len(margins)
+        marks = [output.mark for output in outputs] or [None] * len(margins)
+        return tuple(map(Column, self._table.names, self._table.types, margins, varies, marks))
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What to know before the last answer is used, a sentence each. They follow from query and policy alone."""
+        return () if self._answer is None else self._answer.release.cautions
 
     # --- running ---
 
@@ -330,13 +341,7 @@ class Cursor:
         """Price, noise, margins, keys and derivation of a query. Free; the rows of the last query stay."""
         self._require_open()
         bound = bind(operation, parameters)
-        cancellation = self._running = Cancellation()
-        try:
-            lines = self._run(
-                bound, lambda session: session.explain(bound.text, bound.values, cancellation), cancellation
-            )
-        finally:
-            self._running = None
+        lines = self._run(bound, lambda session: session.explain(bound.text, bound.values), Cancellation())
         return "\n".join(lines)
 
     def cancel(self) -> None:
@@ -375,7 +380,7 @@ class Cursor:
         if self._table is None or self.columns is None:
             return None
         price = "" if self.cost is None else f"price: {self.cost}; paid: {self.cost.charged}"
-        return notebook.html_table(self.columns, self._table.rows, self.row_margins, price)
+        return notebook.html_table(self.columns, self._table.rows, self.row_margins, price, self.cautions)
 
     def __iter__(self) -> Iterator[Row]:
         return self

@@ -41,6 +41,7 @@ class Derived:
 
     known: Known
     purchases: tuple[Purchase, ...]
+    is_no_wider: bool  # than a new answer would be
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Derivations:
         steps = tuple(part.steps for part in parts)
         bought = {part.source: part.price for part in parts}
         purchases = tuple(Purchase(key, price, replay=True) for key, price in bought.items())
-        return Derived(Known(_hash(named).hex(), table, steps), purchases)
+        return Derived(Known(_hash(named).hex(), table, steps), purchases, is_no_wider(measurement, steps))
 
     def older(self, measurement: Measurement, stages: Stages, user: str) -> Older | None:
         """The old answer to a question, that a new one may be joined with; to be asked before the new one is paid for.
@@ -251,8 +252,11 @@ def _choices(measurement: Measurement) -> Iterator[tuple[int, ...]]:
 
 def _suffices(measurement: Measurement, steps: Sequence[float], asked: Settings) -> bool:
     """Whoever states an error, a price or its kind gets what was stated; others get what is there."""
-    if asked.margin is None and asked.epsilon is None and not asked.pure:
-        return True
+    return (asked.margin is None and asked.epsilon is None and not asked.pure) or is_no_wider(measurement, steps)
+
+
+def is_no_wider(measurement: Measurement, steps: Sequence[float]) -> bool:
+    """Whether sums with these margins are at least as close as a new answer would be."""
     for i, margin in enumerate(steps):
         if margin > measurement.steps(i):
             return False

@@ -18,6 +18,7 @@ Margins = Sequence[Sequence[Margin]]  # row by row, as the values stand
 
 _EXACT = Context(prec=60)  # more digits than any column has
 _SPECIAL = re.compile(r'[{},"\\\s]')  # within an array
+NOISE = " (noise)"  # beside a noisy value that may be anywhere: nobody can tell how far off it is
 _DIGITS = 6  # of a fraction whose error is not known, how many digits are shown
 
 
@@ -28,7 +29,8 @@ class Column:
     name: str
     type: Type
     margin: Margin = None
-    varies: bool = False  # noisy, with a margin of its own in each row
+    varies: bool = False  # noisy, with a margin of its own in each row, or none
+    mark: str | None = None  # why its numbers may be far from the truth
 
     @property
     def is_number(self) -> bool:
@@ -41,7 +43,7 @@ class Column:
 
     @property
     def is_noisy(self) -> bool:
-        return self.margin is not None or self.varies
+        return self.margin is not None or self.varies or self.mark is not None
 
 
 def cells(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], margins: Margins) -> list[list[str]]:
@@ -51,6 +53,8 @@ def cells(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], margins: Ma
 
 def cell(value: Cell, column: Column, margin: Margin) -> str:
     """A value as people read it. A noisy number is rounded to what its margin leaves meaningful."""
+    if margin == math.inf and value is not None:
+        return cell(value, column, None) + NOISE
     match value:
         case int() | float() | Decimal() if margin and not isinstance(value, bool) and math.isfinite(value):
             finest = -column.type.scale if column.type.kind in (Kind.INTEGER, Kind.DECIMAL) else None

@@ -10,7 +10,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,16 +18,24 @@ from itertools import chain
 from typing import cast
 
 from dpsql.backends import Backend
-from dpsql.compiling import Compiler
-from dpsql.compiling.work import Choice, Ground
+from dpsql.circuit import CircuitBreaker
 from dpsql.derived import Derivations, Derived, Older
-from dpsql.errors import BadSetting, BudgetExhausted, Error, InternalError, NotSupported, OperationalError, TooManyRows
+from dpsql.errors import (
+    BadSetting,
+    BudgetExhausted,
+    Cancelled,
+    EngineFailed,
+    Error,
+    InternalError,
+    NotSupported,
+    OperationalError,
+    TooManyRows,
+)
 from dpsql.explain import price_text
-from dpsql.fairness import FairPlaces
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.noisy_tables import MANY, Array, array_of
 from dpsql.generate.query import Cancellation, EngineQuery
-from dpsql.ledger import Ledger, Purchase
+from dpsql.ledger import AttemptTaken, Ledger, PaidAttempt, Purchase, Receipt, Unanswered
 from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.places import Places
@@ -35,15 +43,16 @@ from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor, require_size
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted
-from dpsql.release import Clips, Measurement, Release, Settings, Source, Stage, as_told
+from dpsql.release import Clips, Measurement, Release, Settings, Stage, as_told, compile_release
 from dpsql.remembered import Newest
 from dpsql.sql.clock import Clock
+from dpsql.sql.parse import parse
+from dpsql.sql.resolve import resolve
 from dpsql.stored import Known, decode, encode, grains_of, tagged_keys
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
 from dpsql.types import Cell, Value
 
-AT_ONCE = 16  # statements that engines work on; more would not be quicker, and would share the same memory
 MAX_PUBLIC_ROWS = 1_000_000
 ROOM = 100_000_000  # bytes, about, of compiled queries, of keys and of small answers that are remembered
 _OF_CELL, _OF_TEXT = 65, 20  # bytes of a cell, and of what was compiled for each character of generated SQL
@@ -56,6 +65,8 @@ _ENDS = {
     "others": "it takes more rho than is left: after it, only pure answers can be paid, for {whose}",
     "pure": "after it, pure answers pay with their rho, as others do, for {whose}",
 }
+
+_ASK_AGAIN = "Ask the same question again: it costs nothing more."
 
 Rows = list[tuple[Cell, ...]]
 
@@ -74,25 +85,21 @@ class Answer:
         return list(zip(*columns, strict=True)) if columns else [()] * len(self.wide)
 
     def column_margins(self, place: int) -> list[int | float | None]:
-        """How far off each value of a column may be; None where it is not a noisy number, or nobody can tell."""
+        """How far off each value of a column may be; None where it is exact or NULL, infinite where nobody can tell."""
         output = self.release.outputs[place]
+        if output.mark is not None:
+            return [None if row[place] is None else math.inf for row in self.wide]
         if output.margin is not None:
             same = output.margin.numerator if output.margin.denominator == 1 else float(output.margin)
             return [None if row[place] is None else same for row in self.wide]
         if (at := output.margin_at) is None:
-            return [None] * len(self.wide)
-        return [
-            found if row[place] is not None and isinstance(found := row[at], float) and math.isfinite(found) else None
-            for row in self.wide
-        ]
+            return [math.inf if output.noisy and row[place] is not None else None for row in self.wide]
+        return [None if row[place] is None else _row_margin(row[at]) for row in self.wide]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asker:
-    """Who waits for what is done."""
-
-    user: str
-    cancellation: Cancellation | None
+def _row_margin(margin: Cell) -> float | None:
+    """Of one noisy value; errors that cancel out leave it exact."""
+    return (margin or None) if isinstance(margin, float) and math.isfinite(margin) else math.inf
 
 
 class Engine:
@@ -107,10 +114,7 @@ class Engine:
         sampler: Sampler,
         limits: Limits,
         places: Places | None = None,
-        *,
-        compiles_apart: bool = False,
     ) -> None:
-        """`compiles_apart`: queries are compiled in other processes only, so that nobody in this one waits for it."""
         self.catalog = catalog
         self.accountant = accountant
         self.ledger = ledger
@@ -129,19 +133,9 @@ class Engine:
         self._loaded: set[str] = set()
         self._lock = threading.Lock()
         self._turns = Turns(places)
-        self._compiler = Compiler(Ground(catalog, accountant, backend.dialect), limits.compiling, apart=compiles_apart)
-        self._work = FairPlaces(AT_ONCE, limits.max_queries_per_user)
+        self.circuits = CircuitBreaker()
 
-    def compile(
-        self,
-        sql: str,
-        parameters: Sequence[Value],
-        settings: Settings,
-        *,
-        fresh: bool = False,
-        user: str = "",
-        cancellation: Cancellation | None = None,
-    ) -> Release:
+    def compile(self, sql: str, parameters: Sequence[Value], settings: Settings, *, fresh: bool = False) -> Release:
         """The release of a query. Where it has loose clips, those that were found before decide with the ledger.
 
         What is stored already is preferred, so that the same question has the same answer; then clips that are found
@@ -149,23 +143,18 @@ class Engine:
         one: all later ones, of everybody, would have to live with what it finds.
         """
         clock = Clock(this_minute())
-        asker = _Asker(user, cancellation)
-
-        def compiled(clips: Clips) -> Release:
-            return self._compiled(Source(sql, tuple(parameters), settings, clips, clock), asker)
-
-        searched = compiled("searched")
+        searched = self._compiled(sql, parameters, settings, "searched", clock)
         if not searched.searches:
             return searched
-        forms = [searched, compiled("declared")]
+        forms = [searched, self._compiled(sql, parameters, settings, "declared", clock)]
         found = self._found(searched)
         missing = [searched.measurements[index] for index in searched.searches if index not in found]
         if not missing:
-            forms.insert(0, compiled("found"))
+            forms.insert(0, self._compiled(sql, parameters, settings, "found", clock))
         elif self._is_cheap(settings, missing):
             forms.reverse()
         stored = [] if fresh else [form for form in forms if not self._bill(form, None, fresh=False).missing]
-        return self._settled(stored[0] if stored else forms[0], asker)
+        return self._settled(stored[0] if stored else forms[0])
 
     def _is_cheap(self, settings: Settings, searches: Sequence[Measurement]) -> bool:
         """Whether a query pays less than half of the usual price, or shares its price among too many sums."""
@@ -175,19 +164,21 @@ class Engine:
         parts = [(search.price.loss, POOREST_SEARCH[search.statistics[0].kind]) for search in searches]
         return any(loss * least < self.accountant.price_of(usual) for loss, least in parts)
 
-    def _compiled(self, source: Source, asker: _Asker, chosen: Choice = (), *, paid: bool = False) -> Release:
+    def _compiled(
+        self, sql: str, parameters: Sequence[Value], settings: Settings, clips: Clips, clock: Clock
+    ) -> Release:
         """Pure, and remembered, so that a repeated text costs no parsing; one that reads the clock, for its minute."""
-        _check_parameters(source.parameters)
+        _check_parameters(parameters)
         # By their text: equal decimals of different scale, and zeros of different sign, are different constants.
-        values = tuple((type(value), repr(value)) for value in source.parameters)
-        key = (source.sql, values, source.settings, source.clips, chosen)
-        now = source.clock.now
-        if (found := self._releases.get(key) or self._releases.get((*key, now))) is not None:
+        key = (sql, tuple((type(value), repr(value)) for value in parameters), settings, clips)
+        if (found := self._releases.get(key) or self._releases.get((*key, clock.now))) is not None:
             return found
+        reads = clock.reads
         try:
-            compiled = self._compiler.compile(
-                source, chosen, user=asker.user, cancellation=asker.cancellation, paid=paid
-            )
+            plan = resolve(parse(sql, self.catalog.limits), self.catalog, parameters, clock)
+            release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect, clips)
+        except RecursionError:
+            raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
         except Error:
             raise
         except Exception as error:
@@ -196,8 +187,7 @@ class Engine:
                 f"the query could not be compiled (log id {log_engine_error(error)})",
                 hint="The owner finds the cause in the log under this id.",
             ) from None
-        release = replace(compiled.release, source=source)
-        self._releases.put((*key, now) if compiled.reads_clock else key, release)
+        self._releases.put(key if clock.reads == reads else (*key, clock.now), release)
         return release
 
     def answer(
@@ -205,32 +195,108 @@ class Engine:
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned."""
         paid = release.unsettled or release
-        asker = _Asker(user, cancellation)
         bill = self._bill(paid, user, fresh)
         missing = [] if fresh else bill.missing
         with self._turns.of(missing, cancellation):
             if missing:  # somebody may have bought it in the meantime
                 bill = self._bill(paid, user, fresh)
-            with self._working(asker) if bill.missing else nullcontext():
-                if bill.missing:
-                    self._backend.ready()
-                owed = self._owed(user, bill.sources)
-                self._find_older(paid, bill, user)
-                charged = self._charge(user, bill, sql)
-                known = dict(bill.known)
+            receipt, bill, owed = self._paid(paid, bill, user, sql, fresh, cancellation)
+            known = dict(bill.known)
+            with self._kept_if_unanswered(user, bill, receipt, known):
                 for index in range(len(paid.measurements)):
                     if index not in known:
                         # A clip that an earlier measurement chose is known by now.
-                        release = self._settled(paid, asker, known)
+                        release = self._settled(paid, known)
                         measurement = release.measurements[index]
                         known[index] = self._measure(release, measurement, bill, index, known, cancellation)
-        release = _as_known(self._settled(paid, asker, known), known, bill, owed)
-        wide = self._finished(release, bill, known, asker)
+        with self._kept_if_unanswered(user, bill, receipt, known):
+            release = _as_known(self._settled(paid, known), known, bill, owed)
+            wide = self._finished(release, bill, known, cancellation)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
         has_margins_behind = any(output.margin_at is not None for output in release.outputs)
         rows = [row[: len(names)] for row in wide] if has_margins_behind else list(wide)
-        return Answer(ResultTable(names, types, rows), release, charged, wide)
+        return Answer(ResultTable(names, types, rows), release, receipt.paid, wide)
+
+    def _paid(
+        self, release: Release, bill: _Bill, user: str, sql: str, fresh: bool, cancellation: Cancellation | None
+    ) -> tuple[Receipt, _Bill, Price]:
+        """The receipt of what is missing, the bill as it was paid, and what the user owed for answers of others.
+
+        Nothing is charged while it is known that the engine would fail, or after the statement was cancelled.
+        """
+        while True:
+            if bill.missing:
+                self._require_engine(release, bill, user, cancellation)
+            owed = self._owed(user, bill.sources)
+            self._find_older(release, bill, user)
+            if cancellation is not None:
+                cancellation.check()
+            try:
+                return self._charge(user, bill, sql), bill, owed
+            except AttemptTaken:  # another process was faster
+                bill = self._bill(release, user, fresh)
+
+    def _require_engine(self, release: Release, bill: _Bill, user: str, cancellation: Cancellation | None) -> None:
+        """Raise where what is missing would be paid and not answered. It reads no private row, and charges nothing."""
+        waits = [attempt.wait for attempt in bill.retries.values()]
+        if any(waits):
+            runs = max(attempt.runs for attempt in bill.retries.values())
+            raise OperationalError(
+                f"the query was paid for, and has failed {runs} times",
+                detail=f"It is run again after a pause of {math.ceil(max(waits))} s, at no further cost.",
+                hint="Ask again then, or ask another question. The owner finds the cause of the failures in the log.",
+            )
+        if any(purchase.price.loss and not purchase.replay for purchase in bill.purchases):
+            self.circuits.require_closed(user)
+        measurements = [release.measurements[index] for index in bill.keys if index not in bill.known]
+        sources = {source for each in measurements for branch in each.branches for source in branch.query.sources}
+        try:
+            self._backend.ready(sorted(sources), timeout=self._limits.timeout, cancellation=cancellation)
+        except EngineFailed as error:
+            error.detail = "Nothing was charged."
+            raise
+
+    @contextmanager
+    def _kept_if_unanswered(
+        self, user: str, bill: _Bill, receipt: Receipt, known: Mapping[int, Known]
+    ) -> Iterator[None]:
+        """What was paid for and is not answered is kept in the ledger, and the same question runs it again for free.
+
+        Claim: each charge gives at most one answer to each question.
+        Because: what is kept is the attempts that have not come as far as noise; of the others the answer may be
+            stored, or seen. Whoever takes a kept attempt uses it up, durably, before the engine is asked
+            (`ledger.failures`), and draws noise of its own under the same key and price.
+        Needs: nothing of an attempt leaves this process before its noise is drawn.
+        """
+        try:
+            yield
+        except BaseException as error:
+            open_ = [attempt for attempt in bill.attempts(receipt) if attempt.place not in known]
+            unanswered = [attempt.unanswered for attempt in open_ if attempt.place not in bill.noised]
+            kept = len(unanswered) == len(open_)
+            try:
+                if unanswered:
+                    self.ledger.fail(unanswered)
+            except Error:
+                kept = False
+            if isinstance(error, EngineFailed):
+                self.circuits.failed(user, error)
+            if isinstance(error, Error):
+                self._say_what_was_paid(error, bill, receipt, kept)
+            raise
+        if bill.missing:
+            self.circuits.succeeded(user)
+
+    def _say_what_was_paid(self, error: Error, bill: _Bill, receipt: Receipt, kept: bool) -> None:
+        if receipt.paid != Price():
+            error.detail = f"It was charged {price_text(receipt.paid, self.accountant)}, and there is no answer yet."
+        elif bill.retries:
+            error.detail = "It was charged before, and there is no answer yet."
+        else:
+            return
+        if kept and isinstance(error, EngineFailed | Cancelled | InternalError):
+            error.hint = " ".join(filter(None, (_ASK_AGAIN, error.hint)))
 
     def preview(self, release: Release, user: str) -> Release:
         """The release as it would be answered now, for EXPLAIN: what is made of earlier answers has their margins.
@@ -260,27 +326,7 @@ class Engine:
         }
         return [_ENDS[kind].format(whose=name) for kind, name in whose.items()]
 
-    @property
-    def compiling(self) -> int:
-        """Queries that are compiled just now, in other processes."""
-        return self._compiler.quick.held + self._compiler.long.held
-
-    @property
-    def compiling_long(self) -> int:
-        """Those of them that take long."""
-        return self._compiler.long.held
-
-    @contextmanager
-    def _working(self, asker: _Asker) -> Iterator[None]:
-        """Within the block an engine works for the user; others wait their turn, but for those who ask for little."""
-        self._work.take(asker.user, asker.cancellation)
-        try:
-            yield
-        finally:
-            self._work.give_back(asker.user)
-
     def close(self) -> None:
-        self._compiler.close()
         self._backend.close()
         self._post.close()
         self.ledger.close()
@@ -299,17 +345,13 @@ class Engine:
                     found[index] = decode(stored)
         return found
 
-    def _settled(self, release: Release, asker: _Asker, known: Mapping[int, Known] | None = None) -> Release:
+    def _settled(self, release: Release, known: Mapping[int, Known] | None = None) -> Release:
         """The release with the clips that were chosen by now; they are released values, so anybody may see them."""
-        if not release.searches:
+        if release.settle is None:
             return release
         found = self._found(release) if known is None else known
-        chosen = [(index, int(found[index].table.sums[0][0])) for index in release.searches if index in found]
-        if not chosen:
-            return release
-        assert release.source is not None
-        settled = self._compiled(release.source, asker, tuple(chosen), paid=known is not None)
-        return replace(settled, unsettled=release)
+        chosen = {index: int(found[index].table.sums[0][0]) for index in release.searches if index in found}
+        return release.settle(chosen) if chosen else release
 
     # --- what must be bought ---
 
@@ -338,17 +380,31 @@ class Engine:
                 bill.known[index] = made.known
                 bill.derived[index] = made.purchases
                 bill.purchases += made.purchases
+            attempt = None
             if index in bill.known:
                 bill.instances[index] = bill.known[index].instance
             else:
-                bill.instances[index] = self._sampler.salt()
+                attempt = self._paid_attempt(key, measurement.price, user)
+                bill.instances[index] = attempt.instance if attempt else self._sampler.salt()
             if measurement.is_search and not measurement.price.loss:
                 if stored is None:
                     raise OperationalError("a clip that was found before has expired", hint="Ask again.")
                 continue
             if index not in bill.derived:
-                bill.purchases.append(Purchase(key, measurement.price, stored is not None))
+                replay = stored is not None or attempt is not None
+                bill.purchases.append(Purchase(key, measurement.price, replay, attempt))
+            if index not in bill.known:
+                bill.prices[index] = measurement.price
+                if attempt is not None:
+                    bill.retries[index] = attempt
         return bill
+
+    def _paid_attempt(self, key: bytes, price: Price, user: str | None) -> PaidAttempt | None:
+        """What was paid for and never given. Who has not paid for it need not wait for it, and may buy it anew."""
+        if user is None or not price.loss:
+            return None
+        found = self.ledger.paid_attempt(key, price)
+        return found if found is None or not found.wait or self.ledger.has_paid(user, key) else None
 
     def _replay_key(
         self,
@@ -367,9 +423,12 @@ class Engine:
         return found[1]
 
     def _made(self, measurement: Measurement, stages: list[object], asked: Settings, user: str) -> Derived | None:
-        """The answer made of earlier ones, unless a new one is cheaper for who never paid for those."""
+        """The answer made of earlier ones: free, or no dearer and no further off than a new one would be."""
         made = self._derivations.find(measurement, stages, asked)
-        if made is None or not self._owed(user, made.purchases).is_no_dearer(measurement.price):
+        if made is None:
+            return None
+        owed = self._owed(user, made.purchases)
+        if owed != Price() and not (owed.is_no_dearer(measurement.price) and made.is_no_wider):
             return None
         return made
 
@@ -385,9 +444,9 @@ class Engine:
                 if older is not None:
                     bill.older[index] = older
 
-    def _charge(self, user: str, bill: _Bill, sql: str) -> Price:
+    def _charge(self, user: str, bill: _Bill, sql: str) -> Receipt:
         if not bill.purchases:
-            return Price()
+            return Receipt(Price(), None)
         try:
             return self.ledger.charge(user, bill.purchases, sql=sql)
         except BudgetExhausted as error:
@@ -412,6 +471,7 @@ class Engine:
             parameters |= self._stage(release, number, release.stages[number], known, cancellation)
         queries = [_with_parameters(branch.query, parameters) for branch in measurement.branches]
         exact = self._backend.execute(queries, timeout=self._limits.timeout, cancellation=cancellation)
+        bill.noised.add(index)
         noisy = Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
         if (older := bill.older.get(index)) is not None:
             noisy = self._derivations.combined(measurement, noisy, older)
@@ -443,12 +503,6 @@ class Engine:
         """The rest of the query, over noisy and public tables."""
         if (rows := self._computed(release, sql, known)) is not None:
             return rows
-        return self._run_rest(release, sql, known, cancellation)
-
-    def _run_rest(
-        self, release: Release, sql: str, known: Mapping[int, Known], cancellation: Cancellation | None
-    ) -> Rows:
-        """The same in DuckDB."""
         for name, table in release.public.items():
             self._load(name, table.source, [(column.name, column.type) for column in table.columns.values()])
         parameters: dict[str, object] = {}
@@ -483,7 +537,9 @@ class Engine:
             require_size(len(rows), len(rows[0]), self._limits.max_result_cells)
         return rows
 
-    def _finished(self, release: Release, bill: _Bill, known: Mapping[int, Known], asker: _Asker) -> Rows:
+    def _finished(
+        self, release: Release, bill: _Bill, known: Mapping[int, Known], cancellation: Cancellation | None
+    ) -> Rows:
         """The rows of the answer; those of a small one are remembered, and given again where nothing was bought.
 
         Claim: remembered rows are those that the rest of the query would give again.
@@ -495,10 +551,7 @@ class Engine:
         key = (release.sql, tuple(used))
         found = None if bill.missing else self._answers.get(key)
         if found is None:
-            found = self._computed(release, release.sql, known)
-            if found is None:
-                with self._working(asker):
-                    found = self._run_rest(release, release.sql, known, asker.cancellation)
+            found = self._finish(release, release.sql, known, cancellation)
             if _is_small(found):
                 self._answers.put(key, found)
         return found
@@ -569,6 +622,12 @@ def _check_parameters(parameters: Sequence[Value]) -> None:
             raise BadSetting(f"parameter ${number} is not a finite number")
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    place: int  # of the measurement in the release
+    unanswered: Unanswered  # what it is if it fails
+
+
 class _Bill:
     def __init__(self) -> None:
         self.purchases: list[Purchase] = []
@@ -578,6 +637,17 @@ class _Bill:
         self.older: dict[int, Older] = {}  # what those that are missing are joined with
         self.instances: dict[int, str] = {}
         self.known: dict[int, Known] = {}
+        self.prices: dict[int, Price] = {}  # of what is missing
+        self.retries: dict[int, PaidAttempt] = {}  # what was paid for before and is run again
+        self.noised: set[int] = set()  # whose noise was drawn
+
+    def attempts(self, receipt: Receipt) -> Iterator[_Attempt]:
+        """What is run by this payment, or by an earlier one."""
+        for place, price in self.prices.items():
+            retry = self.retries.get(place)
+            charge, runs = (receipt.number, 1) if retry is None else (retry.charge, retry.runs + 1)
+            if charge is not None:
+                yield _Attempt(place, Unanswered(self.keys[place], price, charge, runs, self.instances[place]))
 
     @property
     def sources(self) -> list[Purchase]:

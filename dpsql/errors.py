@@ -6,6 +6,7 @@ A message says what, where and what to do; it never holds a value from the data.
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 
@@ -80,6 +81,10 @@ class NotSupportedError(DatabaseError):
 
 class NotSupported(NotSupportedError):
     """SQL that cannot be made private, or is not supported."""
+
+
+class TooMuchNoise(NotSupported):
+    """Noise so wide, in steps of the sum's grid, that 64 bits do not hold it."""
 
 
 class TooComplex(NotSupported):
@@ -271,13 +276,13 @@ class TooManyRows(DataError):
 
 
 class ResultTooLarge(OperationalError):
-    """The rest of a query, over released and public values, grew beyond what the policy allows. The charge stands."""
+    """The rest of a query, over released and public values, grew beyond what the policy allows."""
 
     sqlstate = "54000"
 
 
 class Cancelled(OperationalError):
-    """Cancelled or timed out. The charge stands."""
+    """Cancelled or timed out. Where it was charged before, the detail says so."""
 
     sqlstate = "57014"
 
@@ -293,6 +298,21 @@ class EngineFailed(OperationalError):
             hint="The owner finds the cause in the log under this id.",
         )
         self.log_id = log_id
+
+
+class EngineLost(EngineFailed):
+    """The engine went away: not this query alone has failed."""
+
+
+class CircuitOpen(OperationalError):
+    """The engine failed a moment ago, and nothing is charged until it is tried again."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the database has failed, and new queries are refused for {max(1, math.ceil(seconds))} s",
+            detail="Nothing was charged.",
+            hint="Ask again then. Earlier answers, and queries that were paid for and failed, are still free.",
+        )
 
 
 class UnknownUser(OperationalError):

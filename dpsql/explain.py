@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from dpsql.plan.scalars import Call, Op, Ref, Scalar
+from dpsql.plan.scalars import Array, Call, Op, Ref, Scalar
 from dpsql.plan.text import scalar_text
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.assemble import EPOCH, EPOCH_DAY
@@ -32,7 +32,9 @@ def explain(release: Release, accountant: Accountant, left: str, warnings: Seque
         lines += _measurement(number, measurement, accountant, _clip_texts(release, index))
     # Until its clip is chosen, a sum has the noise of the declared one at most.
     less = " or less" if set(release.searches) - release.chosen else ""
-    shown = [f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None]
+    shown = [
+        f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None and not o.is_marked
+    ]
     if shown:
         lines.append(f"Margins (95 %): {', '.join(shown)}{less}")
     means = [f'"{o.name}" ±{_whole_or_short(o.at_thousand)}' for o in release.outputs if o.at_thousand is not None]
@@ -43,6 +45,10 @@ def explain(release: Release, accountant: Accountant, left: str, warnings: Seque
     own = [f'"{o.name}"' for o in release.outputs if o.margin_at is not None and o.at_thousand is None]
     if own:
         lines.append(f"Margins by row: {', '.join(own)}: made of noisy numbers; each answer has its own")
+    marked = [f'"{o.name}"' + (f" ({o.mark})" if o.mark else "") for o in release.outputs if o.is_marked]
+    if marked:
+        lines.append(f"Without a margin: {', '.join(marked)}: marked (noise) in the answer")
+    lines += [f"Caution: {caution}" for caution in release.cautions]
     lines += [f"Note: {note}" for note in release.notes]
     if any(measurement.derived for measurement in release.measurements):
         lines.append("Note: SET dpsql.fresh = on buys a new answer")
@@ -228,6 +234,8 @@ def _value_text(value: Scalar) -> str:
     """A moment is counted from the start of 1970, whose dates nobody writes as such."""
     if (subject := numbered_subject(value)) is not None:
         return scalar_text(subject)
+    if isinstance(value, Array):
+        return f"({', '.join(map(key_text, value.items))})"
     if isinstance(value, Call) and value.op in _COUNTED and value.args[1] in (EPOCH_DAY, EPOCH):
         return f"{scalar_text(value.args[0])} in {_COUNTED[value.op]} since 1970"
     return scalar_text(value)

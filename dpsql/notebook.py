@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from itertools import zip_longest
@@ -14,7 +15,13 @@ _BAR_WIDTH = 160  # pixels
 _BAR = '<div style="width: {}px; height: 0.8em; background: #4c78a8"></div>'
 
 
-def html_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], margins: Margins, footer: str) -> str:
+def html_table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    margins: Margins,
+    footer: str,
+    cautions: Sequence[str] = (),
+) -> str:
     """A table of the first rows and a line below it. Every name and value is escaped: keys come from the data."""
     shown = rows[:_MOST_ROWS]
     shares = bar_shares(columns, shown)
@@ -24,10 +31,12 @@ def html_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], margin
     notes = [
         f"{len(rows) - len(shown):,} more rows" if len(rows) > len(shown) else "",
         "± is the 95 % margin" if any(column.is_noisy for column in columns) else "",
+        "(noise): no margin is known" if any(math.inf in row for row in margins[:_MOST_ROWS]) else "",
         footer,
     ]
     below = escape("; ".join(note for note in notes if note))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>"
+    warned = "".join(f"<p>Caution: {escape(caution)}</p>" for caution in cautions)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>{warned}"
 
 
 def _row(columns: Sequence[Column], texts: Sequence[str], share: float | None) -> str:

@@ -49,7 +49,13 @@ def _tidy(value: Cell, output: Output, margin: float | None) -> Cell:
     if output.count and isinstance(value, int | float | Decimal) and value < 0:
         return 0
     is_whole = isinstance(value, Decimal) and output.type.scale == 0
-    if margin and isinstance(value, float | Decimal) and math.isfinite(value) and not is_whole:
+    if (
+        margin
+        and math.isfinite(margin)
+        and isinstance(value, float | Decimal)
+        and math.isfinite(value)
+        and not is_whole
+    ):
         return _rounded(value, margin, output.type.scale)
     return value
 

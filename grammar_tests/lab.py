@@ -16,7 +16,7 @@ from dpsql.engine import Answer, Engine
 from dpsql.errors import Error
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.query import Cancellation, EngineQuery
-from dpsql.ledger import Closing, Entry, Purchase, Refusal
+from dpsql.ledger import Closing, Entry, PaidAttempt, Purchase, Receipt, Refusal, Unanswered
 from dpsql.noise.samplers import Exact, Losses
 from dpsql.policy.loader import load
 from dpsql.policy.model import DatabaseSchema
@@ -26,7 +26,7 @@ from dpsql.tables import ExactTable, Integers
 from dpsql.types import Value
 from grammar_tests import expectation
 from grammar_tests.case import Case
-from grammar_tests.toy_data import POLICIES, fill_clean, fill_dirty, wide
+from grammar_tests.toy_data import fill_clean, fill_dirty, policy_text
 
 USER = "alice"
 
@@ -53,17 +53,24 @@ class ZeroNoise:
 class Purse:
     """A ledger that is never empty, so that no case depends on those before it. It stores no answers."""
 
-    begun = False
+    begun = adopted = False
 
     def __init__(self, total: Price) -> None:
         self._total = total
         self._spent = Price()
 
-    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
+    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
         del user, sql
         price = sum((purchase.price for purchase in purchases), Price())
         self._spent += price
-        return price
+        return Receipt(price, None)
+
+    def fail(self, attempts: Sequence[Unanswered]) -> None:
+        del attempts
+
+    def paid_attempt(self, key: bytes, price: Price) -> PaidAttempt | None:
+        del key, price
+        return None
 
     def spent(self, user: str | None = None) -> Price:
         del user
@@ -125,8 +132,10 @@ class RecordingBackend:
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
         return self._backend.warnings(sources)
 
-    def ready(self) -> None:
-        self._backend.ready()
+    def ready(
+        self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> None:
+        self._backend.ready(sources, timeout=timeout, cancellation=cancellation)
 
     def schema(self) -> DatabaseSchema:
         return self._backend.schema()
@@ -158,9 +167,7 @@ class Dataset:
 
     def __init__(self, directory: Path, policy: str, backend: Backend | None = None) -> None:
         path = directory / f"{policy}.toml"
-        tables = (POLICIES / "tables.toml").read_text()
-        tables = wide(tables) if policy == "wide" else tables
-        path.write_text("\n".join(((POLICIES / f"{policy}.toml").read_text(), tables)))
+        path.write_text(policy_text(policy))
         declared = load(path)
         self.backend = RecordingBackend(backend or open_database(directory / "toy.duckdb"))
         catalog = bind_all(declared, self.backend)

@@ -42,6 +42,21 @@ def wide(tables: str) -> str:
     return re.sub(r"^(\w+ = \{)(.*[a-z].*|)\}$", _nullable, tables, flags=re.MULTILINE)
 
 
+def bounded(tables: str) -> str:
+    """The same where the columns that rows are told apart by have bounds, narrower than what they hold."""
+    tables = re.sub(r"^id = \{\}$", "id = { min = 3, max = 60 }", tables, flags=re.MULTILINE)
+    return tables.replace("[tables.items.columns]\n", "[tables.items.columns]\nvisit_id = { min = 3, max = 60 }\n")
+
+
+TABLES = {"wide": wide, "bounded": bounded}
+
+
+def policy_text(policy: str) -> str:
+    """One of the policies, with the tables that it declares."""
+    tables = TABLES.get(policy, str)((POLICIES / "tables.toml").read_text())
+    return "\n".join(((POLICIES / f"{policy}.toml").read_text(), tables))
+
+
 def dirty() -> str:
     """Statements that fill the private tables, in DuckDB's SQL."""
     return (TOY / "dirty.sql").read_text()

@@ -23,9 +23,13 @@ from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.ledger.sqlite import SqliteLedger
 from dpsql.policy.address import PostgresAddress
 from dpsql.policy.model import Place
+from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
 TOTAL = Price(100, 10)
+PROTECTION = Protection(
+    {(): '["integer"]', ("main", "people"): '[{"columns": ["id"], "path": []}]', ("main", "towns"): "[]"}
+)
 ALLOWANCES: dict[str, Price | None] = {"alice": Price(60, 10), "bob": None}
 
 
@@ -48,16 +52,20 @@ def reopen(
     accounting: str = "zcdp",
     total: Price = TOTAL,
     allowances: Mapping[str, Price | None] = ALLOWANCES,
+    protection: Protection | None = PROTECTION,
     create: bool = False,
     replay_days: float | None = None,
+    accept_units: bool = False,
 ) -> SqlLedger:
     options: dict[str, Any] = {
         "dataset": dataset,
         "accounting": accounting,
         "total": total,
         "allowances": allowances,
+        "protection": protection,
         "create": create,
         "replay_days": replay_days,
+        "accept_units": accept_units,
     }
     if isinstance(place, Path):
         return SqliteLedger.open(place, **options)

@@ -28,8 +28,13 @@ class Backend(Protocol):
         """What the owner should know about these tables and dpsql's rights, a sentence each."""
         ...
 
-    def ready(self) -> None:
-        """Raise if it is known that no query can run as the policy means it. Asked before anything is paid."""
+    def ready(
+        self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> None:
+        """Raise if no query on these tables can run as the policy means it. Asked before anything is paid.
+
+        It reads no row of a table: only whether the engine can be reached, and what its catalogue says.
+        """
         ...
 
     def execute(

@@ -126,7 +126,9 @@ class DuckDBBackend:
         del sources
         return []
 
-    def ready(self) -> None:
+    def ready(
+        self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> None:
         """Nothing can change under a file that is opened for reading only."""
 
     def execute(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import psycopg
@@ -38,6 +38,8 @@ _SUM = "int8"
 _KEYS = frozenset(("bool", "int8", "numeric", "float8", "text", "date", "timestamp"))
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$([a-z]\w*)""")
 _PUBLIC_SECONDS = 600.0
+
+T = TypeVar("T")
 
 
 class PostgresBackend:
@@ -98,10 +100,18 @@ class PostgresBackend:
             failure = engine_failed(error)
         raise failure
 
-    def ready(self) -> None:
-        """Raise if a table was found changed: to be asked before anything is paid."""
+    def ready(
+        self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
+    ) -> None:
+        """Raise if the server cannot be reached, a table may not be read, or one was changed.
+
+        Claim: it depends on no row of a table.
+        Because: the tables are locked, for which the server looks at its catalogue and at the rights of the role; then
+            the catalogue is read.
+        """
         if self._changed is not None:
             raise SchemaChanged(self._changed)
+        self._in_snapshot(sorted(set(sources)), lambda *_: None, timeout, cancellation)
 
     def execute(
         self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None
@@ -113,16 +123,16 @@ class PostgresBackend:
         our own errors here name types, tables and counts of columns, which query text and schema fix.
         Needs: queries that are total; otherwise the fact that one failed tells something.
         """
-        failure: Error
-        interrupt = Interrupt()
-        try:
-            with self._watchdog.guard(interrupt, timeout, cancellation) as watch:
-                return self._run_all(queries, timeout, watch, interrupt)
-        except psycopg.errors.QueryCanceled:
-            failure = stopped(TIMED_OUT)
-        except psycopg.Error as error:
-            failure = engine_failed(error)
-        raise failure
+        sources = sorted({source for query in queries for source in query.sources})
+
+        def run_all(connection: Connection, watch: Watch) -> list[ExactTable]:
+            tables = []
+            for query in queries:
+                watch.check()
+                tables.append(_run(connection, query))
+            return tables
+
+        return self._in_snapshot(sources, run_all, timeout, cancellation)
 
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
         """The named columns of a public table, column by column, of at most `limit` + 1 rows."""
@@ -155,24 +165,33 @@ class PostgresBackend:
 
     # --- running ---
 
-    def _run_all(
-        self, queries: Sequence[EngineQuery], timeout: float, watch: Watch, interrupt: Interrupt
-    ) -> list[ExactTable]:
-        sources = sorted({source for query in queries for source in query.sources})
+    def _in_snapshot(
+        self,
+        sources: Sequence[tuple[str, ...]],
+        work: Callable[[Connection, Watch], T],
+        timeout: float,
+        cancellation: Cancellation | None,
+    ) -> T:
+        """Do the work in a transaction in which the tables are those that were checked. Errors become our own."""
+        failure: Error
+        interrupt = Interrupt()
         try:
-            with self._connections.transaction(
-                [qualified(source) for source in sources], watch=watch, seconds=timeout, interrupt=interrupt
-            ) as connection:
-                self._check_unchanged(connection, sources)
-                tables = []
-                for query in queries:
+            with self._watchdog.guard(interrupt, timeout, cancellation) as watch:
+                try:
+                    with self._connections.transaction(
+                        [qualified(source) for source in sources], watch=watch, seconds=timeout, interrupt=interrupt
+                    ) as connection:
+                        self._check_unchanged(connection, sources)
+                        return work(connection, watch)
+                except psycopg.Error:
+                    # The server says that it was stopped, or nothing any more.
                     watch.check()
-                    tables.append(_run(connection, query))
-                return tables
-        except psycopg.Error:
-            # The server says that it was stopped, or nothing any more.
-            watch.check()
-            raise
+                    raise
+        except psycopg.errors.QueryCanceled:
+            failure = stopped(TIMED_OUT)
+        except psycopg.Error as error:
+            failure = engine_failed(error, lost=_is_lost(error))
+        raise failure
 
     def _check_unchanged(self, connection: Connection, sources: Sequence[tuple[str, ...]]) -> None:
         """Refuse if a table is no longer what the policy was checked against.
@@ -192,6 +211,11 @@ class PostgresBackend:
                 with self._lock:
                     self._changed = source[-1]
                 raise SchemaChanged(source[-1])
+
+
+def _is_lost(error: psycopg.Error) -> bool:
+    """Whether the server could not be reached, or went away: where libpq says so, there is no code."""
+    return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(("08", "57P", "53300"))
 
 
 def _run(connection: Connection, query: EngineQuery) -> ExactTable:

@@ -62,7 +62,8 @@ WHERE d.objsubid = 0 OR NOT a.attisdropped
 """
 
 
-_PARTS = f"SELECT n.nspname, c.relname {_NAMES} WHERE c.relispartition"
+# Indexes of partitions are partitions of an index: they hold no rows of their own.
+_PARTS = f"SELECT n.nspname, c.relname {_NAMES} WHERE c.relispartition AND c.relkind IN ('r', 'p', 'f')"
 
 
 def read_details(url: str) -> SchemaDetails:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.groups import GroupLoss
 
 
 def amount_text(price: Price, accountant: Accountant) -> str:
@@ -18,6 +19,17 @@ def amount_text(price: Price, accountant: Accountant) -> str:
     if price.delta:
         text += f", delta {float(price.delta_value):.4g} for keys"
     return f"{text}, or {as_pure}" if as_pure else text
+
+
+def group_text(loss: GroupLoss | None) -> str:
+    """Epsilon and delta together: neither means anything without the other."""
+    if loss is None:
+        return "no bound"
+    return f"epsilon {float(loss.epsilon):.4g}, delta {float(loss.delta):.4g}"
+
+
+def group_document(loss: GroupLoss | None) -> dict[str, float] | None:
+    return None if loss is None else {"epsilon": float(loss.epsilon), "delta": float(loss.delta)}
 
 
 def amount_document(price: Price, accountant: Accountant) -> dict[str, float]:

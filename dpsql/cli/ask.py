@@ -17,7 +17,7 @@ import click
 
 from dpsql.cli import rows as writers
 from dpsql.cli.report import refusals
-from dpsql.cli.running import price_line, run, say_if_ledger_is_new
+from dpsql.cli.running import footer, run, say_if_ledger_is_new
 from dpsql.display import Column, Margins
 from dpsql.errors import OperationalError
 from dpsql.types import Value
@@ -254,8 +254,7 @@ def query(
             show_table(cursor)
         elif cursor.columns is not None:
             _write(form, cursor.columns, cursor.fetchall(), cursor.row_margins, output, behind=margins)
-        line = price_line(cursor)
-        if line is not None:
+        for line in footer(cursor):
             click.echo(line, err=True)
 
 

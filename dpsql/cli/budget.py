@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpsql.cli.protected import protected_document, protected_lines, read_protected
 from dpsql.cli.report import refusals
 
 if TYPE_CHECKING:
     from dpsql.policy.model import Policy
     from dpsql.privacy.accounting import Accountant, Price
+    from dpsql.privacy.groups import GroupLoss
 
 MARGIN = 100  # of the counts that are offered as a measure of what is left
 BAR_WIDTH = 30
@@ -62,39 +64,66 @@ class Prices:
 
 @click.command()
 @click.option("--user", metavar="NAME", help="One user only.")
+@click.option(
+    "--group", "people", metavar="K", type=click.IntRange(1, 1_000), help="What is promised to K people together."
+)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
-def budget(user: str | None, format_: str, policy: str) -> None:
+def budget(user: str | None, people: int | None, format_: str, policy: str) -> None:
     """Show what is spent and what is left, of the dataset and of each user.
 
     Limits are those of the policy file as it is now. How much is left is also told in queries: counts of a table
     with one row per person, ±100 with 95 % confidence, and queries at the default price. Changes nothing.
 
+    The total is a promise to each person alone. People who belong together, such as a household, are promised less as
+    one: --group says how much, of the total and of what is spent.
+
     \b
     Example:
       dpsql budget
       dpsql budget --user alice --format json
+      dpsql budget --group 5
     """
     from dpsql.ledger.opening import read_books
     from dpsql.policy.edit import unknown_user
     from dpsql.policy.loader import load
-    from dpsql.privacy.accounting import Accountant
+    from dpsql.privacy.accounting import Accountant, Price
 
     with refusals():
         declared = load(Path(policy))
         accountant = Accountant(declared.privacy)
         with read_books(declared) as books:
             spent = {} if books is None else books.spent()
+            protected = None if books is None else read_protected(books)
+            paid = [] if books is None else books.prices()
         accounts = [account for account in _accounts(declared, accountant, spent) if user in (None, account.user)]
         if not accounts:
             assert user is not None
             raise unknown_user(user)
         prices = _prices(accountant)
+        group = None if people is None else _group(people, accountant, spent.get(None, Price()), paid)
     if format_ == "json":
-        click.echo(json.dumps(_document(accounts, prices, accountant), indent=2, ensure_ascii=False))
+        from dpsql.cli.amounts import group_document
+
+        document = _document(accounts, prices, accountant)
+        if protected is not None:
+            document["protected"] = protected_document(protected, accountant)
+        if group is not None:
+            document["group"] = {
+                "people": group.people,
+                "total": group_document(group.total),
+                "spent": group_document(group.spent),
+            }
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         for line in _lines(accounts, prices, accountant):
             click.echo(line)
+        if protected is not None:
+            click.echo("\n" + "\n".join(protected_lines(protected, accountant)))
+        if group is not None:
+            click.echo("\n" + "\n".join(_group_lines(group)))
+        if accountant.policy.accounting == "zcdp":
+            click.echo("\nepsilon does not add up under zcdp accounting; rho does, and the bars show it")
 
 
 def _accounts(policy: Policy, accountant: Accountant, spent: Mapping[str | None, Price]) -> Iterator[Account]:
@@ -110,6 +139,45 @@ def _accounts(policy: Policy, accountant: Accountant, spent: Mapping[str | None,
         yield Account(user.name, paid, limit, left, mixed or paid.pure is None)
     for name in sorted(name for name in spent if name is not None and name not in policy.users):
         yield Account(name, spent[name], None, nothing)
+
+
+# --- people who belong together ---
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What all answers together promise to so many people; None: no bound."""
+
+    people: int
+    total: GroupLoss | None
+    spent: GroupLoss | None
+
+
+def _group(people: int, accountant: Accountant, spent: Price, paid: list[tuple[Price, int]]) -> Group:
+    from dpsql.privacy.groups import spent_for_group, total_for_group
+
+    dearest = accountant.price_of(accountant.policy.max_query_epsilon)
+    largest = max([dearest, *(price.loss for price, _ in paid if price.delta)])
+    return Group(
+        people,
+        total_for_group(accountant, people, spent=spent, largest=largest),
+        spent_for_group(accountant, people, paid),
+    )
+
+
+def _group_lines(group: Group) -> Iterator[str]:
+    from dpsql.cli.amounts import group_text
+
+    whom = "1 person" if group.people == 1 else f"{group.people:,} people who belong together, such as a household"
+    yield f"for {whom}"
+    yield f"  total  {group_text(group.total)}"
+    yield f"  spent  {group_text(group.spent)}"
+    if group.total is None:
+        yield "  so many people with a value of their own in a column without declared keys may be certain to show it"
+        return
+    whom = "this one" if group.people == 1 else "all of them"
+    yield f"  no outcome of all answers is more than e^epsilon times as likely with {whom} as without, or the other way"
+    yield "  round, but for a chance of delta"
 
 
 # --- what a query costs ---
@@ -160,9 +228,6 @@ def _lines(accounts: list[Account], prices: Prices, accountant: Accountant) -> I
             why = "not all answers were pure" if account.mixed else "their epsilon is spent"
             yield f"  pure   answers pay as others do, since {why}"
         yield f"  enough {_enough(account, prices, accountant)}"
-    if accountant.policy.accounting == "zcdp":
-        yield ""
-        yield "epsilon does not add up under zcdp accounting; rho does, and the bars show it"
 
 
 def _enough(account: Account, prices: Prices, accountant: Accountant) -> str:

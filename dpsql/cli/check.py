@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpsql.cli.protected import Protected, protected_lines, read_protected
 from dpsql.cli.report import refusals
 from dpsql.cli.rows import aligned, printable
 from dpsql.errors import Error
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("column", "type", "clamped to", "SUM", "GROUP BY", "COUNT per key")
 _RIGHT = (False, False, False, True, False, True)
+
+Reasons = dict[tuple[str, str], list[str]]  # what cannot be asked, and why: of which columns
 
 
 @click.command()
@@ -39,6 +42,7 @@ def check(policy: str) -> None:
 
     with refusals():
         checked = dataset.check(Path(policy))
+        protected = _protected(checked)
     tables = list({table.name: table for table in checked.catalog.tables.values()}.values())
     private = [table for table in tables if table.is_private]
     public = [table for table in tables if not table.is_private]
@@ -55,11 +59,34 @@ def check(policy: str) -> None:
             click.echo(f"  {printable(table.name)}: {', '.join(map(printable, table.columns))}")
     if private:
         click.echo("\n" + _what_margins_mean(checked))
+        click.echo(_what_groups_get(checked))
     if checked.warnings:
         click.echo("\nwarnings:")
         for warning in checked.warnings:
             click.echo(f"  {printable(warning)}")
+    if protected is not None:
+        click.echo("\n" + "\n".join(protected_lines(protected, checked.accountant)))
     _tell_marks(policy)
+
+
+def _protected(checked: Checked) -> Protected | None:
+    """What the ledger says of it, where there is one that can be read; raises PolicyError where it protects others."""
+    from dpsql.errors import OperationalError
+    from dpsql.ledger.opening import ledger_exists, ledger_place, read_books
+    from dpsql.ledger.protections import require_declared
+
+    try:
+        if not ledger_exists(checked.policy):
+            return None
+        with read_books(checked.policy) as books:
+            if books is None:
+                return None
+            found = read_protected(books)
+    except OperationalError as error:
+        click.echo(f"warning: what the ledger protects cannot be read: {error.message}", err=True)
+        return None
+    require_declared(found.units, checked.catalog.protection, ledger_place(checked.policy))
+    return found
 
 
 def _counted(tables: list[Table], sort: str) -> str:
@@ -80,6 +107,17 @@ def _what_margins_mean(checked: Checked) -> str:
     )
 
 
+def _what_groups_get(checked: Checked) -> str:
+    """The total for people who belong together, as `dpsql budget --group` has it before anything is spent."""
+    from dpsql.cli.amounts import group_text
+    from dpsql.privacy.groups import total_for_group
+
+    accountant = checked.accountant
+    largest = accountant.price_of(accountant.policy.max_query_epsilon)
+    two, five = (group_text(total_for_group(accountant, people, largest=largest)) for people in (2, 5))
+    return f"the total is for each person alone; for 2 who belong together: {two}; for 5: {five} (dpsql budget --group)"
+
+
 def _tell_marks(policy: str) -> None:
     from dpsql.policy.draft import marks
 
@@ -96,11 +134,14 @@ def _tell_marks(policy: str) -> None:
 def _abilities(table: Table, checked: Checked) -> list[str]:
     """Who is protected, how noisy a count is, and a line for each column."""
     name = ".".join(map(_quoted, table.name.split(".")))
-    count = _release(f"SELECT COUNT(*) FROM {name}", checked)
+    count, _ = _attempt(f"SELECT COUNT(*) FROM {name}", checked)
     lines = [f"{printable(table.name)}: {_unit_text(table)}; COUNT(*) {_margin(count)}"]
     if table.columns:
-        rows = [_ability(column, name, checked) for column in table.columns.values()]
+        reasons: Reasons = {}
+        rows = [_ability(column, name, checked, reasons) for column in table.columns.values()]
         lines += [f"  {line}" for line in aligned(_HEADINGS, rows, numeric=_RIGHT)]
+        for (ability, reason), columns in reasons.items():
+            lines.append(f"  no {ability} {', '.join(map(printable, columns))}: {printable(reason)}")
     return lines
 
 
@@ -111,10 +152,16 @@ def _unit_text(table: Table) -> str:
     return f'unit "{printable(table.unit_text)}", {rows} (the database {enforced})'
 
 
-def _ability(column: Column, table: str, checked: Checked) -> list[str]:
+def _ability(column: Column, table: str, checked: Checked, reasons: Reasons) -> list[str]:
+    """What can be asked of a column; `reasons` collects what cannot, and why."""
     name = _quoted(column.name)
-    total = _release(f"SELECT SUM({name}) FROM {table}", checked)
-    grouped = _release(f"SELECT {name}, COUNT(*) FROM {table} GROUP BY {name}", checked)
+    total, why_no_sum = _attempt(f"SELECT SUM({name}) FROM {table}", checked)
+    grouped, why_no_keys = _attempt(f"SELECT {name}, COUNT(*) FROM {table} GROUP BY {name}", checked)
+    if not column.type.is_numeric:
+        why_no_sum = "only numbers can be summed"
+    for ability, why in (("SUM of", why_no_sum), ("GROUP BY", why_no_keys)):
+        if why is not None:
+            reasons.setdefault((ability, why), []).append(column.name)
     return [
         column.name,
         str(column.type),
@@ -125,12 +172,12 @@ def _ability(column: Column, table: str, checked: Checked) -> list[str]:
     ]
 
 
-def _release(sql: str, checked: Checked) -> Release | None:
-    """None: an analyst cannot ask this."""
+def _attempt(sql: str, checked: Checked) -> tuple[Release | None, str | None]:
+    """The release of a query; or None, and why an analyst cannot ask it."""
     try:
-        return checked.release(sql)
-    except Error:
-        return None
+        return checked.release(sql), None
+    except Error as error:
+        return None, error.message if error.hint is None else f"{error.message}. {error.hint}"
 
 
 def _margin(release: Release | None) -> str:

@@ -12,7 +12,7 @@ import click
 
 from dpsql.cli.report import describe, refusals
 from dpsql.cli.rows import bar, table
-from dpsql.cli.running import price_line, run
+from dpsql.cli.running import footer, run
 from dpsql.display import cell
 from dpsql.errors import Error
 
@@ -34,9 +34,7 @@ _MEAN = "SELECT AVG(age) AS mean_age, SUM(age) AS years, COUNT(age) AS patients 
 _ROWS = "SELECT town, income FROM patients WHERE income > 150000"
 _TOWNS = "SELECT town, COUNT(*) AS patients FROM patients GROUP BY town"
 _LARGEST = f"{_TOWNS} ORDER BY patients DESC LIMIT 5"
-_ALL_TOWNS = f"""\
-SELECT COUNT(*) AS towns, SUM(patients) AS patients
-FROM ({_TOWNS}) AS known"""
+_SMALLEST = f"{_TOWNS} ORDER BY patients LIMIT 5"
 _TOO_DEAR = "SELECT AVG(income) FROM patients"
 
 _NEXT = """\
@@ -51,9 +49,8 @@ _NEXT = """\
 class _Tour:
     """Questions to the demo, each with what it teaches."""
 
-    def __init__(self, connection: Connection, patients: int) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._patients = patients
         self._cursor = connection.cursor()
         self._width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
         self._step = 0
@@ -78,10 +75,10 @@ class _Tour:
         self._title("Which towns do they come from?")
         self._ask(_LARGEST)
         self._say("Nobody declared the towns, and a small one could give away who lives there:", self._keys(_TOWNS))
-        self._ask(_ALL_TOWNS)
+        self._ask(_SMALLEST)
         self._say(
-            f"So many towns passed; the rest of the {self._patients:,} patients live in towns that were held back.",
-            "This question was free: it only adds up what the one before had released.",
+            "These are the smallest that passed; smaller towns are held back.",
+            "This question was free: it only sorts what the one before had released.",
         )
 
         self._title("What if a question costs more than is left?")
@@ -113,7 +110,7 @@ class _Tour:
         assert self._cursor.columns is not None
         self._rows = self._cursor.fetchall()
         click.echo("\n".join(table(self._cursor.columns, self._rows, self._cursor.row_margins, width=self._width)))
-        click.echo(price_line(self._cursor))
+        click.echo("\n".join(footer(self._cursor)))
 
     def _refused(self, sql: str) -> None:
         self._sql(sql)
@@ -170,7 +167,7 @@ def demo(folder: Path, serves: bool, port: int | None) -> None:
             _serve(folder / POLICY, port)
             return
         with connect(folder / POLICY, _USER) as connection:
-            _Tour(connection, PATIENTS).take()
+            _Tour(connection).take()
     click.secho("\nWhat to try next", bold=True)
     click.echo(f"\n  cd {shlex.quote(str(folder))}\n{_NEXT}\n\nRead {POLICY} there: it explains itself.")
 
@@ -180,7 +177,6 @@ def _serve(policy: Path, port: int | None) -> None:
     from dpsql.passwords import Verifier
     from dpsql.policy.edit import require_known, set_password
     from dpsql.policy.loader import load
-    from dpsql.wire.ending import leave
     from dpsql.wire.logs import write_logs
     from dpsql.wire.serving import serve
 
@@ -201,4 +197,3 @@ def _serve(policy: Path, port: int | None) -> None:
 
     write_logs(sys.stderr)
     serve(policy, host=_HERE, port=port, ready=announce)
-    leave()

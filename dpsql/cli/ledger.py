@@ -1,4 +1,4 @@
-"""`dpsql ledger`: are the books sound, and where are they kept?"""
+"""`dpsql ledger`: are the books sound, where are they kept, and whom do they protect?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from dpsql.cli.report import refusals
+from dpsql.cli.rows import printable
 
 
 @click.group()
@@ -17,6 +18,7 @@ def ledger() -> None:
     Example:
       dpsql ledger verify
       dpsql ledger migrate postgresql://dpsql@books.example/clinic
+      dpsql ledger protect
     """
 
 
@@ -95,6 +97,47 @@ def migrate(target: str, policy: str) -> None:
     click.echo(
         f"Name its new place in {policy}, as `ledger` in [database], and keep the old one: it says where to look."
     )
+
+
+@ledger.command(short_help="Accept that the policy protects others than before.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
+def protect(yes: bool, policy: str) -> None:
+    """Accept that the policy now protects others than the ledger has counted for.
+
+    A total is a promise to the units (people) that answers were calibrated to. A policy that declares another unit for
+    a table, or makes a table public or private that was not, is refused until it is accepted here. From then on
+    the total counts for the units of the policy. Answers given before protect the units of then, and stay spent.
+    Servers that still run with the other policy charge nothing any more, until they are started anew.
+
+    \b
+    Example:
+      dpsql ledger protect
+      dpsql ledger protect --policy clinic/dpsql.toml --yes
+    """
+    from dpsql import dataset
+    from dpsql.errors import PolicyError
+    from dpsql.ledger.opening import ledger_place, open_ledger, read_books
+
+    with refusals():
+        checked = dataset.check(Path(policy))
+        place, protection = ledger_place(checked.policy), checked.catalog.protection
+        with read_books(checked.policy) as books:
+            if books is None:
+                raise PolicyError(f'there is no ledger at "{place}" yet', hint="The first query makes it.")
+            differences = protection.differences({each.subject: each.units for each in books.protections()})
+    if not differences:
+        click.echo(f"{place}: protects what {policy} declares; nothing to accept")
+        return
+    for difference in differences:
+        click.echo(f"{place}: {printable(str(difference))}")
+    click.echo("What was answered so far protects the units in the ledger, and stays spent. Those in the policy are")
+    click.echo("protected from now on: a person who has several of the old units may have been told more about.")
+    if not yes:
+        click.confirm("Accept the units of the policy?", abort=True)
+    with refusals():
+        open_ledger(checked.policy, checked.accountant, protection, accept_units=True).close()
+    click.echo(f"{place}: the total counts for the units of {policy} from now on")
 
 
 def _plural(count: int, what: str) -> str:

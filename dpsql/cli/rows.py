@@ -13,7 +13,7 @@ from datetime import date
 from decimal import Decimal
 from typing import TypeVar
 
-from dpsql.display import Column, Margins, bar_shares, cells, plain
+from dpsql.display import NOISE, Column, Margins, bar_shares, cells, plain
 from dpsql.types import BIGINT, DOUBLE, Cell
 
 Rows = Sequence[Sequence[Cell]]
@@ -45,8 +45,8 @@ def table(columns: Sequence[Column], rows: Rows, margins: Margins, *, width: int
 
 
 def _signs_below_each_other(texts: Sequence[str]) -> tuple[str, ...]:
-    """The texts of a column filled up on the right, so that ± stands in the same place wherever there is one."""
-    behind = [len(text) - len(text.partition(" ±")[0]) for text in texts]
+    """The texts of a column filled up on the right, so that ± and marks begin in the same place."""
+    behind = [len(text) - len(text.partition(" ±")[0].removesuffix(NOISE)) for text in texts]
     return tuple(text + " " * (max(behind) - length) for text, length in zip(texts, behind, strict=True))
 
 

@@ -39,14 +39,19 @@ def say_if_ledger_is_new(connection: Connection) -> None:
     """A ledger that has gone missing is not replaced without a word."""
     if connection.has_new_ledger:
         click.echo("no ledger was there: a new one was begun, in which nothing is spent", err=True)
+    if connection.has_adopted_units:
+        click.echo(
+            "the ledger did not know yet whom it protects: from now on it counts for the units of this policy", err=True
+        )
 
 
-def price_line(cursor: Cursor) -> str | None:
-    """What the last query cost and what is left; None after anything but a query."""
+def footer(cursor: Cursor) -> list[str]:
+    """What to know of the last answer, what it cost and what is left; nothing after anything but a query."""
     if cursor.cost is None:
-        return None
+        return []
     left = cursor.connection.budget.left
-    return f"price: {cursor.cost}; paid now: {cursor.cost.charged}; left: {left}"
+    price = f"price: {cursor.cost}; paid now: {cursor.cost.charged}; left: {left}"
+    return [*(f"caution: {caution}" for caution in cursor.cautions), price]
 
 
 @contextmanager

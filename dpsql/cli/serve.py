@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Processes that answer, behind the one port.",
 )
-def serve(host: str | None, port: int | None, policy: str, workers: int) -> None:
+@click.option("--new-ledger", is_flag=True, help="Create a missing ledger. It forgets what was spent before.")
+def serve(host: str | None, port: int | None, policy: str, workers: int, new_ledger: bool) -> None:
     """Answer PostgreSQL clients: psql, JDBC, ODBC, pandas, Superset and the like.
 
     Users and their passwords are those of the policy file (see: dpsql user). What else can be set is in its [server]:
@@ -51,14 +52,12 @@ def serve(host: str | None, port: int | None, policy: str, workers: int) -> None
       dpsql serve
       dpsql serve --host 0.0.0.0 --port 5432 2>> serve.log
     """
-    from dpsql.wire.ending import leave
     from dpsql.wire.logs import write_logs
     from dpsql.wire.serving import serve as run
 
     write_logs(sys.stderr)
     with refusals():
-        run(Path(policy), host=host, port=port, ready=_announce, workers=workers)
-    leave()
+        run(Path(policy), host=host, port=port, ready=_announce, workers=workers, new_ledger=new_ledger)
 
 
 def _announce(server: Server | Supervisor) -> None:

@@ -14,7 +14,7 @@ from dpsql import __version__
 from dpsql.cli.ask import show_table
 from dpsql.cli.catalogue import table_description, table_list
 from dpsql.cli.report import Refusal, refusals
-from dpsql.cli.running import price_line, run, say_if_ledger_is_new
+from dpsql.cli.running import footer, run, say_if_ledger_is_new
 from dpsql.cli.statements import is_command, split
 from dpsql.errors import BadSetting, ProgrammingError
 
@@ -64,8 +64,8 @@ class Shell:
         with refusals(sql):
             run(self._cursor, sql)
             show_table(self._cursor)
-            line = price_line(self._cursor)
-        if line is not None:
+            lines = footer(self._cursor)
+        for line in lines:
             click.echo(line, err=True)
 
     def _command(self, text: str) -> None:

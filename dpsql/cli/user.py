@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -91,6 +90,7 @@ def add(name: str, epsilon: Decimal | None, password_stdin: bool, policy: str) -
         click.echo(f'added user "{name}": {allowance}, {"no password" if password is None else "password set"}')
         _record(changed)
         _mention_spending(changed, name, "they have spent {} before, which counts")
+        _mention_servers()
 
 
 @user.command("list")
@@ -140,6 +140,7 @@ def remove(name: str, policy: str) -> None:
         click.echo(f'removed user "{name}"')
         _record(changed)
         _mention_spending(changed, name, "{} that they have spent stays in the books")
+        _mention_servers()
 
 
 @user.command()
@@ -166,6 +167,7 @@ def password(name: str, password_stdin: bool, policy: str) -> None:
         assert verifier is not None
         set_password(path, name, verifier)
     click.echo(f'changed the password of user "{name}"')
+    _mention_servers()
 
 
 @user.command()
@@ -267,16 +269,19 @@ def _require_affordable(policy: Policy, epsilon: Decimal | None) -> None:
 def _record(policy: Policy) -> None:
     """Open the ledger once, which records the new limits. One that does not exist yet records them when it is made."""
     from dpsql.errors import Error
-    from dpsql.ledger.opening import ledger_exists, open_ledger
+    from dpsql.ledger.opening import ledger_exists, record_limits
     from dpsql.privacy.accounting import Accountant
 
     try:
         if ledger_exists(policy):
-            with closing(open_ledger(policy, Accountant(policy.privacy))):
-                pass
+            record_limits(policy, Accountant(policy.privacy))
     except Error as error:
         error.detail = "The policy is changed; the ledger records that when it is next opened."
         raise
+
+
+def _mention_servers() -> None:
+    click.echo("a running server still uses the old policy: send it SIGHUP (kill -HUP PID) to put the change in force")
 
 
 def _spent(policy: Policy, name: str) -> Price:

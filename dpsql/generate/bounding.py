@@ -33,7 +33,7 @@ from dpsql.generate.late_keys import Key
 from dpsql.generate.query import EngineQuery
 from dpsql.generate.relations import OWNER
 from dpsql.plan.nodes import Plan, Scan, nodes
-from dpsql.plan.scalars import Correlated, refs, walk
+from dpsql.plan.scalars import Array, Correlated, Scalar, refs, walk
 from dpsql.policy.model import Table
 from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, centres, clips
 from dpsql.privacy.shapes import Shape
@@ -649,7 +649,7 @@ class _Bounding(AddedUp):
         """Owner, keys and value of each row that has one."""
         assert statistic.value is not None
         if statistic.kind is Counted.DISTINCT:
-            shown = f"{self._key(statistic.value)} AS d"
+            shown = f"{self._different(statistic.value)} AS d"
         else:
             shown = f"{self._writer.scalar(statistic.value)} AS e0"
         raw = [OWNER, *self._keys_as(), shown, *self._where_as(statistic)]
@@ -665,6 +665,22 @@ class _Bounding(AddedUp):
         conditions.append("d IS NOT NULL")
         pairs = ", ".join([OWNER, *self._names, "d"])
         return f"SELECT {pairs} FROM ({inner}) AS e WHERE {' AND '.join(conditions)}"
+
+    def _different(self, value: Scalar) -> str:
+        """What is counted once, however often it comes; of several values a text that no others have.
+
+        Each is written with its length before it, so that it is known where it ends; and NULL as a letter.
+        """
+        if not isinstance(value, Array):
+            return self._key(value)
+        text = self._dialect.types[Kind.TEXT]
+        # Equal decimals may be stored with different numbers of digits.
+        keys = [
+            f"round({self._key(item)}, {item.type.scale})" if item.type.kind is Kind.DECIMAL else self._key(item)
+            for item in value.items
+        ]
+        parts = [f"CAST({key} AS {text})" for key in keys]
+        return " || ".join(f"COALESCE(CAST(length({part}) AS {text}) || ':' || {part}, 'n')" for part in parts)
 
     def _few_values(self, statistic: Statistic, rows: int) -> str:
         """Of each owner at most `rows` different pairs of key and value."""

@@ -143,8 +143,8 @@ EVERYWHERE: dict[Op, str] = {
     Op.CEIL: "CAST(ceil({0}) AS {type})",
     Op.SQRT: "sqrt(CASE WHEN {0} >= 0 THEN {0} END)",
     Op.LN: "ln(CASE WHEN {0} > 0 THEN {0} END)",
-    # Beyond 709 it would overflow; below -708 it is as good as zero.
-    Op.EXP: "exp(CASE WHEN {0} <= 709 THEN GREATEST({0}, -708) END)",
+    # Beyond 709 it would overflow; below -708 it underflows to zero.
+    Op.EXP: "(CASE WHEN {0} < -708 THEN 0 ELSE exp(CASE WHEN {0} <= 709 THEN GREATEST({0}, -708) END) END)",
     Op.POWER: (
         "power(CASE WHEN {0} = 0 AND {1} >= 0 THEN {0} WHEN ({0} > 0 OR {1} = floor({1}))"
         f" AND abs({_EXPONENT} * ln(abs(NULLIF({{0}}, 0)))) <= 708 THEN {{0}} END, {{1}})"

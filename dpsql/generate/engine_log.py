@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 
-from dpsql.errors import EngineFailed
+from dpsql.errors import EngineFailed, EngineLost
 
 _log = logging.getLogger("dpsql.engine")
 
@@ -25,11 +25,11 @@ def log_another_try(error: Exception) -> None:
     _log.info("%s: a query is run once more without the engine's statistics", kind, extra={"error": kind})
 
 
-def engine_failed(error: Exception) -> EngineFailed:
-    """The error that may be seen in place of the engine's.
+def engine_failed(error: Exception, *, lost: bool = False) -> EngineFailed:
+    """The error that may be seen in place of the engine's; `lost` if the engine itself is gone.
 
     Claim: it depends on no value the engine held.
     Because: its text is fixed but for a random id; the original is neither quoted nor chained.
     Needs: the caller raises it outside the `except` block, or Python attaches the original as its context.
     """
-    return EngineFailed(log_engine_error(error))
+    return (EngineLost if lost else EngineFailed)(log_engine_error(error))

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from dpsql.errors import Cancelled
+
 
 @dataclass(frozen=True, slots=True)
 class EngineQuery:
@@ -24,12 +26,17 @@ class EngineQuery:
 
 
 class Cancellation:
-    """A switch another thread may throw to stop a running query. The charge stands."""
+    """A switch another thread may throw to stop a query. What was charged by then is not refunded."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callback: Callable[[], None] | None = None
         self.cancelled = False
+
+    def check(self) -> None:
+        """Raise if the statement was cancelled: to be asked before something is begun that cannot be undone."""
+        if self.cancelled:
+            raise Cancelled("canceling statement due to user request")
 
     def cancel(self) -> None:
         with self._lock:

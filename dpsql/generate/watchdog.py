@@ -19,7 +19,7 @@ _LONGEST_SLEEP = 3600.0
 
 
 def stopped(reason: str) -> Cancelled:
-    return Cancelled(reason, hint="The charge stands: the query may have read data before it was stopped.")
+    return Cancelled(reason)
 
 
 class Watch:

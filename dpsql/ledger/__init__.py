@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from dpsql.errors import OperationalError
 from dpsql.privacy.accounting import Price
 
 
@@ -14,12 +15,50 @@ class Purchase:
     """One answer that a query needs.
 
     `replay` says that the answer was released before: the dataset pays nothing, and a user who never paid
-    for it pays from the own allowance only.
+    for it pays from the own allowance only. Likewise for one that was paid for and never given, which `retry` names.
     """
 
     key: bytes  # identity of the released answer, 32 bytes
     price: Price
     replay: bool
+    retry: PaidAttempt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PaidAttempt:
+    """An answer that was paid for and never given, because each run of its query failed."""
+
+    number: int  # of the failure in the ledger
+    charge: int  # that paid for it
+    runs: int  # so far
+    instance: str  # the identity that the answer was to have
+    wait: float  # seconds until it may be run again
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A paid attempt that has just failed. Nothing of it was shown or stored, and never will be."""
+
+    key: bytes
+    price: Price
+    charge: int
+    runs: int
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a user paid, and the number of the row that says so; a question that costs and buys nothing leaves none."""
+
+    paid: Price
+    number: int | None
+
+
+class AttemptTaken(OperationalError):
+    """Somebody else has taken the paid attempt; look again what there is."""
+
+    def __init__(self) -> None:
+        super().__init__("the query is being run by another process", hint="Ask again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +99,25 @@ class Ledger(Protocol):
         """Whether it was made when it was opened, and so knows of nothing that was spent before."""
         ...
 
-    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
+    @property
+    def adopted(self) -> bool:
+        """Whether it had charges when it was opened, and did not know until then whom they protect."""
+        ...
+
+    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
         """Record the purchases, durably when this returns, and say what the user paid.
 
-        Raises BudgetExhausted, and then changes nothing, if the dataset or the user cannot pay for all of them.
+        Raises BudgetExhausted, and then changes nothing, if the dataset or the user cannot pay for all of them; and
+        AttemptTaken if one of the paid attempts that they name is no longer there.
         """
+        ...
+
+    def fail(self, attempts: Sequence[Unanswered]) -> None:
+        """Record, durably, that paid attempts ended without an answer. Each may then be taken once more."""
+        ...
+
+    def paid_attempt(self, key: bytes, price: Price) -> PaidAttempt | None:
+        """An attempt at this answer, at this very price, that was paid for and failed, and that nobody has taken."""
         ...
 
     def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpsql.errors import BadSetting, BudgetExhausted, InternalError, UnknownUser
-from dpsql.ledger import Closing, Purchase, clock
+from dpsql.ledger import Closing, Purchase, Receipt, clock, failures
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
 from dpsql.ledger.verification import first_hash, hash_of
@@ -16,14 +16,6 @@ KEY_BYTES = 32
 FREE = Price()
 UNLIMITED = Price(loss=MAX_GRAINS, delta=MAX_GRAINS)
 _GRAIN = Price(1, 0, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What a user paid, and the number of the row that says so; a question that costs and buys nothing leaves none."""
-
-    paid: Price
-    number: int | None
 
 
 def require_payable(purchases: Sequence[Purchase]) -> None:
@@ -48,11 +40,15 @@ def pay(db: Database, user: str, purchases: Sequence[Purchase], sql: str) -> Rec
     Claim: the dataset's sum never exceeds its total in loss or delta; or all of it is pure, and its epsilon does not.
     Because: sum and limits are read, compared and written here, and nothing here makes a sum smaller, or pure again.
     Needs: a transaction that excludes every other writer and is durable before anyone acts on the receipt; prices
-        that cover what the purchases reveal; a replay only of what was released before (checked as far as the
-        ledger can know it: somebody has paid for the key).
+        that cover what the purchases reveal; a replay only of what was released before, or of a paid attempt that
+        was never answered (checked as far as the ledger can know it: somebody has paid for the key, and the attempt is
+        used up here).
     """
     position = _position(db, user, purchases)
     bill = _bill(position.paid, purchases)
+    for purchase in purchases:
+        if purchase.retry is not None:
+            failures.claim(db, purchase)
     if bill.user == FREE and not bill.keys:
         return Receipt(FREE, None)
     for subject, account, price in (
@@ -115,12 +111,14 @@ class _Position:
     user: _Account
     paid: Mapping[bytes, bool]  # of the purchases, those that somebody has paid for; true: this user has
     last: tuple[int, bytes] | None  # number and hash of the newest charge
+    protection: int | None  # the newest that is recorded
 
 
 # In one statement: on a server, each is a journey.
 _POSITION = """
 SELECT d.new_loss, d.new_delta, d.new_pure, u.new_loss, u.new_delta, u.new_pure,
-    da.loss, da.delta, da.pure, ua.loss, ua.delta, ua.pure, c.number, c.hash, p.key, p.own
+    da.loss, da.delta, da.pure, ua.loss, ua.delta, ua.pure, c.number, c.hash,
+    (SELECT MAX(number) FROM protections), p.key, p.own
 FROM (SELECT 1 AS one) AS always
 LEFT JOIN (SELECT * FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS d ON one = 1
 LEFT JOIN (SELECT * FROM limits WHERE subject = ? ORDER BY number DESC LIMIT 1) AS u ON one = 1
@@ -150,6 +148,7 @@ def _position(db: Database, user: str, purchases: Sequence[Purchase] = ()) -> _P
         _Account(_price(*first[9:12]) or FREE, own),
         {bytes(key): owned == 1 for *_, key, owned in rows if key is not None},
         None if first[12] is None else (first[12], bytes(first[13])),
+        first[14],
     )
 
 
@@ -169,7 +168,7 @@ def _bill(paid: Mapping[bytes, bool], purchases: Sequence[Purchase]) -> _Bill:
 
     Claim: the dataset pays for every answer computed from data.
     Because: only a replay is free for it, and a key that nobody ever paid for cannot be replayed.
-    Needs: the caller holds the stored answer when it asks for a replay.
+    Needs: the caller holds the stored answer when it asks for a replay, or takes a paid attempt with it.
     """
     dataset, own, keys = [FREE], [FREE], set[bytes]()
     for purchase in purchases:
@@ -212,8 +211,8 @@ def _append(db: Database, user: str, sql: str, bill: _Bill, position: _Position)
     row = (number, clock.timestamp(), user, storable(sql), *_grains(bill.dataset), *_grains(bill.user))
     pure = (bill.dataset.pure, bill.user.pure)
     db.execute(
-        "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*row, hash_of(previous, row, pure, bill.keys), *pure),
+        "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, hash_of(previous, row, pure, bill.keys, position.protection), *pure, position.protection),
     )
     for key in bill.keys:
         db.execute("INSERT INTO paid VALUES (?, ?, ?)", (key, user, number))

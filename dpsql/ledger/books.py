@@ -12,6 +12,7 @@ from pathlib import Path
 from dpsql.ledger import Entry, Refusal, clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import require_identity, standing
+from dpsql.ledger.protections import Recorded, history
 from dpsql.ledger.schema import MAX_GRAINS, MOVES_SINCE, PURE_SINCE, REFUSALS_SINCE, subject_of, user_of
 from dpsql.ledger.verification import contradictions
 from dpsql.policy.model import Place
@@ -93,8 +94,8 @@ class Books:
         """One consistent view of the books, also while others write."""
         with _view(place) as db:
             require_identity(db, place, dataset, accounting)
-            if db.format() >= MOVES_SINCE:
-                standing(db).require_chargeable(place)
+            if (format_ := db.format()) >= MOVES_SINCE:
+                standing(db, format_=format_).require_chargeable(place)
             yield cls(db)
 
     def spent(self) -> dict[str | None, Price]:
@@ -127,6 +128,22 @@ class Books:
             LimitChange(at, user_of(subject), _limit(*limit[:3]), _limit(*limit[3:]))
             for at, subject, *limit in reversed(rows)
         ]
+
+    def protections(self) -> list[Recorded]:
+        """Who was protected, and from when on, oldest first."""
+        return history(self._db)
+
+    def spent_before(self, charges: int) -> Price:
+        """What the dataset paid by the first so many charges."""
+        rows = self._db.execute(
+            self._known("SELECT dataset_loss, dataset_delta, dataset_pure FROM charges WHERE number <= ?"), [charges]
+        )
+        return sum((Price(*price) for price in rows), Price())
+
+    def prices(self) -> list[tuple[Price, int]]:
+        """What the dataset paid for single charges, each price with how often it was paid."""
+        rows = self._db.execute("SELECT dataset_loss, dataset_delta, COUNT(*) FROM charges GROUP BY 1, 2")
+        return [(Price(loss, delta), int(times)) for loss, delta, times in rows]
 
     def counts(self) -> Counts:
         tables = ("charges", "refusals", "limits") if self._has_refusals else ("charges", "limits")

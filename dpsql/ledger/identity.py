@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpsql.errors import OperationalError, PolicyError
 from dpsql.ledger import clock
 from dpsql.ledger.database import Database
-from dpsql.ledger.schema import ARRIVING, DATASET, DEPARTED, FORMAT, OLDEST_FORMAT
+from dpsql.ledger.schema import ARRIVING, DATASET, DEPARTED, FORMAT, OLDEST_FORMAT, PROTECTION_SINCE
 
 
 def begin_ledger(db: Database, dataset: str, accounting: str) -> None:
@@ -26,8 +26,9 @@ def missing(place: object) -> PolicyError:
     return PolicyError(
         f'the ledger "{place}" is missing',
         detail="A new ledger would forget what was spent.",
-        hint="Put the ledger back, or move it there with: dpsql ledger migrate. Create a new one only if this data has"
-        " never been asked anything.",
+        hint="Put the ledger back, or move it there with: dpsql ledger migrate. If this data has never been asked"
+        " anything, create one: run the command once with --new-ledger (dpsql serve, dpsql query), or call"
+        " dpsql.connect(new_ledger=True).",
     )
 
 
@@ -67,6 +68,7 @@ class Standing:
     charges: int
     event: str | None
     place: str | None  # where the event leads to or comes from
+    protection: int | None = None  # the newest that is recorded
 
     def require_chargeable(self, place: object) -> None:
         """Claim: of a ledger and its copies, one at most is charged.
@@ -86,10 +88,11 @@ class Standing:
             )
 
 
-def standing(db: Database) -> Standing:
-    """Of a ledger in the present format."""
+def standing(db: Database, *, format_: int = FORMAT) -> Standing:
+    """Of a ledger in the present format, or in one that already knows of moves."""
+    protection = "(SELECT MAX(number) FROM protections)" if format_ >= PROTECTION_SINCE else "NULL"
     row = db.execute(
-        "SELECT id, (SELECT COALESCE(MAX(number), 0) FROM charges), event, place FROM ledger"
+        f"SELECT id, (SELECT COALESCE(MAX(number), 0) FROM charges), event, place, {protection} FROM ledger"
         " LEFT JOIN moves ON number = (SELECT MAX(number) FROM moves)"
     ).fetchone()
     if row is None:

@@ -66,7 +66,7 @@ def _make_copy(original: Database, source: Place, target: Place) -> None:
 
     def is_void(existing: Database) -> bool:
         """A copy of the same ledger whose original never departed."""
-        found = standing(existing)
+        found = standing(existing, format_=existing.format())
         return (found.id, found.event) == (standing(original).id, ARRIVING)
 
     if isinstance(target, Path):

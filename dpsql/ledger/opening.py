@@ -14,6 +14,7 @@ from dpsql.ledger.sqlite import SqliteLedger
 from dpsql.policy.address import is_postgres_address
 from dpsql.policy.loader import database_name, database_path
 from dpsql.policy.model import Place, Policy
+from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Accountant
 
 
@@ -39,8 +40,29 @@ def ledger_exists(policy: Policy) -> bool:
     return server_has_ledger(place)
 
 
-def open_ledger(policy: Policy, accountant: Accountant, *, new_ledger: bool = False) -> Ledger:
-    """The ledger, with the policy's limits in force. One that the policy places elsewhere is only made when told."""
+def open_ledger(
+    policy: Policy,
+    accountant: Accountant,
+    protection: Protection,
+    *,
+    new_ledger: bool = False,
+    accept_units: bool = False,
+) -> Ledger:
+    """The ledger, with the policy's limits in force. One that the policy places elsewhere is only made when told.
+
+    Raises PolicyError where it has counted for other units, unless told to accept these.
+    """
+    return _opened(policy, accountant, protection, new_ledger=new_ledger, accept_units=accept_units)
+
+
+def record_limits(policy: Policy, accountant: Accountant) -> None:
+    """Put the policy's limits in force in a ledger that exists. Needs no database, and nothing can be charged by it."""
+    _opened(policy, accountant, None, new_ledger=False, accept_units=False).close()
+
+
+def _opened(
+    policy: Policy, accountant: Accountant, protection: Protection | None, *, new_ledger: bool, accept_units: bool
+) -> Ledger:
     place, dataset, accounting = ledger_place(policy), dataset_name(policy), policy.privacy.accounting
     allowances = {user.name: accountant.allowance(user.epsilon) for user in policy.users.values()}
     if isinstance(place, Path):
@@ -50,8 +72,10 @@ def open_ledger(policy: Policy, accountant: Accountant, *, new_ledger: bool = Fa
             accounting=accounting,
             total=accountant.total,
             allowances=allowances,
+            protection=protection,
             create=new_ledger or policy.ledger is None,
             replay_days=policy.limits.replay_days,
+            accept_units=accept_units,
         )
     from dpsql.ledger.postgres import PostgresLedger
 
@@ -61,8 +85,10 @@ def open_ledger(policy: Policy, accountant: Accountant, *, new_ledger: bool = Fa
         accounting=accounting,
         total=accountant.total,
         allowances=allowances,
+        protection=protection,
         create=new_ledger,
         replay_days=policy.limits.replay_days,
+        accept_units=accept_units,
     )
 
 

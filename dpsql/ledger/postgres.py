@@ -21,15 +21,15 @@ import psycopg
 from psycopg import errors
 
 from dpsql.errors import OperationalError, PolicyError
-from dpsql.ledger import connections
-from dpsql.ledger.accounts import Receipt
+from dpsql.ledger import Receipt, connections
 from dpsql.ledger.connections import Connection, Connections, connect
 from dpsql.ledger.database import Database, Row, Rows
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
-from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME, UPGRADE
+from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME, upgrade_from
 from dpsql.ledger.schema import DATASET, FORMAT
-from dpsql.ledger.sql_ledger import SqlLedger, limits_of
+from dpsql.ledger.sql_ledger import SqlLedger, Terms, limits_of
 from dpsql.policy.address import PostgresAddress
+from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
 MAX_TRIES = 3  # where it is known that nothing was recorded
@@ -148,11 +148,17 @@ class PostgresLedger(SqlLedger):
         accounting: str,
         total: Price,
         allowances: Mapping[str, Price | None],
+        protection: Protection | None,
         create: bool,
         replay_days: float | None = None,
+        accept_units: bool = False,
     ) -> PostgresLedger:
-        """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded."""
-        limits = limits_of(total, allowances)
+        """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded.
+
+        Units that the ledger has not counted for are refused, unless told to `accept_units`. Without a protection only
+        limits are recorded: nothing can be charged.
+        """
+        terms = Terms(dataset, accounting, limits_of(total, allowances), protection, accept_units)
         begun = False
         if not server_has_ledger(address):
             if not create:
@@ -160,7 +166,7 @@ class PostgresLedger(SqlLedger):
             begun = create_on_server(address, lambda db: begin_ledger(db, dataset, accounting))
         ledger = cls(address, replay_days)
         ledger.begun = begun
-        ledger._adopt_or_close(dataset, accounting, limits)
+        ledger._adopt_or_close(terms)
         return ledger
 
     def close(self) -> None:
@@ -336,13 +342,13 @@ def create_on_server(
 
 
 def _upgrade_on_server(db: Database, place: object) -> None:
-    """Bring a ledger of the format before to the present one, in the transaction of the caller. It loses nothing."""
+    """Bring a ledger of an older format to the present one, in the transaction of the caller. It loses nothing."""
     require_format(db, place)
     if (found := db.format()) == FORMAT:
         return
     try:
         # A function that is replaced is looked for in the first schema of the path.
-        for statement in (f"SET LOCAL search_path = {SCHEMA_NAME}, pg_catalog, pg_temp", UPGRADE, _WORLD):
+        for statement in (f"SET LOCAL search_path = {SCHEMA_NAME}, pg_catalog, pg_temp", upgrade_from(found), _WORLD):
             db.execute(statement)
     except errors.InsufficientPrivilege as error:
         raise PolicyError(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-FORMAT = 4
+FORMAT = 5
 REFUSALS_SINCE = 2
 MOVES_SINCE = 3
 PURE_SINCE = 4
+PROTECTION_SINCE = 5
+FAILURES_SINCE = 5
 OLDEST_FORMAT = 1
 MAX_GRAINS = 2**63 - 1  # what a column holds exactly
 DATASET = "dataset"  # users are "user:name", so no name can collide with it
@@ -32,6 +34,8 @@ def user_of(subject: str) -> str | None:
 # Each table with its columns and what puts its rows in order: all that a copy must carry.
 TABLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "ledger": (("id", "dataset", "accounting", "created"), "id"),
+    # Before the charges, which name them.
+    "protections": (("number", "at", "charges", "subject", "units", "hash"), "number"),
     "charges": (
         (
             "number",
@@ -45,6 +49,7 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
             "hash",
             "dataset_pure",
             "user_pure",
+            "protection",
         ),
         "number",
     ),
@@ -54,12 +59,14 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         ("number", "at", "subject", "old_loss", "old_delta", "new_loss", "new_delta", "old_pure", "new_pure"),
         "number",
     ),
-    "answers": (("key", "created", "payload"), "key"),
+    "answers": (("key", "created", "payload", "checksum"), "key"),
     "refusals": (("number", "at", '"user"', "sql", "sqlstate", "message"), "number"),
     "moves": (("number", "at", "event", "place"), "number"),
+    "failures": (("number", "at", "key", "charge", "runs", "instance", "loss", "delta", "pure"), "number"),
+    "retries": (("failure", "at"), "failure"),
 }
-APPEND_ONLY = ("ledger", "charges", "paid", "limits", "refusals", "moves")
-IN_ORDER = ("charges", "refusals", "moves")
+APPEND_ONLY = ("ledger", "charges", "paid", "limits", "refusals", "moves", "protections", "failures", "retries")
+IN_ORDER = ("charges", "refusals", "moves", "protections", "failures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,33 @@ CREATE TABLE moves (
 """
 
 
+def failures(types: Types) -> str:
+    return f"""
+-- Paid attempts that ended without an answer, numbered without gaps; the runs of one charge, too.
+CREATE TABLE failures (
+    number {types.whole} PRIMARY KEY,
+    at {types.text} NOT NULL,
+    key {types.binary} NOT NULL,
+    charge {types.whole} NOT NULL REFERENCES charges,
+    {types.grains("runs", "1")},
+    instance {types.text} NOT NULL,
+    {types.grains("loss")},
+    {types.grains("delta")},
+    {types.grains_if_any("pure")},
+    UNIQUE (key, charge, runs)
+);
+
+-- Which of them were taken up again: each once.
+CREATE TABLE retries (
+    failure {types.whole} PRIMARY KEY REFERENCES failures,
+    at {types.text} NOT NULL
+);
+
+-- Of key, time and answer; NULL where it was stored by an older version.
+ALTER TABLE answers ADD COLUMN checksum {types.binary};
+"""
+
+
 # A sum that a charge has made larger is larger by what was pure too, or no longer pure. So writers that know nothing of
 # pure answers cannot go on by the side of those that do: what they bought would seem to be pure, and free.
 NOT_GROWING = (
@@ -184,3 +218,27 @@ def pure(types: Types) -> str:
         "limits": (f"old_pure {types.whole}", f"new_pure {types.whole}"),
     }
     return "".join(f"ALTER TABLE {table} ADD COLUMN {column};\n" for table, new in columns.items() for column in new)
+
+
+# The protection in force for a charge is the newest that was recorded before it. Writers that know nothing of it name
+# none, and are refused: they may be calibrated to other units. A copy has the same rows, so it can be filled in order.
+NOT_IN_FORCE = "NEW.protection IS {differs} (SELECT MAX(number) FROM protections WHERE charges < NEW.number)"
+
+
+def protections(types: Types) -> str:
+    return f"""
+-- Who is protected: the newest row of a subject (a table, or the dataset) is in force. Numbered without gaps; `charges`
+-- is how many there were before, `hash` covers the row and the hash before it.
+CREATE TABLE protections (
+    number {types.whole} PRIMARY KEY,
+    at {types.text} NOT NULL,
+    {types.grains("charges")},
+    subject {types.text} NOT NULL,
+    units {types.text} NOT NULL,
+    hash {types.binary} NOT NULL
+);
+CREATE INDEX protections_by_subject ON protections (subject);
+
+-- The newest of these when it was charged; NULL in charges of older formats.
+ALTER TABLE charges ADD COLUMN {types.grains_if_any("protection")};
+"""

@@ -8,23 +8,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from dpsql.errors import OperationalError
-from dpsql.ledger import Closing, Entry, Purchase, Refusal, accounts, clock
-from dpsql.ledger.accounts import UNLIMITED, Receipt, storable
+from dpsql.errors import InternalError, OperationalError
+from dpsql.ledger import (
+    Closing,
+    Entry,
+    PaidAttempt,
+    Purchase,
+    Receipt,
+    Refusal,
+    Unanswered,
+    accounts,
+    clock,
+    failures,
+    protections,
+)
+from dpsql.ledger.accounts import UNLIMITED, storable
 from dpsql.ledger.database import Database
-from dpsql.ledger.identity import require_identity, standing
+from dpsql.ledger.identity import Standing, require_identity, standing
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
 from dpsql.ledger.together import Together
 from dpsql.ledger.verification import contradictions
+from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
 MAX_REFUSAL_TEXT = 2_000  # characters kept of a refused query
 MAX_REFUSALS_A_DAY = 1_000  # kept of one user
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a policy declares that its ledger must agree with, or puts in force."""
+
+    dataset: str
+    accounting: str
+    limits: Mapping[str, Price]
+    protection: Protection | None  # None: only limits are recorded, and nothing can be charged
+    accept_units: bool = False  # on the owner's word, also others than the ledger has counted for
 
 
 def limits_of(total: Price, allowances: Mapping[str, Price | None]) -> dict[str, Price]:
@@ -43,6 +68,9 @@ class SqlLedger(ABC):
         self._replay_days = replay_days
         self._id: str | None = None
         self.begun = False
+        self.adopted = False
+        self._protection: Protection | None = None
+        self._protected: int | None = None  # the newest row that was compared with it
         self._seen = 0  # the newest charge that this process knows of
         self._together = Together(self._transact)
 
@@ -80,7 +108,7 @@ class SqlLedger(ABC):
 
     # --- what a ledger does ---
 
-    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Price:
+    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
         """Record the purchases, durably when this returns, and say what the user paid.
 
         A question that costs nothing and buys nothing new leaves no row: nobody can fill the disk for free.
@@ -88,13 +116,21 @@ class SqlLedger(ABC):
         accounts.require_payable(purchases)
 
         # A dashboard that shows what was bought before keeps nobody waiting who buys.
-        if all(purchase.replay for purchase in purchases) and self._read(
+        if all(purchase.replay and purchase.retry is None for purchase in purchases) and self._read(
             self._standing(lambda db: accounts.is_free(db, user, purchases))
         ):
-            return accounts.FREE
+            return Receipt(accounts.FREE, None)
         receipt = self._write_once(self._standing(lambda db: accounts.pay(db, user, purchases, sql)))
         self._seen = max(self._seen, receipt.number or 0)
-        return receipt.paid
+        return receipt
+
+    def fail(self, attempts: Sequence[Unanswered]) -> None:
+        """Record, durably, that paid attempts ended without an answer. Each may then be taken once more."""
+        self._write(self._standing(lambda db: failures.record(db, attempts)))
+
+    def paid_attempt(self, key: bytes, price: Price) -> PaidAttempt | None:
+        """An attempt at this answer, at this very price, that was paid for and failed, and that nobody has taken."""
+        return self._glance(lambda db: failures.find(db, key, price))
 
     def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:
         """Record that a query was not answered, for the owner to read.
@@ -209,28 +245,37 @@ class SqlLedger(ABC):
 
     # --- which ledger it is ---
 
-    def _adopt_or_close(self, dataset: str, accounting: str, limits: Mapping[str, Price]) -> None:
+    def _adopt_or_close(self, terms: Terms) -> None:
         try:
-            self._adopt(dataset, accounting, limits)
+            self._adopt(terms)
         except BaseException:
             self.close()
             raise
 
-    def _adopt(self, dataset: str, accounting: str, limits: Mapping[str, Price]) -> None:
-        """Make sure that it is the ledger of this dataset, and put the policy's limits in force."""
+    def _adopt(self, terms: Terms) -> None:
+        """Make sure that it is the ledger of this dataset and of these units, and put the policy's limits in force."""
 
-        def adopted(db: Database) -> str:
-            require_identity(db, self._place, dataset, accounting)
+        def adopted(db: Database) -> tuple[Standing, bool]:
+            require_identity(db, self._place, terms.dataset, terms.accounting)
             self._upgrade(db)
-            found = standing(db)
-            found.require_chargeable(self._place)
-            accounts.set_limits(db, limits)
-            return found.id
+            standing(db).require_chargeable(self._place)
+            first = terms.protection is not None and protections.adopt(
+                db, self._place, terms.protection, accept=terms.accept_units
+            )
+            accounts.set_limits(db, terms.limits)
+            return standing(db), first
 
-        self._id = self._write(adopted)
+        found, self.adopted = self._write(adopted)
+        self._id, self._protection, self._protected = found.id, terms.protection, found.protection
 
     def _standing(self, work: Callable[[Database], T]) -> Callable[[Database], T]:
-        """The work, refused by a ledger that is no longer the one that was opened, or has forgotten charges since."""
+        """The work, refused by a ledger that is no longer the one that was opened, or has forgotten charges since.
+
+        Also by one that meanwhile protects others than the policy of this process.
+        """
+        if self._protection is None:
+            raise InternalError("a ledger that was opened for its limits alone takes no charges")
+        protection = self._protection
         seen = self._seen  # before the transaction, whose view may be older than charges made meanwhile
 
         def checked(db: Database) -> T:
@@ -245,6 +290,9 @@ class SqlLedger(ABC):
                     "the ledger has lost charges while in use",
                     hint="An older copy was put in its place. Stop serving, and restore one that holds all charges.",
                 )
+            if found.protection != self._protected:
+                protections.require_unchanged(db, protection)
+                self._protected = found.protection
             return work(db)
 
         return checked

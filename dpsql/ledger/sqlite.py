@@ -24,8 +24,9 @@ from dpsql.errors import Error, InterfaceError, OperationalError, PolicyError
 from dpsql.files import sync_directory
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
-from dpsql.ledger.sql_ledger import SqlLedger, limits_of
+from dpsql.ledger.sql_ledger import SqlLedger, Terms, limits_of
 from dpsql.ledger.sqlite_schema import APPLICATION, SCHEMA, format_of, upgrade
+from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
 BUSY_SECONDS = 30.0  # how long to wait for another thread or process
@@ -67,11 +68,17 @@ class SqliteLedger(SqlLedger):
         accounting: str,
         total: Price,
         allowances: Mapping[str, Price | None],
+        protection: Protection | None,
         create: bool,
         replay_days: float | None = None,
+        accept_units: bool = False,
     ) -> SqliteLedger:
-        """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded."""
-        limits = limits_of(total, allowances)
+        """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded.
+
+        Units that the ledger has not counted for are refused, unless told to `accept_units`. Without a protection only
+        limits are recorded: nothing can be charged.
+        """
+        terms = Terms(dataset, accounting, limits_of(total, allowances), protection, accept_units)
         path = path.resolve()
         begun = False
         if not path.exists():
@@ -80,7 +87,7 @@ class SqliteLedger(SqlLedger):
             begun = create_file(path, lambda db: begin_ledger(db, dataset, accounting))
         ledger = cls(path, replay_days)
         ledger.begun = begun
-        ledger._adopt_or_close(dataset, accounting, limits)
+        ledger._adopt_or_close(terms)
         return ledger
 
     def close(self) -> None:

@@ -6,15 +6,20 @@ import sqlite3
 
 from dpsql.ledger.schema import (
     DEPARTED,
+    FAILURES_SINCE,
     FORMAT,
     IN_ORDER,
     MOVES_SINCE,
     NOT_GROWING,
+    NOT_IN_FORCE,
+    PROTECTION_SINCE,
     PURE_SINCE,
     REFUSALS_SINCE,
     Types,
     books,
+    failures,
     moves,
+    protections,
     pure,
     refusals,
 )
@@ -80,6 +85,20 @@ WHEN {NOT_GROWING}
 BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END;
 """
 
+_PROTECTIONS = f"""
+{protections(_TYPES)}
+{_only_added_to("protections")}
+
+CREATE TRIGGER charges_under_protection BEFORE INSERT ON charges
+WHEN {NOT_IN_FORCE.format(differs="NOT")}
+BEGIN SELECT RAISE(ABORT, 'the ledger protects other units'); END;
+"""
+
+_FAILURES = f"""
+{failures(_TYPES)}
+{_only_added_to("failures", "retries")}
+"""
+
 # As a whole or not at all: the transaction that it begins is the caller's to commit.
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
@@ -90,6 +109,8 @@ BEGIN;
 {_REFUSALS}
 {_MOVES}
 {_PURE}
+{_PROTECTIONS}
+{_FAILURES}
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 """
@@ -103,7 +124,13 @@ def format_of(db: sqlite3.Connection) -> int:
 def upgrade(db: sqlite3.Connection) -> None:
     """Bring a ledger of an older format to the present one, in the transaction of the caller. It loses nothing."""
     found = format_of(db)
-    for since, script in ((REFUSALS_SINCE, _REFUSALS), (MOVES_SINCE, _MOVES), (PURE_SINCE, _PURE)):
+    for since, script in (
+        (REFUSALS_SINCE, _REFUSALS),
+        (MOVES_SINCE, _MOVES),
+        (PURE_SINCE, _PURE),
+        (PROTECTION_SINCE, _PROTECTIONS),
+        (FAILURES_SINCE, _FAILURES),
+    ):
         if found < since:
             for statement in _statements(script):
                 db.execute(statement)

@@ -7,14 +7,22 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from dpsql.ledger import failures
 from dpsql.ledger.database import Database
-from dpsql.ledger.schema import DATASET, MOVES_SINCE, PURE_SINCE, REFUSALS_SINCE, subject_of
+from dpsql.ledger.schema import DATASET, MOVES_SINCE, PROTECTION_SINCE, PURE_SINCE, REFUSALS_SINCE, subject_of
 from dpsql.privacy.accounting import Price
 
 
 def contradictions(db: Database) -> list[str]:
     """Each string is a contradiction; none means sound. The caller holds one transaction around it."""
-    return db.damage() or [*_of_charges(db), *_of_limits(db), *_of_refusals(db), *_of_moves(db)]
+    return db.damage() or [
+        *_of_charges(db),
+        *_of_limits(db),
+        *_of_refusals(db),
+        *_of_moves(db),
+        *_of_protections(db),
+        *failures.contradictions(db),
+    ]
 
 
 def first_hash(db: Database) -> bytes:
@@ -24,15 +32,25 @@ def first_hash(db: Database) -> bytes:
 
 
 def hash_of(
-    previous: bytes, row: Sequence[str | int], pure: tuple[int | None, int | None], keys: Iterable[bytes]
+    previous: bytes,
+    row: Sequence[str | int],
+    pure: tuple[int | None, int | None],
+    keys: Iterable[bytes],
+    protection: int | None = None,
 ) -> bytes:
     """The hash of a charge: it covers the row, what was paid for by it, and the hash before it.
 
-    A row of which nothing is pure has the hash that it had before there were others.
+    A row of which nothing is pure, or that names no protection, has the hash that it had before there were others.
     """
-    said = [] if pure == (None, None) else list(pure)
+    said: list[object] = [] if pure == (None, None) else list(pure)
+    said += [] if protection is None else [{"protection": protection}]
     content = json.dumps([*row, *said, [key.hex() for key in keys]], separators=(",", ":"))
     return hashlib.sha256(previous + content.encode("ascii")).digest()
+
+
+def hash_of_protection(previous: bytes, row: Sequence[str | int]) -> bytes:
+    """The hash of a recorded protection: it covers the row and the hash before it, the first that of the ledger."""
+    return hashlib.sha256(previous + json.dumps(["protection", *row], separators=(",", ":")).encode("ascii")).digest()
 
 
 def _of_charges(db: Database) -> Iterator[str]:
@@ -44,14 +62,15 @@ def _of_charges(db: Database) -> Iterator[str]:
     previous = first_hash(db)
     rows = db.execute(
         'SELECT number, at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta, hash, '
-        f"{'dataset_pure, user_pure' if has_pure else 'NULL, NULL'} FROM charges ORDER BY number"
+        f"{'dataset_pure, user_pure' if has_pure else 'NULL, NULL'},"
+        f" {'protection' if db.format() >= PROTECTION_SINCE else 'NULL'} FROM charges ORDER BY number"
     )
-    for expected, (*row, stored, for_all, own) in enumerate(rows, start=1):
+    for expected, (*row, stored, for_all, own, protection) in enumerate(rows, start=1):
         number, _, user, _, *grains = row
         if number != expected:
             yield f"charge {expected} is missing"
             return
-        if stored != hash_of(previous, row, (for_all, own), keys.pop((number, user), ())):
+        if stored != hash_of(previous, row, (for_all, own), keys.pop((number, user), ()), protection):
             yield f"charge {number} was altered, or one before it removed"
         previous = stored
         sums[DATASET] += Price(grains[0], grains[1], for_all)
@@ -86,6 +105,35 @@ def _of_refusals(db: Database) -> Iterator[str]:
 def _of_moves(db: Database) -> Iterator[str]:
     if db.format() >= MOVES_SINCE:
         yield from _gaps(db, "moves", "move")
+
+
+def _of_protections(db: Database) -> Iterator[str]:
+    """Who is protected, and that each charge names the protection that was in force when it was made."""
+    if db.format() < PROTECTION_SINCE:
+        return
+    previous, charges, units = first_hash(db), 0, dict[str, str]()
+    begins: list[int] = []
+    rows = db.execute("SELECT number, at, charges, subject, units, hash FROM protections ORDER BY number")
+    for expected, (*row, stored) in enumerate(rows, start=1):
+        number, _, before, subject, text = row
+        if number != expected:
+            yield f"protection {expected} is missing"
+            return
+        if bytes(stored) != hash_of_protection(previous, row):
+            yield f"protection {number} was altered, or one before it removed"
+        if before < charges or units.get(subject) == text:
+            yield f"protection {number} does not follow the one before"
+        previous, charges, units[subject] = bytes(stored), before, text
+        begins.append(before)
+    named = 0
+    for number, protection in db.execute("SELECT number, protection FROM charges ORDER BY number"):
+        while named < len(begins) and begins[named] < number:
+            named += 1
+        if protection != (named or None):
+            yield f"charge {number} was not made under the protection in force"
+    [(last,)] = db.execute("SELECT COALESCE(MAX(number), 0) FROM charges").fetchall()
+    if charges > last:
+        yield f"protection {len(begins)} follows charges that are missing"
 
 
 def _gaps(db: Database, table: str, what: str) -> Iterator[str]:

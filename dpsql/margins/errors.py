@@ -145,11 +145,7 @@ def _apart(one: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> bool:
 
 
 def margin(errors: Errors) -> Scalar:
-    """The 95 % margin of a value with these errors; NULL where one of them cannot be told, or nothing is noisy."""
-    return _call(Op.NULLIF, _size(errors), Const(0.0, DOUBLE))
-
-
-def _size(errors: Errors) -> Scalar:
+    """The 95 % margin of a value with these errors; NULL where one of them cannot be told, 0 where they cancel out."""
     dependent: dict[Hashable, list[Scalar]] = {}
     for atom, term in errors.items():
         dependent.setdefault(atom.origin if atom.part[:1] == ("chain",) else atom, []).append(term.value)
@@ -350,7 +346,7 @@ def _own_error(node: Call, known: Known) -> Scalar:
         errors = errors_of(arg, known)
         if not errors:
             raise _Untold
-        sizes.append(_size(errors))
+        sizes.append(margin(errors))
     return _call(Op.MUL, *sizes)
 
 

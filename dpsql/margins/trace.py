@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from dpsql.effort import spend
 from dpsql.errors import NotSupported
 from dpsql.margins.errors import Atom, Errors, Known, Term, Totals, double, errors_of, is_noisy, margin
 from dpsql.margins.share import with_subqueries_beside, without_repetition
@@ -77,23 +76,27 @@ def with_margins(
     plan: Plan,
     wanted: tuple[Field, ...],
     keys: Mapping[int, int],
+    sums: Mapping[int, int],
     choices: Set[tuple[int, int]],
     chains: Chained,
     sets: InSets,
     ids: itertools.count[int],
-) -> tuple[Plan, dict[int, int]]:
+) -> tuple[Plan, dict[int, int], frozenset[int]]:
     """The plan with a column behind its own for the margin of each wanted field that has one, and their places.
 
-    `keys` is how many key columns the table of each measurement has. Its noisy sums come next, and behind them, for
-    this plan, the margin of each sum, and for each sum in `chains` what `Totals` holds of it. `sets` are those whose
-    cells were made to agree with their sums by some of the keys. `choices` are
-    measurements and sums that are values chosen by a mechanism: their distance from the truth depends on the data, and
-    is not known.
+    Third, the fields that noise has a say in, but for ends of intervals, which say themselves how far off they are.
+
+    `keys` is how many key columns the table of each measurement has. Its noisy sums (`sums` of them) come next, and
+    behind them, for this plan, the margin of each sum, and for each sum in `chains` what `Totals` holds of it. `sets`
+    are those whose cells were made to agree with their sums by some of the keys. `choices` are measurements and sums
+    that are values chosen by a mechanism: their distance from the truth depends on the data, and is not known.
     """
-    traced = _Tracer(keys, choices, chains, sets, ids).trace(plan)
+    tracer = _Tracer(keys, sums, choices, chains, sets, ids)
+    traced = tracer.trace(plan)
+    noisy = frozenset(field.id for field in plan.fields if field.id in traced.known and not tracer.is_end(field))
     shown = {field.id: errors for field in wanted if (errors := traced.known.get(field.id))}
     if not shown and not any(_ends(plan)):
-        return plan, {}
+        return plan, {}, noisy
     for end in _ends(traced.plan):
         raise NotSupported(f"{end.name} is not supported here", hint=_END_HINT, position=end.position)
     columns = {id_: Field(next(ids), "margin", DOUBLE) for id_ in shown}
@@ -103,9 +106,9 @@ def with_margins(
     match traced.plan:
         case Sort(child=child, keys=sort_keys, limit=limit, offset=offset):
             # Below the sort, which stays on top: it is what gives the rows their order.
-            return Sort(_widened(child, child.fields, items), sort_keys, limit, offset, fields), places
+            return Sort(_widened(child, child.fields, items), sort_keys, limit, offset, fields), places, noisy
         case other:
-            return _widened(other, plan.fields, items), places
+            return _widened(other, plan.fields, items), places, noisy
 
 
 def _ends(plan: Plan) -> Iterator[IntervalEnd]:
@@ -162,21 +165,27 @@ class _Tracer:
     def __init__(
         self,
         keys: Mapping[int, int],
+        sums: Mapping[int, int],
         choices: Set[tuple[int, int]],
         chains: Chained,
         sets: InSets,
         ids: itertools.count[int],
     ) -> None:
         self._keys = keys
+        self._sums = sums
         self._choices = choices
         self._chains = chains
         self._sets = sets
         self._ids = ids
         self._windows: list[object] = []
         self._shown: dict[int, int] = {}  # columns that show another as it is
+        self._interval_ends: set[int] = set()
+
+    def is_end(self, field: Field) -> bool:
+        """Whether a column shows the end of an interval."""
+        return self._source(Ref(field)) in self._interval_ends
 
     def trace(self, plan: Plan) -> Traced:
-        spend()
         """The same relation with its errors. Every term above a leaf is a column of the plan."""
         match plan:
             case Scan() | Empty() | OneRow() | SemiJoin() | OfUnit():
@@ -191,8 +200,10 @@ class _Tracer:
             case Project():
                 beside = with_subqueries_beside(plan, self._keys)
                 traced = self.trace(beside.child)
-                self._shown |= {field.id: value.field.id for field, value in beside.items if isinstance(value, Ref)}
+                shown = {field.id: value.field.id for field, value in beside.items if isinstance(value, Ref)}
+                self._shown |= {column: of for column, of in shown.items() if column != of}
                 ends = {field.id for field, value in beside.items if _has_end(value)}
+                self._interval_ends |= ends
                 written = Project(beside.child, tuple((f, _with_ends(v, traced.known)) for f, v in beside.items))
                 for items in without_repetition(written, self._ids):
                     # The end of an interval has no interval of its own.
@@ -226,17 +237,19 @@ class _Tracer:
                 return Traced(ordered, remaining, inner.separate and not chosen)
 
     def _released(self, plan: Released) -> Traced:
-        sums = plan.fields[self._keys[plan.measurement] :]
-        margins = tuple(self._field() for _ in sums)
+        keyed, width = self._keys[plan.measurement], self._sums[plan.measurement]
+        sums = plan.fields[keyed : keyed + width]
+        # Where the rest of the query looks at margins itself, they are there already.
+        margins = plan.fields[keyed + width :] or tuple(self._field() for _ in sums)
         cells = next(self._ids)
         known: dict[int, Errors | None] = {}
         for i, (field, column) in enumerate(zip(sums, margins, strict=True)):
             is_chosen = (plan.measurement, i) in self._choices
             known[field.id] = None if is_chosen else {Atom((plan.measurement, i), cells): Term(Ref(column), True)}
-        wide = (*plan.fields, *margins)
+        wide = (*plan.fields[:keyed], *sums, *margins)
         if plan.measurement in self._chains:
             order, chained = self._chains[plan.measurement]
-            keys = [field.id for field in plan.fields[: self._keys[plan.measurement]]]
+            keys = [field.id for field in plan.fields[:keyed]]
             along = tuple((keys[step.key], step.descending, step.nulls_first) for step in order.along)
             apart = frozenset(keys) - {key for key, _, _ in along}
             for i in chained:

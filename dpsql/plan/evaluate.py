@@ -14,7 +14,6 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation, localcont
 from fractions import Fraction
 from typing import TypeVar
 
-from dpsql.effort import spend
 from dpsql.plan.formats import written
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar
 from dpsql.types import Kind, Type, Value
@@ -25,6 +24,8 @@ T = TypeVar("T")
 class NotConstant(Exception):
     """The value cannot be told without data, or not in Python."""
 
+
+LONGEST_TEXT = 1_000  # characters of a text that is made here
 
 # Wide enough for every decimal of an engine; Python's own default would round after 28 digits.
 _DIGITS = Context(prec=100)
@@ -37,7 +38,6 @@ def evaluate(node: Scalar, env: Mapping[int, Value] | None = None) -> Value:
 
 
 def _evaluate(node: Scalar, env: Mapping[int, Value] | None) -> Value:
-    spend()
     match node:
         case Const(value=value):
             return value
@@ -94,9 +94,28 @@ def apply(node: Call, values: list[Value]) -> Value:
     if rule is None:
         raise NotConstant
     try:
-        return rule(node, *values)
+        value = rule(node, *values)
     except (ArithmeticError, ValueError, TypeError) as error:
         raise NotConstant from error
+    if not _is_held(value):
+        raise NotConstant
+    return value
+
+
+def _is_held(value: Value) -> bool:
+    """Whether engines hold a value as well, and it is no longer than one that is looked at.
+
+    Without an end, `a * a` and `a || a` in each of many subqueries would have as many digits as two to their number.
+    """
+    match value:
+        case int():
+            return -(2**63) <= value < 2**63
+        case float():
+            return math.isfinite(value)
+        case str():
+            return len(value) <= LONGEST_TEXT
+        case _:
+            return True
 
 
 def cast(value: Value, source: Type, target: Type) -> Value:
@@ -291,6 +310,12 @@ def _add_months(_: Call, moment: datetime, months: int) -> Value:
     return moment.replace(year=year, month=month + 1, day=min(moment.day, monthrange(year, month + 1)[1]))
 
 
+def _replace(_: Call, text: str, old: str, new: str) -> Value:
+    if len(text) * len(new) > LONGEST_TEXT**2:  # longer than is held, unless little of it is replaced
+        raise NotConstant
+    return text.replace(old, new)
+
+
 def _split_part(_: Call, text: str, separator: str, place: int) -> Value:
     parts = text.split(separator)
     return parts[place - 1] if place <= len(parts) else ""
@@ -325,7 +350,7 @@ _RULES: dict[Op, Callable[..., Value]] = {
     Op.RIGHT: lambda _, x, n: x[-n:] if n else "",
     Op.POSITION: lambda _, x, part: x.find(part) + 1,
     Op.STARTS_WITH: lambda _, x, start: x.startswith(start),
-    Op.REPLACE: lambda _, x, old, new: x.replace(old, new),
+    Op.REPLACE: _replace,
     Op.SPLIT_PART: _split_part,
     Op.SUBSTRING: lambda _, x, start, n: x[start - 1 : start - 1 + n],
     Op.EXTRACT: _extract,

@@ -83,8 +83,10 @@ _READ = re.compile("|".join(_DIGITS) + r"|[-/.,:; _]")
 def moment(text: str, format_: str) -> datetime | None:
     """What to_timestamp makes of a text, or None if the text is not written in the format to the letter.
 
-    Raises KeyError for a format that is not known: a year, and each piece once, is what it needs.
+    Raises KeyError for a format that is not known: a year, and each piece once, is what it needs. Case does not matter
+    for numbers.
     """
+    format_ = format_.upper()
     found = _READ.findall(format_)
     known = [piece for piece in found if piece in _DIGITS]
     if "".join(found) != format_ or "YYYY" not in known or len(set(known)) < len(known):

@@ -13,7 +13,6 @@ from enum import Enum
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from dpsql.effort import spend
 from dpsql.types import BOOLEAN, Type, Value
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Released values side by side. Never in an expression over private rows."""
+    """Values side by side: released ones; of private rows only what is counted, each combination once."""
 
     items: tuple[Scalar, ...]
     type: Type
@@ -317,7 +316,6 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def walk(node: Scalar) -> Iterator[Scalar]:
-    spend()
     yield node
     for child in children(node):
         yield from walk(child)
@@ -329,7 +327,6 @@ def has_subquery(node: Scalar) -> bool:
 
 def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
     """The same node with each direct sub-expression replaced by `change` of it."""
-    spend()
     match node:
         case Ref() | Const() | StageValue():
             return node

@@ -22,6 +22,7 @@ from dpsql.policy.model import (
 )
 from dpsql.policy.prepared import AGAIN, unit_facts
 from dpsql.policy.problems import Report, nearest, quoted
+from dpsql.policy.protection import protection_of
 from dpsql.policy.public import ReadPublic, with_contents
 from dpsql.policy.references import UNIT_KINDS, Bound, IsUnique, bind_step, comparison_class
 from dpsql.policy.section import header
@@ -70,6 +71,7 @@ def bind(
         default_schema=schema.default_schema,
         views=_views(policy, schema),
         limits=policy.limits.statement,
+        protection=protection_of(tables, {name: found[name].schema for name in tables}),
     )
 
 

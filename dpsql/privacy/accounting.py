@@ -168,7 +168,7 @@ class Accountant:
         """
         if self.policy.accounting == "basic":
             return self.pure_of(epsilon)
-        return _counted(rho_from_epsilon(_within_reason(epsilon), self._conversion_delta))
+        return _counted(rho_from_epsilon(_within_reason(epsilon), self.conversion_delta))
 
     def pure_of(self, epsilon: Fraction) -> int:
         """The same where epsilon itself is counted: of a pure answer, under either accounting."""
@@ -233,10 +233,10 @@ class Accountant:
             return Fraction(0)
         if self.policy.accounting == "basic":
             return loss * LOSS_UNIT
-        return _displayed_epsilon(loss, self._conversion_delta)
+        return _displayed_epsilon(loss, self.conversion_delta)
 
     @property
-    def _conversion_delta(self) -> Fraction:
+    def conversion_delta(self) -> Fraction:
         return self.policy.delta - self.policy.key_delta
 
 

@@ -14,9 +14,9 @@ from fractions import Fraction
 from functools import reduce
 from typing import Protocol
 
-from dpsql.effort import spend
 from dpsql.errors import NotSupported
-from dpsql.plan.scalars import Agg, Aggregated, Call, Case, Const, Field, Op, Ref, Scalar, both
+from dpsql.plan.evaluate import NotConstant, evaluate
+from dpsql.plan.scalars import Agg, Aggregated, Array, Call, Case, Const, Field, Op, Ref, Scalar, both
 from dpsql.privacy.allocate import Degree
 from dpsql.privacy.commonest import back, candidates, numbered
 from dpsql.privacy.derive import check_aggregate
@@ -79,6 +79,10 @@ class _Value:
 
 
 _SPREADS = frozenset({Agg.VAR_POP, Agg.VAR_SAMP, Agg.STDDEV_POP, Agg.STDDEV_SAMP})
+_CHOSEN = frozenset({Agg.MIN, Agg.MAX, Agg.PERCENTILE_CONT, Agg.PERCENTILE_DISC, Agg.MODE})
+# The count that says whether there is anything to choose from has this part of what the choice is paid, so that its
+# margin is about as many rows as the choice may be off: tails of Laplace noise are longer.
+_OF_CHOICE: dict[Degree, Fraction] = {2: Fraction(1, 10), 3: Fraction(1, 4)}
 _JOINT = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg.REGR_INTERCEPT})
 
 
@@ -102,10 +106,10 @@ class Assembly:
     ratios: set[int] = field(default_factory=set)
     averages: dict[int, Linear] = field(default_factory=dict)  # output field -> at most so far, times the rows
     counts: list[Linear] = field(default_factory=list)  # every count that is shown or divided by
+    margins: dict[Statistic, Field] = field(default_factory=dict)  # columns for the margins that outputs look at
     _rows: dict[Scalar | None, _Rows] = field(default_factory=dict)
 
     def statistic(self, wanted: Statistic, weight: Fraction = Fraction(1)) -> Ref:
-        spend()
         if wanted not in self.statistics:
             self.statistics[wanted] = self.new_field(f"s{len(self.statistics)}", BIGINT)
             self.weights[wanted] = Fraction(0)
@@ -284,6 +288,8 @@ class Assembly:
     def output(self, target: Field, call: Aggregated) -> Scalar:
         """The expression over noisy sums that stands for an aggregate."""
         call = narrowed(call)
+        if call.function in _CHOSEN and _is_of_nothing(call):
+            return Const(None, call.type)
         match call.function:
             case Agg.COUNT if call.distinct:
                 return self._direct(target, self.count_distinct(call), BIGINT)
@@ -342,6 +348,8 @@ class Assembly:
             return rules.count_units(call.where, self.chosen or self.cells)
         if isinstance(arg, Ref) and arg.field.unit:
             return rules.count_units(both(call.where, rules.not_null(arg)), self.chosen or self.cells)
+        if isinstance(arg, Array) and len(arg.items) == 1 and never_null(arg.items[0], self.child.facts):
+            arg = arg.items[0]
         return rules.count_distinct(self.child, arg, call.where, self.cells)
 
     def _count(self, rows: _Rows) -> Scalar:
@@ -462,22 +470,23 @@ class Assembly:
     def _at_rank(self, call: Aggregated, rank: Fraction) -> Scalar:
         """A value of the argument's grid; that of dates counts days, that of timestamps seconds."""
         arg, type_ = call.args[0], call.type
-        where = call.where if never_null(arg, self.child.facts) else both(call.where, rules.not_null(arg))
+        where = self._complete([arg], call.where)
         match arg.type.kind:
             case Kind.DATE:
                 days = Call(Op.DAYS_BETWEEN, (arg, EPOCH_DAY), integer_type(8))
-                return Call(Op.ADD_DAYS, (EPOCH_DAY, self._ranked(days, where, rank, days.type)), type_)
+                chosen: Scalar = Call(Op.ADD_DAYS, (EPOCH_DAY, self._ranked(days, where, rank, days.type)), type_)
             case Kind.TIMESTAMP:
                 seconds = Call(Op.SECONDS_BETWEEN, (arg, EPOCH), DOUBLE)
-                return Call(Op.ADD_SECONDS, (EPOCH, self._ranked(seconds, where, rank, DOUBLE)), type_)
+                chosen = Call(Op.ADD_SECONDS, (EPOCH, self._ranked(seconds, where, rank, DOUBLE)), type_)
             case Kind.INTEGER | Kind.DECIMAL | Kind.DOUBLE:
-                return self._ranked(arg, where, rank, type_)
+                chosen = self._ranked(arg, where, rank, type_)
             case _:
                 raise NotSupported(
                     f"{call.function.value} of {arg.type.kind.value} over a private table is not supported",
                     hint="It would return values of single rows; group by it instead.",
                     position=call.position,
                 )
+        return self._if_some(where, chosen)
 
     def _ranked(self, value: Scalar, where: Scalar | None, rank: Fraction, type_: Type) -> Scalar:
         statistic = rules.value_at_rank(self.child, value, where, rank)
@@ -493,7 +502,28 @@ class Assembly:
         values = candidates(call, self.child.facts)
         number, low, high = numbered(call.args[0], values)
         statistic = rules.most_common(self.child, number, call.where, low, high)
-        return back(self.statistic(statistic), call.args[0], values)
+        return self._if_some(
+            self._complete([call.args[0]], call.where), back(self.statistic(statistic), call.args[0], values)
+        )
+
+    def _if_some(self, where: Scalar | None, value: Scalar) -> Scalar:
+        """A value that was chosen from rows, or NULL where nobody seems to have one.
+
+        Claim: a function of noisy numbers, and so of no price.
+        Because: a noisy count of the same rows decides: one that is there anyway, else one of units, for a small part
+        of the price. A value is shown where the count is above its own margin: over no rows in 1 of 40 cases at most.
+        Needs: nothing more. A key that a threshold selected has rows; no count is bought for it.
+        """
+        if where is None and self.cells.selected:
+            return value
+        rows = self._rows.get(where)
+        count = None if rows is None else rows.count
+        if count is None:
+            count = rules.count_units(where, self.chosen or self.cells)
+            self.statistic(count, _OF_CHOICE[self.degree] ** self.degree)
+        margin = self.margins.setdefault(count, self.new_field("margin", DOUBLE))
+        some = Call(Op.GT, (_double(self._ref(count)), Ref(margin)), BOOLEAN)
+        return Case(((some, value),), Const(None, value.type), value.type)
 
     # --- moments ---
 
@@ -621,6 +651,19 @@ def _is_count(call: Aggregated) -> bool:
     )
 
 
+def _is_of_nothing(call: Aggregated) -> bool:
+    """Whether no row can have a value, whatever the data."""
+    try:
+        if call.where is not None and evaluate(call.where) is not True:
+            return True
+    except NotConstant:
+        pass
+    try:
+        return evaluate(call.args[0]) is None
+    except NotConstant:
+        return False
+
+
 def _apart(where: Scalar, other: Scalar | None) -> bool:
     return other is not None and disjoint(where, other)
 
@@ -714,7 +757,7 @@ def _not_below_rounding(spread: Scalar, half: Fraction) -> Scalar:
 
     So that what is divided by it is NULL, instead of a quotient of rounding errors.
     """
-    smallest = Const(float(half**2 / 10**12), DOUBLE)
+    smallest = Const(float(half**2 / 10**9), DOUBLE)
     known = Case(((Call(Op.LT, (spread, smallest), BOOLEAN), Const(0.0, DOUBLE)),), spread, DOUBLE)
     return _within(known, Interval(Fraction(0), half**2))
 

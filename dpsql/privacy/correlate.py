@@ -168,10 +168,14 @@ class Correlation:
     def _refusal(self, plan: Plan, node: Subquery) -> NotSupported:
         table = next((n.table for n in nodes(plan) if isinstance(n, Scan) and n.table.is_private), None)
         unit = next((field.name for field in self._around[-1].fields if is_unit(Ref(field))), None)
-        hint = "Write it as unit IN (SELECT unit …) or aggregate it separately."
+        hint = "Compare the columns that name the unit inside the subquery, or aggregate it in a query of its own."
         if table is not None and table.owner is not None and not table.path and unit is not None:
-            hint = f"Compare the units inside it ({table.name}.{table.owner} = {unit}), or aggregate it separately."
-        return NotSupported("this subquery would compare rows of different units", hint=hint, position=node.position)
+            condition = f"{table.name}.{table.owner} = {unit}"
+            hint = f"Add {condition} to the subquery, or aggregate it in a query of its own."
+        whose = "" if table is None else f" over {table.name}"
+        return NotSupported(
+            f"the subquery{whose} would compare rows of different units", hint=hint, position=node.position
+        )
 
 
 def _correlated(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from dpsql.effort import spend
 from dpsql.errors import NotSupported
 from dpsql.plan.inspect import reads_private
 from dpsql.plan.nodes import (
@@ -76,7 +75,6 @@ def is_private(plan: Plan) -> bool:
 
 def derive(plan: Plan, limit: int) -> Derivation:
     """The stability of a private relation, with the rules that show it. `limit` caps lists of keys."""
-    spend()
     match plan:
         case Scan(table=table, fields=fields, columns=columns):
             if not table.is_private:
@@ -221,8 +219,8 @@ def check_scalar(value: Scalar) -> None:
         return
     if isinstance(value, Subquery):
         raise NotSupported(
-            "this subquery would compare rows of different units",
-            hint="Subqueries that return released values, and IN (SELECT unit …), are supported.",
+            "the subquery would compare rows of different units",
+            hint="Aggregate inside the subquery, or compare the columns that name the unit in it.",
             position=value.position,
         )
     if isinstance(value, IntervalEnd):

@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, assert_never
 
-from dpsql.errors import NotSupported
+from dpsql.errors import TooMuchNoise
 
 # Noise of these scales stays below 2**57 except with a probability no one will ever meet, so 64 bits hold it.
 MAX_LAPLACE_SCALE = 2**50
@@ -41,9 +41,9 @@ class Noise:
         if self.scale <= 0:
             raise ValueError("the scale of noise must be positive")
         if self.scale > (MAX_GAUSSIAN_VARIANCE if self.law == "gaussian" else MAX_LAPLACE_SCALE):
-            raise NotSupported(
+            raise TooMuchNoise(
                 "the answer would need more noise than 64 bits hold",
-                hint="Pay a higher epsilon, declare narrower bounds or a coarser step, or lower max_rows_per_unit.",
+                hint="Pay a higher epsilon, or ask the owner for narrower bounds, a larger step or fewer rows.",
             )
 
 

@@ -36,16 +36,22 @@ def names_owner(values: Iterable[Scalar]) -> bool:
 def equal_owners(conditions: Iterable[Scalar], left: Sequence[Field], right: Sequence[Field]) -> bool:
     """Whether the analyst's own conditions make the owners of two rows equal.
 
-    Claim: if true, rows of different units never meet, so that comparing owners as well changes no answer.
+    Claim: if true, the generated SQL may compare owners as well, which changes no answer.
     Because: a condition compares the units themselves, or all parts of a key that names one row of one table: that row
-    has one owner, and both rows belong to it.
-    Needs: plain equality, which NULL never passes.
+    has one owner, and both rows belong to it. Where bounds are declared for such a column, the scan clamps it, and
+    values beyond the bounds look equal. The owners, which are made of the stored columns, keep such rows apart.
+    Needs: plain equality, which NULL never passes; and SQL that compares owners wherever this is what it relies on.
     """
-    return any(True for _ in evidence(conditions, left, right))
+    return any(True for _ in evidence(conditions, left, right, clamped=True))
 
 
-def evidence(conditions: Iterable[Scalar], left: Sequence[Field], right: Sequence[Field]) -> Iterable[tuple[Link, ...]]:
-    """Why owners are equal: () for the units themselves, or the links of the right side that were compared."""
+def evidence(
+    conditions: Iterable[Scalar], left: Sequence[Field], right: Sequence[Field], *, clamped: bool = False
+) -> Iterable[tuple[Link, ...]]:
+    """Why owners are equal: () for the units themselves, or the links of the right side that were compared.
+
+    With `clamped`, columns count that show different keys as equal: by themselves they do not tell whose a row is.
+    """
     mine, theirs = {field.id for field in left}, {field.id for field in right}
     compared: dict[tuple[str, tuple[str, ...], int, int], dict[int, tuple[Link, Link]]] = {}
     for a, b in (pair for condition in conditions if (pair := compared_fields(condition)) is not None):
@@ -61,7 +67,7 @@ def evidence(conditions: Iterable[Scalar], left: Sequence[Field], right: Sequenc
                     found = compared.setdefault((link.table, link.key, link.row, other.row), {})
                     found[link.part] = (link, other)
     for (_, key, _, _), parts in compared.items():
-        if len(parts) == len(key) and all(a.exact and b.exact for a, b in parts.values()):
+        if len(parts) == len(key) and (clamped or all(a.exact and b.exact for a, b in parts.values())):
             yield tuple(other for _, (_, other) in sorted(parts.items()))
 
 
@@ -78,7 +84,12 @@ def refuse_join(left: Plan, right: Plan) -> NotSupported:
     one, other = _tables(left), _tables(right)
     names = f'"{one[-1].table.name}" and "{other[0].table.name}"' if one and other else "private tables"
     pair = next((found for a in one for b in other if (found := _condition(a, b)) is not None), None)
-    hint = "Compare the columns that name the unit." if pair is None else f"Add the condition {pair}."
+    hint = "Join them on the columns that name the unit."
+    if pair is not None:
+        hint = f"Add the condition {pair}."
+    elif one and other:
+        units = " and ".join(f"{table.name} ({table.unit_text})" for table in (one[-1].table, other[0].table))
+        hint = f"Join them, and what is between, on the columns that name the unit: {units}."
     return NotSupported(f"the join of {names} would bring rows of different units together", hint=hint)
 
 

@@ -28,6 +28,8 @@ class Stability:
     tight: bool | None = None  # whether units come near `rows`, as far as the policy says
     # A table of which every unit has at least as many rows as here.
     within: Table | None = None
+    # By so many bits the grids of sums without a declared step are coarser, for the wide noise of low prices.
+    coarser: int = 0
 
 
 def both_tight(left: bool | None, right: bool | None) -> bool | None:

@@ -13,7 +13,6 @@ from dpsql.generate.late_keys import Key
 from dpsql.plan.inspect import stages_of
 from dpsql.plan.nodes import Join, Plan, nodes
 from dpsql.plan.scalars import Scalar
-from dpsql.privacy.derive import derive
 from dpsql.privacy.domains import domain
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
@@ -109,7 +108,7 @@ class Searches:
         if any(isinstance(node, Join) and node.condition is None for node in nodes(child)):
             return None  # without its conditions, every row would meet every other
         try:
-            derivation = derive(child, self.compilation.catalog.max_cells)
+            derivation = self.compilation.derived(child)
             statistic = search(derivation.conclusion)
         except Error:
             return None  # some conditions carry what makes a relation one of units, or its bounds

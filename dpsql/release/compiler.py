@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import assert_never
 
-from dpsql.errors import InternalError, NotSupported, PrivateRows
+from dpsql.errors import InternalError, NotSupported, PrivateRows, TooMuchNoise
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.generate.in_python import InPython, in_python
@@ -59,10 +59,11 @@ from dpsql.privacy.derive import derive, is_private
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.public import check_total, in_fixed_order
+from dpsql.release.coarser import Coarser
 from dpsql.release.drafts import Compilation
 from dpsql.release.measuring import Measuring
 from dpsql.release.model import Clips, Release, Settings, Stage
-from dpsql.release.outputs import Outputs
+from dpsql.release.outputs import Outputs, is_measured
 from dpsql.release.pricing import Pricing
 from dpsql.release.rows import refuse_rows
 from dpsql.types import BIGINT, BOOLEAN, Kind
@@ -78,7 +79,18 @@ def compile_release(
 ) -> Release:
     # A margin is kept by a price that is known before anything is chosen.
     clips = "declared" if settings.margin is not None else clips
-    return _Compiler(Compilation(catalog, accountant, settings, dialect, clips), plan).compile()
+    for coarser in _COARSER:
+        compilation = Compilation(catalog, accountant, settings, dialect, clips, coarser=coarser)
+        try:
+            return _Compiler(compilation, plan).compile()
+        except TooMuchNoise:
+            if coarser == _COARSER[-1]:
+                raise
+    raise AssertionError
+
+
+# Bits by which the grids of sums are made coarser, in turn, until the noise that the price buys fits into 64 bits.
+_COARSER = (0, 8, 16)
 
 
 class _Compiler:
@@ -94,6 +106,7 @@ class _Compiler:
         self._pricing = Pricing(compilation)
         self._preparation = Preparation(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
         self._measuring = Measuring(compilation, self._preparation, self._outputs, running_totals(plan), top_keys(plan))
+        self._coarser = Coarser(compilation.new_field, self._measuring.has_unknown_keys)
 
     def compile(self) -> Release:
         refuse_rows(self._plan)
@@ -104,10 +117,15 @@ class _Compiler:
         outputs = tuple(self._outputs.output(field, rest, measurements) for field in rest.fields)
         pairs = zip(rest.fields, outputs, strict=True)
         wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
-        wide, places = self._outputs.with_margins(rest, wanted)
+        wide, places, noisy = self._outputs.with_margins(rest, wanted)
         rising = rising_outputs(self._plan)
         outputs = tuple(
-            replace(output, margin_at=places.get(field.id), rising=rising.get(place))
+            replace(
+                output,
+                margin_at=places.get(field.id),
+                rising=rising.get(place),
+                noisy=field.id in noisy and is_measured(field.type),
+            )
             for place, (field, output) in enumerate(zip(rest.fields, outputs, strict=True))
         )
         sql = self._write(wide)
@@ -121,6 +139,7 @@ class _Compiler:
             self._tables,
             price,
             notes,
+            tuple(self._compilation.cautions),
             self._with_tables,
             self._in_python,
             self._compilation.settings,
@@ -161,6 +180,8 @@ class _Compiler:
         for child in inputs(plan):
             if is_private(child):
                 self._refuse_mixture(plan)
+        if (coarser := self._coarser.rewritten(plan)) is not None:
+            return self._cut(coarser)
         match plan:
             case Scan(table=table):
                 self._public_name(table)
@@ -263,8 +284,8 @@ class _Compiler:
             )
         if is_private(node.plan):
             raise NotSupported(
-                "this subquery would compare rows of different units",
-                hint="Aggregate inside the subquery, or write unit IN (SELECT unit …).",
+                "the subquery would compare rows of different units",
+                hint="Aggregate inside the subquery, or compare the columns that name the unit in it.",
                 position=node.position,
             )
         if node.kind not in ("scalar", "exists", "in"):
@@ -273,7 +294,7 @@ class _Compiler:
                 hint="Compare with (SELECT MAX(…) …) or (SELECT MIN(…) …).",
                 position=node.position,
             )
-        rest, _ = self._outputs.with_margins(self._cut(node.plan), ())
+        rest, _, _ = self._outputs.with_margins(self._cut(node.plan), ())
         field = rest.fields[0]
         measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
         sql = self._write(rest)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
 from dpsql.generate.bounding import Branch
 from dpsql.generate.dialect import Dialect
 from dpsql.generate.late_keys import Key
+from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Field
 from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.allocate import Degree
 from dpsql.privacy.assemble import Linear
+from dpsql.privacy.derive import derive
 from dpsql.privacy.lattice import Lattice
 from dpsql.privacy.rules.aggregates import SEARCHED, Cells, Statistic
 from dpsql.privacy.running import Chains
@@ -72,7 +74,9 @@ class Compilation:
     ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000_000))
     drafts: list[Draft] = field(default_factory=list)
     placed: list[int] = field(default_factory=list)  # where each draft stands, in the order in which they were made
+    coarser: int = 0  # `Stability.coarser`
     notes: dict[str, None] = field(default_factory=dict)  # in the order in which they were made
+    cautions: dict[str, None] = field(default_factory=dict)
 
     @property
     def law(self) -> Literal["laplace", "gaussian"]:
@@ -92,11 +96,21 @@ class Compilation:
     def degree(self) -> Degree:
         return 3 if self.law == "laplace" else 2
 
+    def derived(self, relation: Plan) -> Derivation:
+        """The proof of how much of a private relation is one unit's."""
+        found = derive(relation, self.catalog.max_cells)
+        return replace(found, conclusion=replace(found.conclusion, coarser=self.coarser)) if self.coarser else found
+
     def new_field(self, name: str, type_: Type) -> Field:
         return Field(next(self.ids), name, type_)
 
     def note(self, text: str) -> None:
+        """For EXPLAIN alone."""
         self.notes[text] = None
+
+    def caution(self, sentence: str) -> None:
+        """For whoever reads the answer, wherever it is shown. It must follow from text, policy and schema alone."""
+        self.cautions[sentence] = None
 
     def place(self, draft: Draft) -> tuple[int, bool]:
         """Where the draft stands among the others, and whether it is new there: the same is measured once."""
@@ -113,7 +127,14 @@ class Compilation:
     def again(self, chosen: Mapping[int, int]) -> Compilation:
         """A new compilation of the same query, in which this is chosen; its drafts stand where those of this one do."""
         return Compilation(
-            self.catalog, self.accountant, self.settings, self.dialect, self.clips, chosen, iter(tuple(self.placed))
+            self.catalog,
+            self.accountant,
+            self.settings,
+            self.dialect,
+            self.clips,
+            chosen,
+            iter(tuple(self.placed)),
+            coarser=self.coarser,
         )
 
 

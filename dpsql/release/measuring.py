@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.generate.bounding import bounded_queries
-from dpsql.generate.dialect import Dialect
 from dpsql.generate.late_keys import Key
 from dpsql.plan.adding import added_up, over
 from dpsql.plan.inspect import free_fields, stages_of
@@ -18,7 +17,7 @@ from dpsql.plan.nodes import Aggregate, Plan, Project, Released, SetKind, SetOpe
 from dpsql.plan.running import Running
 from dpsql.plan.scalars import Agg, Aggregated, Const, Field, Ref, Scalar, refs
 from dpsql.privacy.assemble import Assembly, counts_units
-from dpsql.privacy.derive import FAN_OUT, check_scalar, derive
+from dpsql.privacy.derive import FAN_OUT, check_scalar
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.intervals import without_known
@@ -33,41 +32,13 @@ from dpsql.privacy.stability import Derivation, Stability
 from dpsql.privacy.top import First, chosen_cells
 from dpsql.privacy.top import worthwhile as worthwhile_top
 from dpsql.release.clips import Searches
-from dpsql.release.drafts import Compilation, Draft, Norm
+from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Question
 from dpsql.release.outputs import Outputs
 from dpsql.release.rows import refuse_rows
-from dpsql.types import Value
+from dpsql.types import DOUBLE, Value
 
 _COUNTS = (Counted.ROWS, Counted.UNITS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """Writes what a measurement asks of its rows. A value, so that a release can be sent to another process."""
-
-    child: Plan
-    keys: tuple[Key, ...]
-    bound: Cells
-    stability: Stability
-    norm: Norm
-    dialect: Dialect
-
-    def __call__(self, kept: tuple[int, ...], statistic: Statistic | None) -> str:
-        cells = self.bound if kept else Cells(False, 1, False)
-        branches = bounded_queries(
-            self.child,
-            [self.keys[i] for i in kept],
-            [statistic or rules.count_units(None, cells)],
-            [[0]],
-            cells,
-            rows=self.stability.rows,
-            single=self.stability.single,
-            within=self.stability.within,
-            norm=self.norm,
-            dialect=self.dialect,
-        )
-        return "; ".join(branch.query.meaning for branch in branches)
 
 
 class Measuring:
@@ -87,19 +58,7 @@ class Measuring:
 
     def release(self, plan: Aggregate) -> Plan:
         """One measurement for each grouping set; together they share the price, as any parts of a query do."""
-        plan = without_unowned_rows(plan)
-        child = self._preparation.relation(plan.child)
-        if free_fields(plan):
-            raise NotSupported(
-                "this subquery would release a value for each row around it",
-                hint="Aggregate it once, with GROUP BY, and join the result.",
-            )
-        if names_owner(value for _, value in plan.keys):
-            refuse_rows(plan)
-        derivation = derive(child, self._compilation.catalog.max_cells)
-        keys = [(field, self._preparation.scalar(value, child.fields)) for field, value in plan.keys]
-        for _, value in keys:
-            check_scalar(value)
+        plan, child, derivation, keys = self._proved(plan)
         calls = []
         for field, call in plan.aggregates:
             if call.function is Agg.GROUPING:
@@ -123,6 +82,36 @@ class Measuring:
             result = SetOperation(SetKind.UNION_ALL, result, part, fields)
         return result
 
+    def has_unknown_keys(self, plan: Aggregate) -> bool:
+        """Whether a threshold will choose among the keys of an aggregation."""
+        _, _, derivation, keys = self._proved(plan)
+        return any(self._cells_of(keys, chosen, derivation.conclusion)[1] is None for chosen in plan.sets)
+
+    def _proved(self, plan: Aggregate) -> tuple[Aggregate, Plan, Derivation, list[tuple[Field, Scalar]]]:
+        """The aggregation, its rows made explicit, the proof of how much of them is one unit's, and the keys."""
+        plan = without_unowned_rows(plan)
+        child = self._preparation.relation(plan.child)
+        if free_fields(plan):
+            raise NotSupported(
+                "this subquery would release a value for each row around it",
+                hint="Aggregate it once, with GROUP BY, and join the result.",
+            )
+        if names_owner(value for _, value in plan.keys):
+            refuse_rows(plan)
+        derivation = self._compilation.derived(child)
+        keys = [(field, self._preparation.scalar(value, child.fields)) for field, value in plan.keys]
+        for _, value in keys:
+            check_scalar(value)
+        return plan, child, derivation, keys
+
+    def _cells_of(
+        self, keys: list[tuple[Field, Scalar]], chosen: tuple[int, ...], stability: Stability
+    ) -> tuple[list[tuple[Value, ...] | None], tuple[tuple[Value, ...], ...] | None]:
+        """Of some of the keys, the values of each and all of their combinations; None where they are not known."""
+        grouped = [keys[i] for i in chosen]
+        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
+        return domains, self._all_cells(grouped, domains)
+
     def _agreeing_sets(
         self,
         keys: list[tuple[Field, Scalar]],
@@ -141,8 +130,7 @@ class Measuring:
         if len(sets) == 1 or len(set(sets)) < len(sets) or finest not in sets:
             return None
         grouped = [keys[i] for i in finest]
-        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
-        cells = self._all_cells(grouped, domains)
+        domains, cells = self._cells_of(keys, finest, stability)
         if not cells:
             return None
         bound = rules.cells(stability, True, len(cells))
@@ -191,8 +179,7 @@ class Measuring:
     ) -> Plan:
         stability = derivation.conclusion
         grouped = [keys[i] for i in chosen]
-        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
-        cells = self._all_cells(grouped, domains)
+        domains, cells = self._cells_of(keys, chosen, stability)
         if cells is None:
             self._require_delta(grouped, domains, stability.facts)
         bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells))
@@ -233,7 +220,13 @@ class Measuring:
         )
 
         key_fields = [self._compilation.new_field(field.name, field.type) for field, _ in grouped]
-        released = Released(index, (*key_fields, *assembly.statistics.values()))
+        sums: tuple[Field, ...] = tuple(assembly.statistics.values())
+        if assembly.margins:
+            sums += tuple(
+                assembly.margins.get(statistic) or self._compilation.new_field("margin", DOUBLE)
+                for statistic in assembly.statistics
+            )
+        released = Released(index, (*key_fields, *sums))
         by_index = dict(zip(chosen, key_fields, strict=True))
         items: list[tuple[Field, Scalar]] = []
         for i, (field, _) in enumerate(plan.keys):
@@ -408,7 +401,23 @@ class Measuring:
         return index
 
     def _question(self, child: Plan, keys: tuple[Key, ...], bound: Cells, stability: Stability) -> Question:
-        return _Question(child, keys, bound, stability, self._compilation.norm, self._compilation.dialect)
+        def question(kept: tuple[int, ...], statistic: Statistic | None) -> str:
+            cells = bound if kept else Cells(False, 1, False)
+            branches = bounded_queries(
+                child,
+                [keys[i] for i in kept],
+                [statistic or rules.count_units(None, cells)],
+                [[0]],
+                cells,
+                rows=stability.rows,
+                single=stability.single,
+                within=stability.within,
+                norm=self._compilation.norm,
+                dialect=self._compilation.dialect,
+            )
+            return "; ".join(branch.query.meaning for branch in branches)
+
+        return question
 
     def _with_remainder(
         self, keys: tuple[Key, ...], cells: tuple[tuple[Value, ...], ...]

@@ -25,7 +25,6 @@ from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
 from dpsql.privacy.running import Chains, cell_margin, running_margins
 from dpsql.privacy.stability import Derivation
 from dpsql.privacy.top import Top
-from dpsql.sql.clock import Clock
 from dpsql.types import Kind, Type, Value
 
 # The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
@@ -42,17 +41,6 @@ class Settings:
     delta: Fraction | None = None
     margin: Fraction | None = None  # the 95 % error wanted for counts: the least price that keeps it is paid
     pure: bool = False  # no delta, and noise whose epsilon counts by itself
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What a release is compiled from, beside policy and schema."""
-
-    sql: str
-    parameters: tuple[Value, ...]
-    settings: Settings
-    clips: Clips
-    clock: Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +197,17 @@ class Output:
     at_thousand: float | None  # of an average of a thousand rows, the widest margin that the bounds allow
     shown: tuple[tuple[int, Linear], ...] = ()  # the measurements and sums whose margin it has
     averaged: tuple[tuple[int, Linear], ...] = ()  # those of which it is an average, times the rows
+    noisy: bool = False  # noise has a say in it: without a margin, a value is marked
+    # Why its numbers may be far from the truth, in a few words: they are marked, and no margin is shown.
+    mark: str | None = None
     margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
     count: bool = False  # a noisy count, shown as it is
     rising: Rising | None = None  # a running total of counts, or a share of one: it would not fall without noise
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether all its values are shown with a mark, and none with a margin."""
+        return self.mark is not None or (self.noisy and self.margin is None and self.margin_at is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +221,8 @@ class Release:
     public: Mapping[str, Table]  # the name of the loaded copy of each public table
     price: Price
     notes: tuple[str, ...]
+    # Sentences that whoever reads the answer should know, from text, policy and schema alone.
+    cautions: tuple[str, ...]
     with_tables: Mapping[str, str]  # each text over noisy tables that come as lists: the same over tables of arrays
     # Of those texts, the ones that Python may compute instead.
     in_python: Mapping[str, InPython] = dataclasses.field(default_factory=dict, repr=False)
@@ -234,7 +232,6 @@ class Release:
     # Of a settled one: what is paid, and the measurements whose clip is known.
     unsettled: Release | None = dataclasses.field(default=None, repr=False, compare=False)
     chosen: frozenset[int] = frozenset()
-    source: Source | None = dataclasses.field(default=None, repr=False, compare=False)  # so that it can be settled
 
     @property
     def searches(self) -> tuple[int, ...]:

@@ -13,6 +13,14 @@ from dpsql.privacy.mechanisms import Noise
 from dpsql.privacy.rules.aggregates import CHOSEN
 from dpsql.release.drafts import Compilation
 from dpsql.release.model import Measurement, Output, widest_mean, widest_of
+from dpsql.types import Kind, Type
+
+
+def is_measured(type_: Type) -> bool:
+    """Whether values of a type can be near the truth or far from it: numbers and times, and arrays of them."""
+    if type_.kind is Kind.ARRAY:
+        return type_.element is not None and is_measured(type_.element)
+    return type_.is_numeric or type_.kind in (Kind.DATE, Kind.TIMESTAMP, Kind.INTERVAL)
 
 
 class Outputs:
@@ -22,6 +30,7 @@ class Outputs:
         self._averages: dict[int, tuple[tuple[int, Linear], ...]] = {}  # the same, of averages
         self._ratios: set[int] = set()
         self._counted: set[int] = set()  # fields that show counts
+        self._marks: dict[int, str] = {}  # fields whose numbers may be far from the truth, and why
         self._measurements: tuple[Measurement, ...] = ()
 
     def priced(self, measurements: tuple[Measurement, ...]) -> None:
@@ -42,6 +51,10 @@ class Outputs:
         if field.id in assembly.averages:
             self._averages[target.id] = ((index, assembly.averages[field.id]),)
 
+    def mark(self, target: Field, reason: str) -> None:
+        """The numbers of a column may be far from the truth, for a reason that no margin covers."""
+        self._marks[target.id] = reason
+
     def unite(self, both: Field, one: Field, other: Field) -> None:
         """A column shows what two others show, one below the other."""
         for shown in (self._sums, self._averages):
@@ -50,9 +63,13 @@ class Outputs:
         for marked in (self._ratios, self._counted):
             if one.id in marked:
                 marked.add(both.id)
+        for side in (one, other):
+            if side.id in self._marks:
+                self._marks[both.id] = self._marks[side.id]
 
-    def with_margins(self, rest: Plan, wanted: tuple[Field, ...]) -> tuple[Plan, dict[int, int]]:
+    def with_margins(self, rest: Plan, wanted: tuple[Field, ...]) -> tuple[Plan, dict[int, int], frozenset[int]]:
         widths = {index: len(draft.keys) for index, draft in enumerate(self._compilation.drafts)}
+        sums = {index: len(draft.statistics) for index, draft in enumerate(self._compilation.drafts)}
         choices = {
             (index, i)
             for index, draft in enumerate(self._compilation.drafts)
@@ -69,7 +86,7 @@ class Outputs:
             for index, draft in enumerate(self._compilation.drafts)
             if draft.lattice is not None
         }
-        return with_margins(rest, wanted, widths, choices, chains, sets, self._compilation.ids)
+        return with_margins(rest, wanted, widths, sums, choices, chains, sets, self._compilation.ids)
 
     def _in_sets(self, index: int, statistic: int) -> dict[tuple[int, ...], float]:
         """How many times as far off as the finest cells those of each set are; before the price is known, about."""
@@ -84,11 +101,21 @@ class Outputs:
         return {kept: draft.lattice.margin(coarse, kept, 1) / finest for kept in draft.lattice.sets}
 
     def output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
-        source = source_of(field, plan, self._sums.keys() | self._ratios | self._counted)
+        source = source_of(field, plan, self._sums.keys() | self._ratios | self._counted | self._marks.keys())
         # Of several grouping sets, the largest margin is true of all.
         shown = self._sums.get(source, ())
         found = widest_of(shown, field.type, measurements)
         averaged = self._averages.get(source, ())
         mean = widest_mean(averaged, measurements)
         is_count = source in self._counted
-        return Output(field.name, field.type, found, source in self._ratios, mean, shown, averaged, count=is_count)
+        return Output(
+            field.name,
+            field.type,
+            found,
+            source in self._ratios,
+            mean,
+            shown,
+            averaged,
+            mark=self._marks.get(source),
+            count=is_count,
+        )

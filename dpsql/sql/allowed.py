@@ -66,6 +66,7 @@ REFUSED: dict[type[exp.Expression], tuple[str, str | None]] = {
     exp.GroupConcat: ("string_agg", "It would return values of single rows."),
     exp.ArrayAgg: ("array_agg", "It would return values of single rows."),
     exp.AnyValue: ("any_value", "It would return values of single rows."),
+    exp.ExplodingGenerateSeries: ("generate_series in an expression", "Write FROM generate_series(1, 10) AS g(n)."),
     exp.Any: ("ANY", "Use IN with a list or a subquery."),
     exp.All: ("ALL", "Use NOT IN, or compare with an aggregate."),
     exp.Array: ("an array here", "ARRAY[…] lists the shares of a percentile, or what = ANY compares with."),

@@ -1,4 +1,4 @@
-"""Functions that analysts bring along from elsewhere: what they are called here, or why there is nothing like them."""
+"""Functions that dpsql does not answer: what to write instead, and whether PostgreSQL has them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,34 @@ _HINTS = {
         "initcap": "Use LOWER or UPPER.",
         "random rand": "A sample is not needed: noise and price are the same for all rows.",
         "format json_build_object": "Texts and numbers are put together with || and CONCAT.",
+        "version current_user session_user current_database current_schema current_setting pg_typeof": (
+            "Ask for it in a statement of its own, such as SELECT version()."
+        ),
     }.items()
     for name in names.split()
 }
 
+_IN_THE_CLIENT = "Aggregate here, and apply it to the answer in your client."
+
+# Functions of PostgreSQL by the beginning of their names, and those that share none.
+_FAMILIES = tuple(
+    "acos array_ asin atan bit_ cos cot current_ date_ get_ has_ inet_ int4 int8 json lo_ make_ pg_ quote_ range_ "
+    "regexp_ set_ sha sin string_ tan to_ trim_ ts_ txid_ unicode_ uuid xml".split()
+)
+_NAMES = frozenset(
+    "any_value ascii bool_and bool_or cardinality casefold chr clock_timestamp convert convert_from convert_to "
+    "crc32 currval decode encode every factorial format gamma gcd gen_random_uuid generate_subscripts host "
+    "initcap is_normalized isfinite justify_days justify_hours justify_interval lastval lcm log10 lpad lower_inc "
+    "masklen md5 min_scale netmask network nextval normalize num_nonnulls num_nulls octet_length overlay "
+    "parse_ident random random_normal repeat reverse row_to_json rpad scale session_user setseed setval "
+    "statement_timestamp timeofday transaction_timestamp translate unistr unnest version xpath".split()
+)
+
+
+def is_in_postgres(name: str) -> bool:
+    """Whether PostgreSQL has a function of that name, as far as one can tell from the name."""
+    return name in _NAMES or name.startswith(_FAMILIES)
+
 
 def hint_for(name: str) -> str | None:
-    return _HINTS.get(name)
+    return _HINTS.get(name, _IN_THE_CLIENT if is_in_postgres(name) else None)

@@ -15,13 +15,13 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from dpsql.effort import spend
 from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
 from dpsql.policy.model import StatementLimits
 from dpsql.sql.brackets import check_brackets, with_subscripts
 from dpsql.sql.meter import check_bytes, check_nesting, check_words
 from dpsql.sql.rereading import check_levels
 from dpsql.sql.shape import check_calls, check_clauses
+from dpsql.sql.spans import UNITS_HINT
 
 _DEFAULT = StatementLimits()
 
@@ -54,7 +54,6 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
         text = _query_of_explain(text, explain.end())
     tokens = _tokenize(text)
     check_words(len(tokens), limits)
-    spend(len(tokens))
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:
@@ -209,9 +208,7 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
                 "adjacent string literals are not supported", hint="Write one literal.", position=following.start + 1
             )
         if kind is TokenType.INTERVAL and not _is_interval(following):
-            raise NotSupported(
-                "this interval cannot be read", hint="Write it as interval '1 day'.", position=following.start + 1
-            )
+            raise NotSupported("this interval is not supported", hint=UNITS_HINT, position=following.start + 1)
         if kind is TokenType.FILTER and following.token_type is TokenType.L_PAREN:
             condition = tokens[tokens.index(following) + 1 :][:1]
             if not condition or condition[0].token_type is not TokenType.WHERE:
@@ -235,7 +232,9 @@ def _is_interval(token: Token) -> bool:
     )
 
 
-_UNITS = frozenset(("year", "quarter", "month", "week", "day", "hour", "minute", "second"))
+_UNITS = frozenset(
+    ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
+)
 
 
 def _is_operator(token: Token) -> bool:

@@ -33,7 +33,7 @@ from dpsql.sql.labels import column_name, note_output
 from dpsql.sql.names import Scope, folded, position
 from dpsql.sql.parse import Statement
 from dpsql.sql.reading import misreading
-from dpsql.sql.sources import Context
+from dpsql.sql.sources import Common, Context
 from dpsql.sql.typing import coerce, unify
 from dpsql.types import BIGINT, BOOLEAN, UNKNOWN, Type, Value
 
@@ -117,8 +117,7 @@ class Resolver(Grouping):
             seen.add(name)
             # A CTE sees those before it, not itself. An unused one is still read, so that it cannot hide anything.
             own = Context(dict(ctes), context.outer, context.empty)
-            self.query(cte.this, own)
-            ctes[name] = (cte, own)
+            ctes[name] = Common(cte, own, [self.query(cte.this, own)])
         return replace(context, ctes=ctes)
 
     # --- SELECT ---

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from dpsql.errors import SqlSyntaxError, UnknownFunction
-from dpsql.sql.elsewhere import hint_for
+from dpsql.errors import NotSupported, SqlSyntaxError, UnknownFunction
+from dpsql.sql.elsewhere import hint_for, is_in_postgres
 
 _MANY = 10_000
 
@@ -63,6 +63,9 @@ def check_calls(tokens: list[Token]) -> None:
             continue
         name = token.text.lower() if token.token_type is not TokenType.IDENTIFIER else token.text
         if name not in _FUNCTIONS:
+            if is_in_postgres(name):
+                message = f"function {name} cannot be used in a query over declared tables"
+                raise NotSupported(message, hint=hint_for(name), position=token.start + 1)
             raise UnknownFunction(name, hint=hint_for(name), position=token.start + 1)
         low, high = _FUNCTIONS[name]
         count = _arguments(tokens, i + 1, closing)

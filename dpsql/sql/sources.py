@@ -40,9 +40,18 @@ MAX_VALUES = 200
 class Context:
     """What a query block inherits: common table expressions, the enclosing scope, and whether it is known empty."""
 
-    ctes: Mapping[str, tuple[exp.CTE, Context]] | None = None
+    ctes: Mapping[str, Common] | None = None
     outer: Scope | None = None
     empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """A common table expression, what its own query inherits, and its plan until the first use takes it."""
+
+    cte: exp.CTE
+    context: Context
+    unused: list[Plan]
 
 
 class Sources(ABC):
@@ -147,9 +156,7 @@ class Sources(ABC):
         name = folded(node.this)
         schema = node.args.get("db")
         if schema is None and context.ctes and name in context.ctes:
-            cte, own = context.ctes[name]
-            plan = self.query(cte.this, replace(own, empty=own.empty or context.empty))
-            return self._renamed(plan, cte), name
+            return self._common(context.ctes[name], context), name
         full = name if schema is None else f"{folded(schema)}.{name}"
         # A dot inside a quoted name is part of the name, and no declared name has one.
         dotted = "." in name or (schema is not None and "." in folded(schema))
@@ -159,6 +166,16 @@ class Sources(ABC):
         if table is None:
             raise UnknownTable(full, position=position(node))
         return self._scan(table, context.empty), name
+
+    def _common(self, defined: Common, context: Context) -> Plan:
+        """A use of a common table expression: every one has columns of its own, so each but the first is read anew."""
+        own = defined.context
+        empty = own.empty or context.empty
+        if defined.unused and own.empty == empty:
+            plan = defined.unused.pop()
+        else:
+            plan = self.query(defined.cte.this, replace(own, empty=empty))
+        return self._renamed(plan, defined.cte)
 
     def _view(self, name: str, context: Context, at: int | None) -> Plan:
         """A view as if its text stood here in parentheses. It sees nothing of the query around it."""

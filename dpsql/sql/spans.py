@@ -23,7 +23,11 @@ class Span:
 
 
 _UNIT_MONTHS = {"MONTH": 1, "MONTHS": 1, "YEAR": 12, "YEARS": 12, "QUARTER": 3}
-_UNIT_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
+_UNIT_SECONDS = {
+    "MICROSECOND": Decimal("1e-6"), "MILLISECOND": Decimal("1e-3"), "SECOND": Decimal(1), "MINUTE": Decimal(60),
+    "HOUR": Decimal(3600), "DAY": Decimal(86400), "WEEK": Decimal(7 * 86400),
+}  # fmt: skip
+UNITS_HINT = "Write a whole number and a unit from microsecond to year, such as interval '90 minutes'."
 
 
 def as_span(node: exp.Expression) -> Span | None:
@@ -52,22 +56,24 @@ def as_span(node: exp.Expression) -> Span | None:
         raise NotSupported("an interval must be a constant", position=position(node))
     words = f"{amount.this} {unit.this if unit is not None else ''}".split()
     if len(words) % 2 or not words:
-        raise NotSupported(
-            "this interval cannot be read", hint="Write it as interval '1 day'.", position=position(node)
-        )
+        raise NotSupported(f"{_written(words)} is not supported", hint=UNITS_HINT, position=position(node))
     months, seconds = 0, Decimal(0)
     for number, name in zip(words[::2], words[1::2], strict=True):
         name = name.upper()
         single = name if name in _UNIT_SECONDS or name in _UNIT_MONTHS else name.removesuffix("S")
         if not re.fullmatch(r"[+-]?\d{1,7}(\.\d{1,6})?", number):
-            raise NotSupported("this interval cannot be read", position=position(node))
+            raise NotSupported(f"{_written(words)} is not supported", hint=UNITS_HINT, position=position(node))
         if single in _UNIT_MONTHS and "." not in number:
             months += int(number) * _UNIT_MONTHS[single]
         elif single in _UNIT_SECONDS:
             seconds += Decimal(number) * _UNIT_SECONDS[single]
         else:
-            raise NotSupported("this unit of an interval is not supported", position=position(node))
+            raise NotSupported(f"{_written(words)} is not supported", hint=UNITS_HINT, position=position(node))
     return _span(months, seconds, position(node))
+
+
+def _written(words: list[str]) -> str:
+    return f"interval '{' '.join(words)[:40]}'"
 
 
 def _sum_of(node: exp.Expression) -> Span | None:

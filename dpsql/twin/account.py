@@ -31,6 +31,11 @@ class BudgetRow:
     queries_left: int  # at the default price
     spent_pure: float | None = None
     left_pure: float | None = None
+    # What the total of all users together promises to 2 and to 5 people who belong together; None: no bound.
+    total_epsilon_of_2: float | None = None
+    total_delta_of_2: float | None = None
+    total_epsilon_of_5: float | None = None
+    total_delta_of_5: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,15 @@ class HistoryRow:
 # The columns after the user's name, in the order of the fields above.
 _VIEWS = {
     "budget": (
-        "What you may spend, have spent and have left.",
+        "What you may spend, have spent and have left; and what the total of the dataset promises to 2 and to 5 people "
+        "who belong together, NULL where there is no bound.",
         "accounting text, "
         "limit_epsilon double precision, spent_epsilon double precision, left_epsilon double precision, "
         "limit_rho double precision, spent_rho double precision, left_rho double precision, "
         "limit_delta double precision, spent_delta double precision, left_delta double precision, queries_left bigint, "
-        "spent_pure double precision, left_pure double precision",
+        "spent_pure double precision, left_pure double precision, "
+        "total_epsilon_of_2 double precision, total_delta_of_2 double precision, "
+        "total_epsilon_of_5 double precision, total_delta_of_5 double precision",
     ),
     "history": (
         "What you asked, and what was paid for it or why it was refused.",

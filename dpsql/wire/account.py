@@ -9,6 +9,7 @@ from psycopg.rows import TupleRow
 
 from dpsql.engine import Engine
 from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.groups import total_for_group
 from dpsql.twin.account import BudgetRow, HistoryRow, refresh
 
 SHOWN = 1_000  # charges and refusals of the history
@@ -40,7 +41,19 @@ def _budget(engine: Engine, user: str) -> BudgetRow:
         queries_left=left.loss // default,
         spent_pure=_pure(spent, accountant),
         left_pure=_pure(left, accountant),
+        **_of_groups(engine),
     )
+
+
+def _of_groups(engine: Engine) -> dict[str, float]:
+    """What holds whatever was asked and will be: also where an answer took, or takes, the whole total."""
+    found = {}
+    for people in (2, 5):
+        loss = total_for_group(engine.accountant, people, spent=engine.ledger.spent())
+        if loss is not None:
+            found[f"total_epsilon_of_{people}"] = float(loss.epsilon)
+            found[f"total_delta_of_{people}"] = float(loss.delta)
+    return found
 
 
 def _history(engine: Engine, user: str) -> list[HistoryRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class Question:
 class Reply:
     sql: bytes  # a query whose answer are the rows
     notice: str | None = None
+    cautions: tuple[str, ...] = ()  # shown with the notice
     outcome: Literal["answered", "replayed", "explained"] = "answered"
     price: Price = field(default_factory=Price)  # what was paid for it now
 
@@ -51,7 +53,7 @@ def answer(engine: Engine, user: str, question: Question, cancellation: Cancella
     session = _session(engine, user, question)
     outputs = None
     with suppress(Error):  # raised again below, where it is recorded
-        outputs = session.describe(question.text, question.parameters, cancellation)
+        outputs = session.describe(question.text, question.parameters)
     if outputs is not None:
         _check_shape(outputs, question.columns)
     if cancellation.cancelled:
@@ -60,12 +62,13 @@ def answer(engine: Engine, user: str, question: Question, cancellation: Cancella
     assert isinstance(result, Answer)
     sql = render.rendering(question.columns, question.types, result.table.rows)
     is_replay = bool(result.release.measurements) and result.charged == Price()
-    return Reply(sql, _notice(session, result), "replayed" if is_replay else "answered", result.charged)
+    outcome: Literal["answered", "replayed"] = "replayed" if is_replay else "answered"
+    return Reply(sql, _notice(session, result), result.release.cautions, outcome, result.charged)
 
 
-def explain(engine: Engine, user: str, question: Question, cancellation: Cancellation, *, as_json: bool) -> Reply:
+def explain(engine: Engine, user: str, question: Question, *, as_json: bool) -> Reply:
     """EXPLAIN: free."""
-    lines = _session(engine, user, question).explain(question.text, question.parameters, cancellation)
+    lines = _session(engine, user, question).explain(question.text, question.parameters)
     rows: list[tuple[Cell, ...]] = [(line,) for line in lines]
     if as_json:
         rows = [(json.dumps([{"Plan": {"Node Type": "Private answer", "Output": lines}}], ensure_ascii=False),)]
@@ -114,11 +117,14 @@ def _notice(session: Session, result: Answer) -> str | None:
 
 def _margin(margins: Sequence[float | None]) -> str | None:
     """The margins of a column, from its smallest to its largest."""
-    known = [margin for margin in margins if margin is not None]
+    noisy = [margin for margin in margins if margin is not None]
+    known = [margin for margin in noisy if math.isfinite(margin)]
     if not known:
-        return None
+        return "unknown (noise)" if noisy else None
     least, most = (number_text(Fraction(margin)) for margin in (min(known), max(known)))
-    return f"±{least}" if least == most else f"±{least} to ±{most}"
+    text = f"±{least}" if least == most else f"±{least} to ±{most}"
+    unknown = len(noisy) - len(known)
+    return f"{text}, unknown (noise) in {unknown:,} of {len(noisy):,} rows" if unknown else text
 
 
 def decoded(values: Sequence[bytes | None], types: Sequence[int]) -> tuple[Value, ...]:

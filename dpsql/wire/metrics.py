@@ -34,6 +34,7 @@ _COUNTED = {
     "twin_lost": _Counted("dpsql_twin_lost_total", "Sessions that ended because the twin had gone."),
     "worker_lost": _Counted("dpsql_workers_lost_total", "Processes that ended by themselves and were started again."),
     "engine_failed": _Counted("dpsql_engine_failures_total", "Failures of the engine."),
+    "circuit_opened": _Counted("dpsql_circuits_opened_total", "Times that queries were refused after failures."),
     "message": _Counted("dpsql_log_messages_total", "Lines of the log that are no event of their own.", ("logger",)),
 }
 # Shown from the beginning, so that the first refusal is an increase from zero.

@@ -439,7 +439,7 @@ class Relay:
 
         def job(engine: Engine) -> Reply:
             if asked.kind is Kind.EXPLAIN:
-                return asking.explain(engine, self._user, question, cancellation, as_json=asked.json)
+                return asking.explain(engine, self._user, question, as_json=asked.json)
             return asking.answer(engine, self._user, question, cancellation)
 
         try:
@@ -588,6 +588,8 @@ class Relay:
         if reply.notice is None:
             return None
         found = {b"S": "NOTICE", b"V": "NOTICE", b"C": "00000", b"M": self._letters.fitted(reply.notice)}
+        if reply.cautions:
+            found[b"D"] = self._letters.fitted("\n".join(reply.cautions))
         return messages.with_fields(b"N", {letter: self._letters.encoded(text) for letter, text in found.items()})
 
 

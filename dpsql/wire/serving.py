@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dpsql.dataset import open_engine
 from dpsql.errors import Error, OperationalError, PolicyError
-from dpsql.ledger.opening import ledger_place, open_ledger
+from dpsql.ledger.opening import ledger_place, record_limits
 from dpsql.places import ARE_SHARED
 from dpsql.policy.loader import load
 from dpsql.policy.model import Policy, ServerPolicy
@@ -24,11 +24,10 @@ from dpsql.privacy.accounting import Accountant
 from dpsql.twin import start_twin
 from dpsql.version import __version__
 from dpsql.wire.door import Door, open_door
-from dpsql.wire.ending import end_within
 from dpsql.wire.listening import bind
 from dpsql.wire.logs import keep_engine_log, note, warn
 from dpsql.wire.metrics import Metrics
-from dpsql.wire.server import DRAIN_SECONDS, Server
+from dpsql.wire.server import Server
 from dpsql.wire.status import HOST, StatusPages
 from dpsql.wire.supervisor import Supervisor
 from dpsql.wire.throttle import Throttle
@@ -38,7 +37,6 @@ _log = logging.getLogger("dpsql.wire")
 # What is settled when the server starts, in [server] and [limits]; another value waits for the next start.
 _FIXED_OF_SERVER = ("host", "port", "metrics_port", "twin", "state")
 _FIXED_OF_LIMITS = ("memory", "threads")  # connections to one DuckDB file share them
-_AT_ONCE_SECONDS = 25.0  # that everything has to end in order when statements are not waited for
 _OTHER_FILES = 200  # that are open besides the two sockets of each connection
 
 
@@ -49,6 +47,7 @@ def serve(
     port: int | None,
     ready: Callable[[Server | Supervisor], None],
     workers: int = 1,
+    new_ledger: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the policy file again. `ready` is called once it listens."""
     if workers > 1 and not ARE_SHARED:
@@ -63,10 +62,12 @@ def serve(
     policy = read()
     metrics = Metrics()
     with _bound(policy.server) as sockets:
-        engine = open_engine(policy, compiles_apart=workers == 1)
+        engine = open_engine(policy, new_ledger=new_ledger)
         try:
             if engine.ledger.begun:  # one that has gone missing is not replaced without a word
                 warn("ledger_begun", ledger=str(ledger_place(policy)))
+            if engine.ledger.adopted:  # from now on it counts for those whom this policy protects
+                warn("ledger_adopted_units", ledger=str(ledger_place(policy)))
             with _counting(metrics):
                 twin = start_twin(state_folder(policy), engine.catalog, policy.users, address=policy.server.twin)
                 try:
@@ -188,10 +189,8 @@ class _Wishes:
     def _end(self, name: str) -> None:
         if self._ended.done():
             self.at_once.set()
-            end_within(_AT_ONCE_SECONDS)
         else:
             self._ended.set_result(name)
-            end_within(DRAIN_SECONDS + _AT_ONCE_SECONDS)
 
     def _reload(self) -> None:
         task = asyncio.create_task(self._reload_in_turn())
@@ -207,8 +206,7 @@ async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> Non
     """Take the policy file as it is now; one that does not load changes nothing."""
     try:
         policy, waiting = _as_far_as_possible(await asyncio.to_thread(read), server.policy)
-        is_alone = isinstance(server, Server)
-        engine = await asyncio.to_thread(open_engine, policy, compiles_apart=is_alone)
+        engine = await asyncio.to_thread(open_engine, policy)
         try:
             door = _open_door(policy, server.twin.database, server.door.throttle)
             ended = await server.reload(policy, engine, door)
@@ -228,7 +226,7 @@ async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> Non
 def _put_in_force(policy: Policy) -> None:
     """The limits in the ledger are those of the policy that was opened last, also if it was not taken after all."""
     with suppress(Error):
-        open_ledger(policy, Accountant(policy.privacy)).close()
+        record_limits(policy, Accountant(policy.privacy))
 
 
 def _as_far_as_possible(new: Policy, old: Policy) -> tuple[Policy, list[str]]:

@@ -77,7 +77,7 @@ def _new(policy: Policy, catalog: Catalog, backend: Backend) -> Iterator[Session
     with tempfile.TemporaryDirectory() as folder:
         accountant = Accountant(policy.privacy)
         elsewhere = replace(policy, ledger=Path(folder) / "ledger")
-        with closing(open_ledger(elsewhere, accountant, new_ledger=True)) as ledger:
+        with closing(open_ledger(elsewhere, accountant, catalog.protection, new_ledger=True)) as ledger:
             yield Session(Engine(catalog, accountant, backend, ledger, SystemSampler(), policy.limits), "analyst")
 
 

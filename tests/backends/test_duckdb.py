@@ -419,8 +419,6 @@ def test_an_engine_that_has_given_up_is_not_missed(path: Path) -> None:
 def test_a_call_that_takes_too_long_is_stopped(backend: DuckDBBackend) -> None:
     with pytest.raises(Cancelled, match=r"^canceling statement due to statement timeout$") as caught:
         backend.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
-    assert caught.value.hint is not None
-    assert "charge stands" in caught.value.hint
     assert caught.value.sqlstate == "57014"
 
 

@@ -311,10 +311,8 @@ def test_another_encoding_is_refused(server: Server) -> None:
 
 
 def test_a_call_that_takes_too_long_is_stopped_on_the_server(place: Place, backend: PostgresBackend) -> None:
-    with pytest.raises(Cancelled, match=r"^canceling statement due to statement timeout$") as caught:
+    with pytest.raises(Cancelled, match=r"^canceling statement due to statement timeout$"):
         backend.execute([EngineQuery(ENDLESS, 0)], timeout=0.2)
-    assert caught.value.hint is not None
-    assert "charge stands" in caught.value.hint
     wait_until(lambda: not place.running("generate_series(1, 1000000000000)"))
 
 
@@ -605,7 +603,7 @@ def test_a_table_that_changed_is_refused_until_the_schema_is_read_again(fresh: P
     with closing(fresh.open()) as backend:
         backend.schema()
         backend.execute([PEOPLE], timeout=30)
-        backend.ready()
+        backend.ready(PEOPLE.sources, timeout=30)
         fresh.change(change + f"; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {fresh.role}")
         with pytest.raises((SchemaChanged, EngineFailed)):
             backend.execute([PEOPLE], timeout=30)
@@ -620,9 +618,9 @@ def test_a_change_is_reported_before_the_next_query_is_paid(fresh: Place) -> Non
         assert caught.value.hint is not None
         assert "dpsql check" in caught.value.hint
         with pytest.raises(SchemaChanged):
-            backend.ready()
+            backend.ready(PEOPLE.sources, timeout=30)
         backend.schema()
-        backend.ready()
+        backend.ready(PEOPLE.sources, timeout=30)
         assert backend.execute([PEOPLE], timeout=30)[0].sums[0].tolist() == [3]
 
 

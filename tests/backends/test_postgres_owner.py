@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import date
 from fractions import Fraction
@@ -106,6 +107,15 @@ def test_from_a_database_to_a_first_answer(clinic: Clinic) -> None:
     asked = run("query", "--new-ledger", "SELECT state, COUNT(*), AVG(age) FROM patients GROUP BY state")
     assert asked.exit_code == 0, asked.output
     assert asked.output.count("±") >= 3
+
+
+def test_partitions_and_their_indexes_are_no_tables_of_their_own(clinic: Clinic) -> None:
+    clinic.change("CREATE TABLE calls (id integer, at date) PARTITION BY RANGE (at); CREATE INDEX ON calls (at)")
+    clinic.change("CREATE TABLE calls_2021 PARTITION OF calls FOR VALUES FROM ('2021-01-01') TO ('2022-01-01')")
+    drafted = run("init", clinic.url)
+    assert drafted.exit_code == 0, drafted.output
+    assert re.search(r"calls_2021 +left out: it is a part of another table", drafted.output)
+    assert "calls_2021_at_idx" not in drafted.output
 
 
 def test_extremes_are_suggested_from_the_data(clinic: Clinic) -> None:

@@ -109,7 +109,7 @@ class LedgerMachine(RuleBasedStateMachine):
         dataset, own = total(for_all), total(for_user)
 
         def pay() -> Price:
-            return self.handles[handle].charge(user, purchases, sql=sql)
+            return self.handles[handle].charge(user, purchases, sql=sql).paid
 
         if user not in self.limits:
             with pytest.raises(UnknownUser):

@@ -58,8 +58,8 @@ CODES: frozenset[CodeType] = frozenset(step.__code__ for step in STEPS)
 class Watched:
     """An engine whose backend counts what it is asked, and does something before."""
 
-    def __init__(self, policy: Path) -> None:
-        self.engine = open_dataset(policy)
+    def __init__(self, policy: Path, *, new_ledger: bool = False) -> None:
+        self.engine = open_dataset(policy, new_ledger=new_ledger)
         self.asked = 0
         self.before: Callable[[], None] = lambda: None
         backend = self.engine._backend

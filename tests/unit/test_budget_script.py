@@ -140,6 +140,7 @@ def verify(policy: Path, path: Path) -> list[str]:
         accounting=accountant.policy.accounting,
         total=accountant.total,
         allowances={"alice": accountant.total},
+        protection=None,
         create=False,
     )
     try:

@@ -199,3 +199,42 @@ def test_a_reader_who_leaves(shared: Path) -> None:
 def test_the_price_of_nothing_is_nothing(clinic: Path) -> None:
     accountant = Accountant(load(clinic).privacy)
     assert amount_text(Price(), accountant) == "nothing"
+
+
+# --- people who belong together ---
+
+
+def test_a_group_is_told_what_it_is_promised(shared: Path) -> None:
+    found = document(shared, "--group", "2")["group"]
+    assert found["people"] == 2
+    assert found["total"]["epsilon"] == pytest.approx(8.783, abs=0.001)
+    assert found["total"]["delta"] == pytest.approx(4.28e-5, rel=0.01)
+    assert found["spent"] == {"epsilon": 0.0, "delta": 0.0}
+    ask(shared, "alice")
+    ask(shared, "alice", "SELECT sex, COUNT(*) FROM people GROUP BY sex")
+    after = document(shared, "--group", "2")["group"]
+    assert after["total"] == found["total"]
+    assert 0.5 < after["spent"]["epsilon"] < found["total"]["epsilon"] / 2
+    assert 5e-7 < after["spent"]["delta"] < 1e-6
+    text = budget(shared, "--group", "2").stdout
+    assert "\nfor 2 people who belong together, such as a household\n  total  epsilon 8.783, delta 4.2" in text
+    assert "group" not in document(shared)
+
+
+def test_of_one_person_it_is_the_total(shared: Path) -> None:
+    found = document(shared, "--group", "1")["group"]
+    assert found["total"] == {"epsilon": 4.0, "delta": 1e-6}
+
+
+def test_where_nothing_can_be_promised_that_is_said(shared: Path) -> None:
+    assert document(shared, "--group", "50")["group"]["total"] is None
+    assert "\n  total  no bound\n" in budget(shared, "--group", "50").stdout
+    assert budget(shared, "--group", "0").exit_code == 2
+
+
+def test_cheaper_answers_leave_groups_a_better_bound(shared: Path) -> None:
+    before = document(shared, "--group", "5")["group"]["total"]
+    shared.write_text(shared.read_text().replace("query_epsilon = 0.5", "query_epsilon = 0.5\nmax_query_epsilon = 0.5"))
+    after = document(shared, "--group", "5")["group"]["total"]
+    assert after["epsilon"] == before["epsilon"]
+    assert after["delta"] < before["delta"] / 1_000

@@ -43,17 +43,21 @@ def test_it_tells_what_can_be_asked_of_each_column(clinic: Path) -> None:
         "  income  double precision  0 to 500,000  ±4,575,416  keys of about 31 units or more  ±9",
         "  smoker  boolean  no  2 declared keys  ±9",
         "  joined  date  2019-01-01 to 2024-12-31  no  2,192 declared keys  ±9",
+        "  no SUM of sex, state, smoker, joined: only numbers can be summed",
         "",
         'visits: unit "patient_id", up to 10 rows of each count (the database enforces no limit); COUNT(*) ±92',
         "  column  type  clamped to  SUM  GROUP BY  COUNT per key",
         "  fee  numeric(5,2)  0 to 100  ±9,151  keys of about 44 to 139 units or more  ±130",
         "  kind  text  no  keys of about 44 to 139 units or more  ±130",
         "  seen  timestamp  2021-01-01 to 2022-12-31  no  keys of about 44 to 139 units or more  ±130",
+        "  no SUM of kind, seen: only numbers can be summed",
         "",
         "public, every row can be seen:",
         "  states: code, region",
         "",
         "± is the 95 % margin at the default price of epsilon 1; the total of epsilon 100 pays for 2,122 such answers",
+        "the total is for each person alone; for 2 who belong together: no bound; for 5: no bound"
+        " (dpsql budget --group)",
     ]
 
 
@@ -155,3 +159,11 @@ def test_a_certificate_that_is_missing_is_found_before_a_server_needs_it(clinic:
     assert result.exit_code == 1
     assert '"certificate" in [server] cannot be read: No such file or directory' in result.stderr
     assert "2 problems in the policy" in result.stderr
+
+
+def test_a_large_delta_is_warned_of(clinic: Path) -> None:
+    assert "delta =" not in check(clinic).stdout
+    change(clinic, "delta = 1e-6", "delta = 0.2")
+    result = check(clinic)
+    assert result.exit_code == 0
+    assert "delta = 0.2 allows one person in 5 to be exposed entirely: choose delta far below one over" in result.stdout

@@ -167,3 +167,81 @@ def test_a_target_that_is_no_place(clinic: Path, target: str) -> None:
     assert "neither a path nor the address" in result.stderr
     assert "secret" not in result.stderr
     assert run(clinic, "ledger", "verify").exit_code == 0
+
+
+# --- whom it protects ---
+
+
+def protect(policy: Path, *arguments: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(
+        commands, ["ledger", "protect", "--policy", str(policy), *arguments], prog_name="dpsql", input=answer
+    )
+
+
+def check(policy: Path) -> Result:
+    return CliRunner().invoke(commands, ["check", str(policy)], prog_name="dpsql")
+
+
+def by_visit(policy: Path, unit: str = "id") -> None:
+    """Let the policy protect visits instead of the people who made them."""
+    text = policy.read_text()
+    assert text.count('unit = "patient_id"') == 1
+    policy.write_text(text.replace('unit = "patient_id"', f'unit = "{unit}"'))
+
+
+def asked(policy: Path) -> Result:
+    return run(policy, "query", "--user", "alice", "SELECT COUNT(*) FROM visits")
+
+
+def test_another_unit_is_refused_everywhere_until_the_owner_accepts_it(clinic: Path) -> None:
+    assert asked(clinic).exit_code == 0
+    original = clinic.read_text()
+    by_visit(clinic)
+    with pytest.raises(dpsql.Error, match="protects others"):
+        dpsql.connect(clinic, user="alice")
+    for refused in (asked(clinic), check(clinic)):
+        assert refused.exit_code == 1
+        assert 'Table "main.visits": unit "patient_id" in the ledger, unit "id" in the policy.' in refused.stderr
+        assert "dpsql ledger protect" in refused.stderr
+    declined = protect(clinic, answer="n\n")
+    assert declined.exit_code == 1
+    assert asked(clinic).exit_code == 1
+    accepted = protect(clinic, answer="y\n")
+    assert (accepted.exit_code, accepted.stderr) == (0, "")
+    assert 'table "main.visits": unit "patient_id" in the ledger, unit "id" in the policy' in accepted.stdout
+    assert asked(clinic).exit_code == 0
+    told = run(clinic, "budget").stdout
+    assert "protected since 2" in told
+    assert '(table "main.visits": unit "patient_id")' in told
+    assert told[told.index("protected since") :].partition("\n\n")[0] in check(clinic).stdout
+    clinic.write_text(original)
+    assert asked(clinic).exit_code == 1
+    assert protect(clinic, "--yes").exit_code == 0
+    assert asked(clinic).exit_code == 0
+    assert verify(clinic).exit_code == 0
+
+
+def test_what_is_declared_the_same_way_is_no_change(clinic: Path) -> None:
+    assert asked(clinic).exit_code == 0
+    by_visit(clinic, "PATIENT_ID")
+    assert asked(clinic).exit_code == 0
+    again = protect(clinic)
+    assert (again.exit_code, "nothing to accept" in again.stdout) == (0, True)
+    told = run(clinic, "budget").stdout
+    assert "protected since the ledger began:\n" in told
+    assert '  main.visits: unit "patient_id"\n' in told
+    assert "before" not in told.partition("protected since")[2]
+
+
+def test_there_is_nothing_to_accept_before_the_first_query(clinic: Path) -> None:
+    refused = protect(clinic)
+    assert refused.exit_code == 1
+    assert "no ledger" in refused.stderr
+
+
+def test_allowances_can_be_changed_while_the_units_are_in_question(clinic: Path) -> None:
+    """It needs no database, charges nothing and accepts nothing."""
+    assert asked(clinic).exit_code == 0
+    by_visit(clinic)
+    assert run(clinic, "user", "allowance", "alice", "0.5").exit_code == 0
+    assert asked(clinic).exit_code == 1

@@ -19,6 +19,7 @@ from dpsql.policy.loader import load
 from tests import toy
 
 COUNT = "SELECT COUNT(*) FROM people"
+RELOAD = "a running server still uses the old policy: send it SIGHUP (kill -HUP PID) to put the change in force\n"
 
 
 def user(policy: Path, command: str, *arguments: str, stdin: str | bytes = "") -> Result:
@@ -86,7 +87,8 @@ def test_the_spending_of_a_removed_user_stays_in_the_books(clinic: Path) -> None
     assert ask(clinic, "bob") == "00000"
     removed = user(clinic, "remove", "bob")
     assert removed.exit_code == 0
-    assert removed.stdout == 'removed user "bob"\nepsilon 1 (rho 0.02294) that they have spent stays in the books\n'
+    spent = "epsilon 1 (rho 0.02294) that they have spent stays in the books\n"
+    assert removed.stdout == 'removed user "bob"\n' + spent + RELOAD
     assert limits(clinic, "bob") == [True, False]
     assert ask(clinic, "bob", "SELECT AVG(age) FROM people") == "28000"
     assert list(load(clinic).users) == ["alice"]
@@ -166,7 +168,7 @@ def test_a_password_is_kept_as_its_verifier(clinic: Path, stdin: str) -> None:
     added = with_password(clinic, "add", "bob", stdin)
     assert added.stdout == 'added user "bob": no allowance of their own, password set\n'
     changed = with_password(clinic, "password", "alice", stdin)
-    assert changed.stdout == 'changed the password of user "alice"\n'
+    assert changed.stdout == 'changed the password of user "alice"\n' + RELOAD
     for name in ("alice", "bob"):
         assert recognises(clinic, name, "hunter2 ü") and not recognises(clinic, name, "hunter2")
     assert load(clinic).users["alice"].password != load(clinic).users["bob"].password

@@ -161,15 +161,19 @@ def test_fresh_buys(asked: Clinic) -> None:
 # --- who pays ---
 
 
-def test_another_user_pays_what_the_source_cost_and_the_dataset_nothing(asked: Clinic) -> None:
-    fine = asked.ask(FINE, user="alice")
+def test_nobody_pays_for_a_wider_answer_than_a_new_one(asked: Clinic) -> None:
+    """Another user's cells add up to the total, with a margin that a new answer at the same price would not have."""
+    asked.ask(FINE, user="alice")
     theirs = asked.ask(BY_STATE, user="bob")
-    assert theirs.charged == theirs.release.price == fine.charged
-    assert asked.spent() == fine.charged
-    assert asked.spent("bob") == fine.charged
+    assert theirs.charged == asked.price(BY_STATE)
+    assert margin(theirs) == margin(asked.ask(FINE, user="alice"))
+    assert asked.ask(BY_STATE, user="bob").charged == FREE
+
+
+def test_what_is_made_of_paid_answers_is_free_although_it_is_wider(asked: Clinic) -> None:
+    fine = asked.ask(FINE, user="bob")
     assert asked.ask(COUNT, user="bob").charged == FREE
-    assert asked.ask(FINE, user="bob").charged == FREE
-    assert asked.spent("bob") == fine.charged
+    assert margin(asked.ask(COUNT, user="bob")) > margin(fine)
 
 
 def test_another_user_buys_what_is_cheaper_to_buy(asked: Clinic) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,11 @@ KEY = Column("state", TEXT)
         (0.0, DOUBLE, None, "0"),
         (40.0, DOUBLE, None, "40"),
         (float("inf"), DOUBLE, 3, "inf"),
+        # What is noisy, and nobody knows how much.
+        (2024, BIGINT, inf, "2024 (noise)"),
+        (52118.3157, DOUBLE, inf, "52,118.3 (noise)"),
+        (date(2024, 2, 29), DATE, inf, "2024-02-29 (noise)"),
+        (None, DOUBLE, inf, "NULL"),
         (Decimal("1E+3"), decimal(10, 0), None, "1000"),
         (True, BOOLEAN, None, "true"),
         (date(2024, 2, 29), DATE, None, "2024-02-29"),

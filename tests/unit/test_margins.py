@@ -6,11 +6,14 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dpsql
+from dpsql.cli.running import footer
+from dpsql.explain import explain
 from tests import toy
 
 CELLS = "(SELECT state, COUNT(*) AS c, SUM(age) AS s FROM people GROUP BY state) AS cells"
@@ -37,7 +40,7 @@ def count_margin(cursor: dpsql.Cursor, price_shared_by: str = "COUNT(*)") -> flo
     return cursor.margins[-1]
 
 
-# In margins of one count.
+# In margins of one count; None is exact, and infinite what nobody knows.
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
@@ -51,43 +54,43 @@ def count_margin(cursor: dpsql.Cursor, price_shared_by: str = "COUNT(*)") -> flo
         (f"SELECT CASE WHEN state = 'CA' THEN c * 3 ELSE 1 END FROM {COUNTS} WHERE state = 'CA'", 3),
         (f"SELECT CASE WHEN state = 'CA' THEN c * 3 ELSE 1 END FROM {COUNTS} WHERE state <> 'CA'", None),
         (f"SELECT CASE WHEN c > 0 THEN c ELSE 5 END FROM {COUNTS}", 1),
-        (f"SELECT CASE WHEN c > 0 THEN 1 ELSE 0 END FROM {COUNTS}", None),  # noise chose between exact numbers
+        (f"SELECT CASE WHEN c > 0 THEN 1 ELSE 0 END FROM {COUNTS}", math.inf),  # noise chose between exact numbers
         (f"SELECT CASE WHEN c < 100000 THEN 100000 ELSE c END FROM {COUNTS}", 1),
-        (f"SELECT c % 7 FROM {COUNTS}", None),
-        (f"SELECT SIGN(c) FROM {COUNTS}", None),
+        (f"SELECT c % 7 FROM {COUNTS}", math.inf),
+        (f"SELECT SIGN(c) FROM {COUNTS}", math.inf),
         # sums over cells
         (f"SELECT SUM(c) FROM {COUNTS}", math.sqrt(3)),
         (f"SELECT AVG(c) FROM {COUNTS}", 1 / math.sqrt(3)),
         (f"SELECT SUM(c) - SUM(2 * c) FROM {COUNTS}", math.sqrt(3)),
         (f"SELECT SUM(c) FILTER (WHERE state <> 'CA') FROM {COUNTS}", math.sqrt(2)),
-        (f"SELECT SUM(c) - SUM(c) FILTER (WHERE state <> 'CA') FROM {COUNTS}", None),  # they share some errors
+        (f"SELECT SUM(c) - SUM(c) FILTER (WHERE state <> 'CA') FROM {COUNTS}", math.inf),  # they share some errors
         (f"SELECT SUM(CASE WHEN state = 'CA' THEN c ELSE 0 END) FROM {COUNTS}", 1),
-        (f"SELECT SUM(c) FROM {COUNTS} WHERE c > 0", None),  # noise chose the rows
-        (f"SELECT SUM(c) FROM (SELECT c FROM {COUNTS} ORDER BY c DESC LIMIT 2) AS most", None),
+        (f"SELECT SUM(c) FROM {COUNTS} WHERE c > 0", math.inf),  # noise chose the rows
+        (f"SELECT SUM(c) FROM (SELECT c FROM {COUNTS} ORDER BY c DESC LIMIT 2) AS most", math.inf),
         (f"SELECT SUM(c) FROM (SELECT c FROM {COUNTS} ORDER BY state LIMIT 2) AS first", math.sqrt(2)),
-        (f"SELECT SUM(c) FILTER (WHERE c > 0) FROM {COUNTS}", None),
-        (f"SELECT SUM(c) FROM {COUNTS} GROUP BY c > 0", None),
-        (f"SELECT MAX(c) FROM {COUNTS}", None),
+        (f"SELECT SUM(c) FILTER (WHERE c > 0) FROM {COUNTS}", math.inf),
+        (f"SELECT SUM(c) FROM {COUNTS} GROUP BY c > 0", math.inf),
+        (f"SELECT MAX(c) FROM {COUNTS}", math.inf),
         (f"SELECT COUNT(*) FROM {COUNTS}", None),
-        (f"SELECT SUM(c) FROM {COUNTS} CROSS JOIN states", None),  # cells that count several times
-        (f"SELECT SUM(c) FROM (SELECT c FROM {COUNTS} UNION ALL SELECT c FROM {COUNTS}) AS twice", None),
+        (f"SELECT SUM(c) FROM {COUNTS} CROSS JOIN states", math.inf),  # cells that count several times
+        (f"SELECT SUM(c) FROM (SELECT c FROM {COUNTS} UNION ALL SELECT c FROM {COUNTS}) AS twice", math.inf),
         # windows
         (f"SELECT SUM(c) OVER () FROM {COUNTS}", math.sqrt(3)),
         (f"SELECT SUM(c) OVER () - c FROM {COUNTS}", math.sqrt(2)),
         (f"SELECT SUM(c) OVER (PARTITION BY state) - c FROM {COUNTS}", None),  # nothing at all
         (f"SELECT AVG(c) OVER () - c FROM {COUNTS}", math.sqrt(2 / 3)),
         (f"SELECT SUM(c) OVER (ORDER BY state) FROM {COUNTS} ORDER BY state DESC", math.sqrt(3)),
-        (f"SELECT SUM(c) OVER (ORDER BY state) - c FROM {COUNTS}", None),
-        (f"SELECT SUM(c) OVER (ORDER BY c) FROM {COUNTS}", None),
+        (f"SELECT SUM(c) OVER (ORDER BY state) - c FROM {COUNTS}", math.inf),
+        (f"SELECT SUM(c) OVER (ORDER BY c) FROM {COUNTS}", math.inf),
         (f"SELECT c - LAG(c) OVER (ORDER BY state) FROM {COUNTS} ORDER BY state DESC", math.sqrt(2)),
         (f"SELECT c - LEAD(c, 1, 0) OVER (ORDER BY state) FROM {COUNTS} ORDER BY state DESC", 1),
-        (f"SELECT c - FIRST_VALUE(c) OVER (ORDER BY state) FROM {COUNTS}", None),
-        (f"SELECT ROW_NUMBER() OVER (ORDER BY c) FROM {COUNTS}", None),
+        (f"SELECT c - FIRST_VALUE(c) OVER (ORDER BY state) FROM {COUNTS}", math.inf),
+        (f"SELECT ROW_NUMBER() OVER (ORDER BY c) FROM {COUNTS}", math.inf),
         # the same cell twice, or another one: nobody knows
-        (f"SELECT a.c - b.c FROM {COUNTS} JOIN states ON code = state JOIN {COUNTS[:-8]} AS b ON TRUE", None),
-        (f"SELECT c - (SELECT MAX(c) FROM {COUNTS}) FROM {COUNTS}", None),
-        (f"SELECT DISTINCT c + 1 FROM {COUNTS}", None),
-        (f"SELECT c + 1 FROM {COUNTS} UNION SELECT 2", None),
+        (f"SELECT a.c - b.c FROM {COUNTS} JOIN states ON code = state JOIN {COUNTS[:-8]} AS b ON TRUE", math.inf),
+        (f"SELECT c - (SELECT MAX(c) FROM {COUNTS}) FROM {COUNTS}", math.inf),
+        (f"SELECT DISTINCT c + 1 FROM {COUNTS}", math.inf),
+        (f"SELECT c + 1 FROM {COUNTS} UNION SELECT 2", math.inf),
     ],
 )
 def test_margins_in_those_of_a_count(cursor: dpsql.Cursor, sql: str, expected: float | None) -> None:
@@ -112,7 +115,7 @@ def test_what_is_rounded_may_have_no_margin(cursor: dpsql.Cursor) -> None:
     """Where noise chose a constant. Elsewhere it is that of the value, with the rounding."""
     rounded = margin(cursor, "SELECT ROUND(AVG(age)) FROM people")
     assert rounded is not None and margin(cursor, "SELECT ROUND(NULLIF(AVG(age), 0)) FROM people") == rounded
-    assert margin(cursor, "SELECT ROUND(CASE WHEN AVG(age) > 0 THEN 10.5 ELSE AVG(age) END) FROM people") is None
+    assert margin(cursor, "SELECT ROUND(CASE WHEN AVG(age) > 0 THEN 10.5 ELSE AVG(age) END) FROM people") == math.inf
     chosen = "SELECT ROUND(CASE WHEN AVG(age) < 0 THEN 10.5 ELSE AVG(age) END) FROM people"
     assert margin(cursor, chosen) == pytest.approx(rounded)
 
@@ -129,7 +132,7 @@ def test_released_values_from_subqueries_have_margins(cursor: dpsql.Cursor) -> N
     alone = margin(cursor, f"SELECT {young} + 0, {old} + 0")
     assert alone is not None
     assert margin(cursor, f"SELECT {young} - {old}") == pytest.approx(math.sqrt(2) * alone)
-    assert margin(cursor, f"SELECT {young} - {young}") is None
+    assert margin(cursor, f"SELECT {young} - {young}") == math.inf
 
 
 @pytest.mark.parametrize(
@@ -142,7 +145,7 @@ def test_released_values_from_subqueries_have_margins(cursor: dpsql.Cursor) -> N
 )
 def test_a_divisor_near_zero_has_no_margin(cursor: dpsql.Cursor, query: str) -> None:
     # In 1 of 20 cases noise alone makes nobody look like somebody; hardly ever six times.
-    assert None in [margin(cursor, query.format(age=age)) for age in range(200, 206)]
+    assert {None, math.inf} & {margin(cursor, query.format(age=age)) for age in range(200, 206)}
 
 
 def test_a_product_near_zero_is_not_certain(cursor: dpsql.Cursor) -> None:
@@ -248,7 +251,8 @@ def test_totals_along_a_chain_have_margins_and_other_sums_of_its_cells_have_none
             margin is not None for margin in margins[30:]
         )  # before, a count may be near zero, and a quotient has none
     else:
-        assert margins == [None] * len(margins)
+        values = [row[-1] for row in cursor.fetchall()]
+        assert margins == [None if value is None else math.inf for value in values]
 
 
 def test_the_margin_of_a_running_total_is_that_of_its_row(cursor: dpsql.Cursor) -> None:
@@ -258,3 +262,27 @@ def test_the_margin_of_a_running_total_is_that_of_its_row(cursor: dpsql.Cursor) 
     for (cell, difference), (_, total) in zip(together, cursor.row_margins, strict=True):
         assert cell is not None and total is not None
         assert difference == pytest.approx(total + 2 * cell)
+
+
+def test_numbers_without_a_margin_are_marked_in_every_row(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT state, MEDIAN(age) AS half, COUNT(*) AS n FROM people GROUP BY state")
+    assert all(margins[1] == math.inf and margins[2] != math.inf for margins in cursor.row_margins)
+    assert cursor.columns is not None and [column.is_noisy for column in cursor.columns] == [False, True, True]
+    explained = cursor.explain("SELECT state, MEDIAN(age) AS half, COUNT(*) AS n FROM people GROUP BY state")
+    assert 'Without a margin: "half": marked (noise) in the answer' in explained
+
+
+def test_the_ends_of_an_interval_are_not_marked(cursor: dpsql.Cursor) -> None:
+    assert margin(cursor, "SELECT dp_low(AVG(age)) FROM people") is None
+
+
+def test_cautions_are_handed_on_everywhere(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT COUNT(*) FROM people")
+    assert not cursor.cautions and cursor._answer is not None
+    cursor._answer = replace(cursor._answer, release=replace(cursor._answer.release, cautions=("<b> is cut",)))
+    assert cursor.cautions == ("<b> is cut",)
+    assert "Caution: &lt;b&gt; is cut" in (cursor._repr_html_() or "")
+    assert footer(cursor)[0] == "caution: <b> is cut"
+    session = cursor.connection._session
+    lines = explain(cursor._answer.release, session.engine.accountant, session.left())
+    assert "Caution: <b> is cut" in lines

@@ -46,7 +46,7 @@ _TYPES = {
     1700: "numeric", 2278: "void", 3802: "jsonb",
 }  # fmt: skip
 _NO_TYPMOD = -1
-_CANCELLED = "57014"  # dpsql adds a hint: the charge stands
+_CANCELLED = "57014"  # dpsql adds what was charged
 # Where in its source a server raised an error is its own affair.
 _SOURCE_FIELDS = "FLR"
 
@@ -84,7 +84,7 @@ class Event:
                 fields = _fields(body)
                 usual = fields["V"] == {"E": "ERROR", "N": "NOTICE"}[kind]
                 place = f"@{fields['P']}" if "P" in fields else ""
-                ignored = _SOURCE_FIELDS + ("H" if fields["C"] == _CANCELLED else "")
+                ignored = _SOURCE_FIELDS + ("DH" if fields["C"] == _CANCELLED else "")
                 kept = {letter: value for letter, value in fields.items() if letter not in ignored}
                 return cls(f"{kind}({'' if usual else fields['V'] + ' '}{fields['C']}{place})", kept)
             case "G" | "H":

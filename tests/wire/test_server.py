@@ -248,6 +248,18 @@ def test_more_users_and_other_limits_leave_sessions_alone(own: Serving) -> None:
         own.connect("carol").close()
 
 
+def test_the_view_says_what_groups_are_promised(own: Serving) -> None:
+    own.policy.write_text(own.policy.read_text().replace("epsilon = 1_000\n", "epsilon = 4.0\n"))
+    own.process.send_signal(signal.SIGHUP)
+    own.wait_for("reload", outcome="done", connections_ended=0)
+    with own.connect() as connection:
+        found = connection.execute(
+            "SELECT total_epsilon_of_2, total_delta_of_2, total_epsilon_of_5, total_delta_of_5 FROM dpsql.budget"
+        ).fetchone()
+        assert found is not None
+        assert [float(f"{value:.3g}") for value in found] == [8.78, 4.3e-5, 27.0, 0.135]
+
+
 def test_pure_answers_are_sold_when_the_policy_says_so(own: Serving) -> None:
     budget = "SELECT spent_pure, left_pure > 0 FROM dpsql.budget"
     with own.connect() as connection:
@@ -348,6 +360,19 @@ def refusal(policy: Path, *more: str) -> str:
     )
     assert ended.returncode == 1 and ended.stdout == ""
     return ended.stderr
+
+
+def test_a_ledger_that_the_policy_names_is_created_when_asked_for(reused: Path) -> None:
+    policy = write_clinic(reused)
+    named = reused / "named.ledger"
+    policy.write_text(policy.read_text().replace("[database]\n", f'[database]\nledger = "{named}"\n'))
+    refused = refusal(policy, "--port", "0")
+    assert f'the ledger "{named}" is missing' in refused
+    assert "run the command once with --new-ledger" in refused
+    with Serving(policy, "--new-ledger") as made, made.connect() as connection:
+        assert connection.execute(COUNT).fetchone()
+    with Serving(policy) as made, made.connect() as connection:
+        assert connection.execute(COUNT).fetchone()
 
 
 def test_a_second_server_on_the_same_folder(own: Serving) -> None:

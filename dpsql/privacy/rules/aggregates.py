@@ -24,6 +24,12 @@ from dpsql.types import BOOLEAN, Kind
 
 # A unit's whole contribution stays below this, so that squares and products fit in 128 bits on every engine.
 LARGEST_CLIP = 2**48
+# Where no step is declared, the grid is coarse enough for a unit's contribution to stay below this, and below the
+# second number where squares of steps are summed. Noise may be 2**50 steps wide, which does for sensible prices; for
+# lower ones the grid is made coarser still (`Stability.coarser`). Rounding to it moves the sum of a billion rows by
+# less than a fiftieth of what one unit may add.
+DEFAULT_CLIP = 2**36
+SQUARES_CLIP = 2**41
 # A clipped 1 must not vanish when it is scaled down and cut to an integer.
 FINEST = 1024
 # A unit's weights, all of its keys together, in fixed point.
@@ -246,7 +252,7 @@ def sum_shapes(
         high = max(high, low + 1)
         sizes = [weighed(shape, low, high, squares=squares) for shape in shapes]
         factor = _factor(max(sizes), scaled=len(shapes) > 1 or _is_scaled(cell))
-        if child.rows * max(sizes) * factor <= LARGEST_CLIP:
+        if child.rows * max(sizes) * factor <= (LARGEST_CLIP if exact else SQUARES_CLIP >> child.coarser):
             break
         if exact:
             return None
@@ -286,7 +292,8 @@ def count_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: 
 
     Claim: l1 <= rows, l2 <= rows, linf <= rows.
     Because: at most `rows` pairs of key and value are kept per unit, chosen by a keyed hash over the unit's own rows;
-    a pair that another unit also has is counted once with or without this unit.
+    a pair that another unit also has is counted once with or without this unit. Several values side by side (`Array`)
+    are one value, in which NULL is like any other.
     Needs: nothing more.
     """
     rows = Fraction(child.rows)
@@ -544,7 +551,7 @@ def _coarsened(child: Stability, step: Fraction, bounds: Interval, cell: Cells) 
     """The step, made coarser by tens until a unit's whole contribution fits."""
     size = _grid(bounds, step)[2]
     room = FINEST if cell.keyed else 1
-    while child.rows * max(size, room) > LARGEST_CLIP:
+    while child.rows * max(size, room) > DEFAULT_CLIP >> child.coarser:
         step *= 10
         size = _grid(bounds, step)[2]
         if size == 1:

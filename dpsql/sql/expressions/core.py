@@ -16,6 +16,7 @@ from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Call, Const, Op, Scalar, SortKey
 from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates, refuse_array
 from dpsql.sql.clock import Clock
+from dpsql.sql.expressions.long_sums import LONG, balanced
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import coerce, unify
@@ -47,6 +48,7 @@ class Expressions:
         self.meter = meter
         self.clock = clock
         self.windows: dict[str, exp.Window] = {}
+        self._left: tuple[exp.Expression, Scalar] | None = None  # the left side of an operator that is read next
 
     def name_windows(self, windows: dict[str, exp.Window]) -> dict[str, exp.Window]:
         """Set the WINDOW clause of the query block that is resolved next; returns the one around it."""
@@ -55,11 +57,35 @@ class Expressions:
 
     def scalar(self, node: exp.Expression, scope: Scope) -> Scalar:
         value = self.value_or_array(node, scope)
-        refuse_array(value, position(node))
+        if value.type.kind is Kind.ARRAY:
+            refuse_array(value, position(node))
         return value
 
     def value_or_array(self, node: exp.Expression, scope: Scope) -> Scalar:
-        """What may be an array: a column of an answer, and what a subscript is taken of."""
+        """What may be an array: a column of an answer, and what a subscript is taken of.
+
+        Long chains of operators nest to the left. They are read from the innermost one on, without recursion: each
+        operator finds its left side in `_left`.
+        """
+        if self._left is not None and self._left[0] is node:
+            return self._left[1]
+        chain = [node]
+        while _continues(chain[-1]):
+            chain.append(chain[-1].this)
+        is_long = len(chain) > LONG
+        reads = self.clock.reads if self.clock else 0
+        around, self._left = self._left, None
+        try:
+            while len(chain) > 1:
+                innermost = chain.pop()
+                self._left = innermost, self._value_of(innermost, scope, reads)
+            value = self._value_of(node, scope, reads)
+            return balanced(value) if is_long else value
+        finally:
+            self._left = around
+
+    def _value_of(self, node: exp.Expression, scope: Scope, reads: int) -> Scalar:
+        """`reads`: how often the clock had been read before this expression was."""
         self.meter.node()
         handler = self._handlers.get(type(node))
         if handler is None:
@@ -72,7 +98,6 @@ class Expressions:
         rule, allowed = handler
         check_arguments(node, allowed)
         self.check_name(node)
-        reads = self.clock.reads if self.clock else 0
         try:
             value = rule(self, node, scope)
             return value if self.clock is None or self.clock.reads == reads else _computed(value)
@@ -121,8 +146,8 @@ class Expressions:
     def _settled_text(self, value: Scalar, node: exp.Expression) -> Scalar:
         if value.type.kind is Kind.INTERVAL:
             raise NotSupported(
-                "intervals can only be compared",
-                hint="Write EXTRACT(EPOCH FROM …) for the number of seconds.",
+                "a value of type interval can be compared, but not returned or grouped by",
+                hint="Write EXTRACT(EPOCH FROM …) for its number of seconds.",
                 position=position(node),
             )
         return coerce(value, TEXT) if value.type.kind is Kind.UNKNOWN else value
@@ -162,8 +187,7 @@ class Expressions:
         value = self.scalar(node, scope)
         if value.type.kind is Kind.UNKNOWN:
             return coerce(value, DOUBLE)
-        if not value.type.is_numeric:
-            raise UnknownOperator(f"expected a number, found {value.type.kind.value}", position=position(node))
+        require_number(value, node)
         return value
 
     def small_integer(self, node: exp.Expression, scope: Scope, what: str) -> int:
@@ -200,6 +224,23 @@ class Expressions:
         resolved = self.typed(node.this, scope) if value is None else value
         refuse_array(resolved, position(node))
         return SortKey(resolved, bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
+
+
+def require_number(value: Scalar, node: exp.Expression) -> None:
+    if not value.type.is_numeric:
+        raise UnknownOperator(f"expected a number, found {value.type.kind.value}", position=position(node))
+
+
+_SUMS = (exp.Add, exp.Sub)
+_PRODUCTS = (exp.Mul, exp.Div, exp.Mod)
+
+
+def _continues(node: exp.Expression) -> bool:
+    """Whether the left side of an operator is one of the same rank, which is read in any case."""
+    left = node.this
+    return (isinstance(node, _SUMS) and isinstance(left, _SUMS)) or (
+        isinstance(node, _PRODUCTS) and isinstance(left, _PRODUCTS)
+    )
 
 
 def _computed(value: Scalar) -> Scalar:

@@ -10,8 +10,8 @@ from sqlglot import exp
 
 from dpsql.errors import BadSetting, NotSupported, UnknownFunction, UnknownOperator
 from dpsql.plan.scalars import Call, Const, IntervalEnd, Op, Scalar
-from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Named, Rule
-from dpsql.sql.expressions.time import date_arithmetic
+from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Named, Rule, require_number
+from dpsql.sql.expressions.time import date_arithmetic, shifted_by_interval
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import arithmetic_type, coerce, constant
 from dpsql.types import DOUBLE, MAX_DIGITS, NUMERIC, Kind, Type
@@ -47,11 +47,12 @@ def arithmetic(op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Sca
 
 
 def _negate(read: Expressions, node: exp.Neg, scope: Scope) -> Scalar:
-    if read.scalar(node.this, scope).type.kind is Kind.UNKNOWN:
+    value = read.scalar(node.this, scope)
+    if value.type.kind is Kind.UNKNOWN:
         raise UnknownOperator(
             "operator is not unique: - unknown", hint="Cast what is negated.", position=position(node)
         )
-    value = read.number(node.this, scope)
+    require_number(value, node.this)
     if isinstance(value, Const) and isinstance(value.value, Decimal):
         return Const(value.value.copy_negate(), value.type)  # minus would round to 28 digits
     if isinstance(value, Const) and isinstance(value.value, int | float):
@@ -133,10 +134,10 @@ def _bucketed_as(parts: Sequence[Scalar]) -> Type:
 
 def _arithmetic(op: Op) -> Rule:
     def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
-        if op in (Op.ADD, Op.SUB) and (moved := date_arithmetic(read, op, node, scope)) is not None:
+        if op in (Op.ADD, Op.SUB) and (moved := shifted_by_interval(read, op, node, scope)) is not None:
             return moved
         left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)
-        return arithmetic(op, left, right, node)
+        return date_arithmetic(op, left, right) or arithmetic(op, left, right, node)
 
     return rule
 

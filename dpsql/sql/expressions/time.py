@@ -30,7 +30,8 @@ _ONLY_AGES = "AGE needs dates or timestamps"
 TRUNC_UNITS = frozenset(("second", "minute", "hour", "day", "week", "month", "quarter", "year", "decade"))
 
 
-def date_arithmetic(read: Expressions, op: Op, node: exp.Expression, scope: Scope) -> Scalar | None:
+def shifted_by_interval(read: Expressions, op: Op, node: exp.Expression, scope: Scope) -> Scalar | None:
+    """date ± interval, or None where neither side is an interval: then nothing of it is read yet."""
     if (moved := _moved_by_multiple(read, op, node, scope)) is not None:
         return moved
     left_interval, right_interval = as_span(node.this), as_span(node.expression)
@@ -46,7 +47,11 @@ def date_arithmetic(read: Expressions, op: Op, node: exp.Expression, scope: Scop
         return shift(read.moment(node.expression, scope), left_interval, 1)
     if right_interval is not None:
         return shift(read.moment(node.this, scope), right_interval, 1 if op is Op.ADD else -1)
-    left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)
+    return None
+
+
+def date_arithmetic(op: Op, left: Scalar, right: Scalar) -> Scalar | None:
+    """date ± days and the time between two moments, or None for other sides."""
     if op is Op.SUB and left.type.is_temporal and right.type.kind is Kind.UNKNOWN:
         right = coerce(right, left.type)
     match left.type.kind, right.type.kind:

@@ -15,18 +15,19 @@ from dpsql.ledger import Entry, Refusal, clock
 from dpsql.ledger.accounts import UNLIMITED
 from dpsql.ledger.books import Books, Counts, LimitChange, Selection
 from dpsql.policy.model import Place
+from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
-from tests.ledger_places import TOTAL, buy, reopen, tamper
+from tests.ledger_places import PROTECTION, TOTAL, buy, reopen, tamper
 from tests.unit.ledger.test_sqlite import as_format_1
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def keep(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def keep(place: Place, monkeypatch: pytest.MonkeyPatch, protection: Protection = PROTECTION) -> None:
     """A ledger with one event on each of five days."""
     time = [START]
     monkeypatch.setattr(clock, "now", lambda: time[0])
-    with closing(reopen(place, create=True)) as ledger:
+    with closing(reopen(place, create=True, protection=protection)) as ledger:
         ledger.charge("alice", [buy(1, 10, 1)], sql="first")
         time[0] += timedelta(days=1)
         ledger.refuse("bob", "second", "42501", "no")
@@ -35,7 +36,7 @@ def keep(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         time[0] += timedelta(days=1)
         ledger.refuse("alice", "fourth", "53400", "exhausted")
         time[0] += timedelta(days=1)
-    reopen(place, allowances={"bob": Price(7, 7)}).close()
+    reopen(place, allowances={"bob": Price(7, 7)}, protection=protection).close()
 
 
 @pytest.fixture
@@ -111,7 +112,9 @@ def test_the_books_cannot_be_written(kept: Place) -> None:
         books._db.execute("DELETE FROM answers")
 
 
-def test_an_older_ledger_is_read_as_it_is(path: Path) -> None:
+def test_an_older_ledger_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "old.ledger"
+    keep(path, monkeypatch, Protection())
     as_format_1(path)
     assert texts(path, Selection()) == ["first", "third"]
     assert texts(path, Selection(), refused=True) == []

@@ -45,30 +45,30 @@ def test_it_is_a_ledger(ledger: SqlLedger) -> None:
 
 
 def test_dataset_and_user_pay_the_sum_of_new_answers(ledger: SqlLedger) -> None:
-    assert ledger.charge("alice", [buy(1, 10, 1), buy(2, 5, 2)], sql="SELECT 1") == Price(15, 3)
+    assert ledger.charge("alice", [buy(1, 10, 1), buy(2, 5, 2)], sql="SELECT 1").paid == Price(15, 3)
     assert ledger.spent() == ledger.spent("alice") == Price(15, 3)
     assert ledger.spent("bob") == Price()
 
 
 def test_an_answer_bought_again_is_paid_again(ledger: SqlLedger) -> None:
     for _ in range(2):
-        assert ledger.charge("alice", [buy(1, 10)], sql="q") == Price(10)
+        assert ledger.charge("alice", [buy(1, 10)], sql="q").paid == Price(10)
     assert ledger.spent() == Price(20)
 
 
 def test_a_replay_is_free_for_the_dataset_and_for_who_paid(ledger: SqlLedger) -> None:
     ledger.charge("alice", [buy(1, 10, 1)], sql="q")
-    assert ledger.charge("alice", [replay(1, 10, 1)], sql="q") == Price()
+    assert ledger.charge("alice", [replay(1, 10, 1)], sql="q").paid == Price()
     assert not ledger.has_paid("bob", key(1))
-    assert ledger.charge("bob", [replay(1, 10, 1)], sql="q") == Price(10, 1)
+    assert ledger.charge("bob", [replay(1, 10, 1)], sql="q").paid == Price(10, 1)
     assert ledger.has_paid("bob", key(1))
-    assert ledger.charge("bob", [replay(1, 10, 1)], sql="q") == Price()
+    assert ledger.charge("bob", [replay(1, 10, 1)], sql="q").paid == Price()
     assert (ledger.spent(), ledger.spent("alice"), ledger.spent("bob")) == (Price(10, 1),) * 3
 
 
 def test_an_answer_used_twice_in_one_query_is_paid_once(ledger: SqlLedger) -> None:
-    assert ledger.charge("alice", [buy(1, 10), replay(1, 10)], sql="q") == Price(10)
-    assert ledger.charge("bob", [replay(1, 10), replay(1, 10)], sql="q") == Price(10)
+    assert ledger.charge("alice", [buy(1, 10), replay(1, 10)], sql="q").paid == Price(10)
+    assert ledger.charge("bob", [replay(1, 10), replay(1, 10)], sql="q").paid == Price(10)
 
 
 def test_what_nobody_paid_for_cannot_be_replayed(ledger: SqlLedger) -> None:
@@ -88,7 +88,7 @@ def test_a_free_question_leaves_no_row(ledger: SqlLedger) -> None:
 def test_a_free_question_waits_for_nobody(place: Place, ledger: SqlLedger) -> None:
     ledger.charge("alice", [buy(1, 10)], sql="q")
     with closing(reopen(place)) as other:
-        assert ledger._write(lambda _: other.charge("alice", [replay(1, 10)], sql="q")) == Price()
+        assert ledger._write(lambda _: other.charge("alice", [replay(1, 10)], sql="q").paid) == Price()
 
 
 # --- who is refused ---
@@ -125,7 +125,7 @@ def test_the_allowance_of_a_user_is_a_limit_of_its_own(ledger: SqlLedger) -> Non
     with pytest.raises(BudgetExhausted) as refusal:
         ledger.charge("alice", [buy(2, 1)], sql="q")
     assert refusal.value.message == 'the allowance of user "alice" is exhausted'
-    assert ledger.charge("bob", [buy(2, 40)], sql="q") == Price(40)
+    assert ledger.charge("bob", [buy(2, 40)], sql="q").paid == Price(40)
 
 
 def test_a_replay_is_refused_only_by_the_own_allowance(place: Place) -> None:
@@ -135,7 +135,7 @@ def test_a_replay_is_refused_only_by_the_own_allowance(place: Place) -> None:
             ledger.charge("alice", [replay(1, 100)], sql="q")
     # Also where the owner lowered the total below what was spent: what is out is out.
     with closing(reopen(place, total=Price(50, 5), allowances={"alice": Price(100)})) as ledger:
-        assert ledger.charge("alice", [replay(1, 100)], sql="q") == Price(100)
+        assert ledger.charge("alice", [replay(1, 100)], sql="q").paid == Price(100)
 
 
 def test_remaining_is_the_smaller_rest_of_each_component(place: Place) -> None:
@@ -458,7 +458,7 @@ def test_a_failure_in_the_middle_changes_nothing(ledger: SqlLedger, monkeypatch:
             ledger.charge("bob", [buy(1, 1)], sql="q")
     assert ledger.spent() == Price()
     assert ledger.verify() == []
-    assert ledger.charge("bob", [buy(1, 1)], sql="q") == Price(1)
+    assert ledger.charge("bob", [buy(1, 1)], sql="q").paid == Price(1)
 
 
 def test_a_closed_ledger_refuses(ledger: SqlLedger) -> None:
@@ -478,7 +478,7 @@ def test_many_threads_never_exceed_the_total(ledger: SqlLedger) -> None:
         paid = 0
         with suppress(BudgetExhausted):
             for number in range(100):
-                paid += ledger.charge("bob", [buy(100 * worker + number, 7)], sql="q").loss
+                paid += ledger.charge("bob", [buy(100 * worker + number, 7)], sql="q").paid.loss
                 ledger.store(key(worker), b"answer")
                 assert ledger.lookup(key(worker)) == b"answer"
         return paid

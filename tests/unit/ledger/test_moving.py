@@ -78,8 +78,8 @@ def test_everything_moves(places: tuple[Place, Place]) -> None:
     with closing(reopen(target, total=Price(99, 9))) as ledger:
         assert (ledger.spent(), ledger.spent("bob")) == (Price(11, 2), Price(11, 2))
         assert ledger.lookup(key(1)) == b"answer\x00"
-        assert ledger.charge("alice", [replay(1, 10, 1)], sql="q") == Price()
-        assert ledger.charge("alice", [buy(3, 5)], sql="q") == Price(5)
+        assert ledger.charge("alice", [replay(1, 10, 1)], sql="q").paid == Price()
+        assert ledger.charge("alice", [buy(3, 5)], sql="q").paid == Price(5)
         assert ledger.verify() == []
 
 
@@ -104,7 +104,7 @@ def test_an_old_ledger_is_closed_for_good(places: tuple[Place, Place]) -> None:
     with pytest.raises(PolicyError, match="was moved to"):
         move(source, target)
     # Also for who looks at nothing, such as an older version of dpsql.
-    charge = 'INSERT INTO charges SELECT 3, at, "user", sql, 0, 0, 0, 0, hash, 0, 0 FROM charges WHERE number = 1'
+    charge = 'INSERT INTO charges SELECT 3, at, "user", sql, 0, 0, 0, 0, hash, 0, 0, 3 FROM charges WHERE number = 1'
     assert refuses(source, charge)
     assert refuses(source, "DELETE FROM moves")
     assert is_charged(target)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from dpsql.errors import BudgetExhausted, InternalError, PolicyError
-from dpsql.ledger import Closing, Purchase
+from dpsql.ledger import Closing, Purchase, Unanswered
 from dpsql.ledger.books import Books
 from dpsql.ledger.moving import move_ledger
 from dpsql.ledger.schema import FORMAT
@@ -71,7 +71,7 @@ def test_with_rho_overdrawn_nothing_else_follows(ledger: SqlLedger) -> None:
             ledger.charge("alice", [other], sql="q")
         with pytest.raises(BudgetExhausted):
             ledger.charge("alice", [buy_pure(3, 1), other], sql="q")
-    assert ledger.charge("alice", [buy_pure(2, ONE // 2)], sql="q").pure == ONE // 2
+    assert ledger.charge("alice", [buy_pure(2, ONE // 2)], sql="q").paid.pure == ONE // 2
 
 
 def test_a_session_may_use_both_sides_and_end_on_either(ledger: SqlLedger) -> None:
@@ -280,6 +280,12 @@ def test_who_may_not_change_the_tables_is_told_who_may(ledger_server: Server) ->
         assert rows(address, "SELECT MAX(format) FROM formats") == [(3,)]
         reopen(address).close()
         assert rows(address, "SELECT MAX(format) FROM formats") == [(FORMAT,)]
+        # Who could charge before can charge now, and use the tables that are new.
+        with closing(reopen(PostgresAddress(address.url.replace("postgres:secret@", "reader:secret@")))) as ledger:
+            number = ledger.charge("bob", [buy(7, 1)], sql="q").number
+            assert number is not None
+            ledger.fail([Unanswered(key(7), Price(1), number, 1, "an instance")])
+            assert ledger.paid_attempt(key(7), Price(1)) is not None
     finally:
         with closing(shell(address)) as server:
             server.execute("DROP OWNED BY reader")

@@ -16,6 +16,7 @@ from dpsql.errors import Error, OperationalError, PolicyError
 from dpsql.ledger import sqlite
 from dpsql.ledger.schema import FORMAT
 from dpsql.ledger.sqlite import SqliteLedger
+from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import buy, key, reopen, rows, tamper
 from tests.unit.ledger.test_ledger import in_child
@@ -37,14 +38,19 @@ def ledger(path: Path) -> Iterator[SqliteLedger]:
 
 
 def as_format_1(path: Path) -> None:
-    """What a ledger was before there were refusals, moves and pure answers."""
+    """What a ledger was before there were refusals, moves, pure answers, protections and failures."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("DROP TABLE retries")
+        db.execute("DROP TABLE failures")
+        db.execute("ALTER TABLE answers DROP COLUMN checksum")
+        db.execute("DROP TRIGGER charges_under_protection")
+        db.execute("DROP TABLE protections")
         db.execute("DROP TRIGGER charges_end_with_departure")
         db.execute("DROP TABLE moves")
         db.execute("DROP TABLE refusals")
         db.execute("DROP TRIGGER accounts_never_shrink")
         for table, columns in (
-            ("charges", ("dataset_pure", "user_pure")),
+            ("charges", ("dataset_pure", "user_pure", "protection")),
             ("accounts", ("pure",)),
             ("limits", ("old_pure", "new_pure")),
         ):
@@ -58,7 +64,7 @@ def as_format_1(path: Path) -> None:
 
 
 def test_an_older_ledger_is_brought_up_to_date_and_loses_nothing(path: Path) -> None:
-    with closing(reopen(path, create=True)) as ledger:
+    with closing(reopen(path, create=True, protection=Protection())) as ledger:
         ledger.charge("alice", [buy(1, 10, 1)], sql="q")
     present = rows(path, "SELECT type, name, sql FROM sqlite_master ORDER BY name")
     as_format_1(path)
@@ -130,7 +136,9 @@ def test_another_database_or_format_is_not_taken_for_a_ledger(path: Path) -> Non
 def test_the_file_itself_forbids_to_replace_a_row(ledger: SqliteLedger, path: Path) -> None:
     ledger.charge("bob", [buy(1, 10, 1)], sql="q")
     with closing(sqlite3.connect(path, isolation_level=None)) as db, pytest.raises(sqlite3.IntegrityError):
-        db.execute("INSERT OR REPLACE INTO charges SELECT number, at, user, sql, 0, 0, 0, 0, hash, 0, 0 FROM charges")
+        db.execute(
+            "INSERT OR REPLACE INTO charges SELECT number, at, user, sql, 0, 0, 0, 0, hash, 0, 0, 3 FROM charges"
+        )
     ledger.refuse("bob", "q", "42501", "no")
     with closing(sqlite3.connect(path, isolation_level=None)) as db, pytest.raises(sqlite3.IntegrityError):
         db.execute("INSERT OR REPLACE INTO refusals SELECT number, at, user, '', sqlstate, message FROM refusals")
@@ -155,7 +163,7 @@ def test_a_locked_ledger_is_waited_for(ledger: SqliteLedger, path: Path) -> None
         other.execute("BEGIN IMMEDIATE")
         timer = threading.Timer(0.1, lambda: other.execute("ROLLBACK"))
         timer.start()
-        assert ledger.charge("bob", [buy(1, 1)], sql="q") == Price(1)
+        assert ledger.charge("bob", [buy(1, 1)], sql="q").paid == Price(1)
         timer.join()
 
 
