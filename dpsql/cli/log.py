@@ -17,9 +17,10 @@ from dpsql.cli.report import refusals
 if TYPE_CHECKING:
     from dpsql.ledger import Entry, Refusal
     from dpsql.ledger.books import Books, LimitChange, Selection
+    from dpsql.ledger.protections import Recorded
     from dpsql.privacy.accounting import Accountant, Price
 
-    Row = Entry | Refusal | LimitChange
+    Row = Entry | Refusal | LimitChange | Recorded
 
 _MOST_SHOWN = 200  # characters of a query at a terminal
 
@@ -50,6 +51,7 @@ def _end(text: str) -> datetime:
 @click.option("--until", metavar="TIME", type=_end, help="To the end of this day, or to a time.")
 @click.option("--refused", is_flag=True, help="Refusals only.")
 @click.option("--limits", is_flag=True, help="Instead, every change of the total and of allowances.")
+@click.option("--units", is_flag=True, help="Instead, every change of who is protected.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="The newest N only.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
@@ -59,6 +61,7 @@ def log(
     until: datetime | None,
     refused: bool,
     limits: bool,
+    units: bool,
     limit: int | None,
     format_: str,
     policy: str,
@@ -73,6 +76,7 @@ def log(
       dpsql log --limit 20
       dpsql log --user alice --since 2030-01-01 --refused
       dpsql log --limits
+      dpsql log --units
     """
     from dpsql.ledger.books import Selection
     from dpsql.ledger.opening import read_books
@@ -80,13 +84,15 @@ def log(
     from dpsql.policy.loader import load
     from dpsql.privacy.accounting import Accountant
 
-    if refused and limits:
-        raise click.UsageError("--refused and --limits exclude each other")
+    if refused + limits + units > 1:
+        raise click.UsageError("--refused, --limits and --units exclude each other")
+    if units and user is not None:
+        raise click.UsageError("--units are of the dataset, not of a user")
     with refusals():
         declared = load(Path(policy))
         accountant = Accountant(declared.privacy)
         with read_books(declared) as books:
-            rows = [] if books is None else _rows(books, Selection(user, since, until, limit), refused, limits)
+            rows = [] if books is None else _rows(books, Selection(user, since, until, limit), refused, limits, units)
             known = {None, *declared.users, *(() if books is None else books.names())}
         if user not in known:
             assert user is not None
@@ -101,7 +107,9 @@ def log(
         click.echo("nothing is recorded yet" if books is None else "nothing recorded matches", err=True)
 
 
-def _rows(books: Books, selection: Selection, refused: bool, limits: bool) -> Sequence[Row]:
+def _rows(books: Books, selection: Selection, refused: bool, limits: bool, units: bool) -> Sequence[Row]:
+    if units:
+        return books.protections(selection)
     return books.limit_changes(selection) if limits else books.log(selection, refused=refused)
 
 
@@ -128,7 +136,10 @@ def _columns(rows: Sequence[Row]) -> tuple[list[str], list[bool]]:
     """The names, and which of them are numbers."""
     from dpsql.ledger import Entry
     from dpsql.ledger.books import LimitChange
+    from dpsql.ledger.protections import Recorded
 
+    if isinstance(rows[0], Recorded):
+        return ["time (UTC)", "table", "from", "to"], [False] * 4
     if isinstance(rows[0], LimitChange):
         return ["time (UTC)", "account", "from", "to"], [False] * 4
     has_delta = any(isinstance(row, Entry) and row.user_price.delta for row in rows)
@@ -140,9 +151,15 @@ def _columns(rows: Sequence[Row]) -> tuple[list[str], list[bool]]:
 
 def _cells(row: Row, names: Sequence[str], accountant: Accountant) -> list[str]:
     from dpsql.cli.amounts import amount_document
+    from dpsql.cli.rows import printable
     from dpsql.ledger import Entry, Refusal
+    from dpsql.ledger.protections import Recorded
+    from dpsql.policy.protection import subject_text, units_text
 
     time = row.time[: len("2000-01-01T00:00:00")].replace("T", " ")
+    if isinstance(row, Recorded):
+        before = "not recorded" if row.before is None else units_text(row.before)
+        return [time, *map(printable, (subject_text(row.subject), before, units_text(row.units)))]
     if not isinstance(row, Entry | Refusal):
         account = "dataset" if row.user is None else f"user {row.user}"
         return [time, account, _limit_text(row.old, accountant), _limit_text(row.new, accountant)]
@@ -184,7 +201,17 @@ def _one_line(text: str) -> str:
 def _document(row: Row, accountant: Accountant) -> dict[str, object]:
     from dpsql.cli.amounts import amount_document
     from dpsql.ledger import Entry, Refusal
+    from dpsql.ledger.protections import Recorded
+    from dpsql.policy.protection import units_text
 
+    if isinstance(row, Recorded):
+        return {
+            "time": row.time,
+            "charges_before": row.charges,
+            "table": ".".join(row.subject) or None,
+            "from": None if row.before is None else units_text(row.before),
+            "to": units_text(row.units),
+        }
     if isinstance(row, Refusal):
         return {
             "time": row.time,

@@ -35,6 +35,12 @@ class Selection:
     def of_subjects(self) -> tuple[str, list[str]]:
         return self._condition("subject", None if self.user is None else subject_of(self.user))
 
+    def holds(self, time: str) -> bool:
+        """Whether a stored time lies in it."""
+        return (self.since is None or clock.stored(self.since) <= time) and (
+            self.until is None or time < clock.stored(self.until)
+        )
+
     def rows(self) -> int:
         return MAX_GRAINS if self.limit is None else min(self.limit, MAX_GRAINS)
 
@@ -129,9 +135,10 @@ class Books:
             for at, subject, *limit in reversed(rows)
         ]
 
-    def protections(self) -> list[Recorded]:
+    def protections(self, selection: Selection = EVERYTHING) -> list[Recorded]:
         """Who was protected, and from when on, oldest first."""
-        return history(self._db)
+        found = [each for each in history(self._db) if selection.holds(each.time)]
+        return found[max(0, len(found) - selection.rows()) :]
 
     def spent_before(self, charges: int) -> Price:
         """What the dataset paid by the first so many charges."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -214,6 +216,17 @@ def test_another_unit_is_refused_everywhere_until_the_owner_accepts_it(clinic: P
     assert "protected since 2" in told
     assert '(table "main.visits": unit "patient_id")' in told
     assert told[told.index("protected since") :].partition("\n\n")[0] in check(clinic).stdout
+    listed = run(clinic, "log", "--units", "--limit", "1").stdout.splitlines()
+    assert [cell.strip() for cell in re.split(" {2,}", listed[0])] == ["time (UTC)", "table", "from", "to"]
+    assert listed[-1].endswith('table "main.visits"  unit "patient_id"  unit "id"')
+    events = [json.loads(line) for line in run(clinic, "log", "--units", "--format", "json").stdout.splitlines()]
+    assert [(each["table"], each["charges_before"], each["from"] is None) for each in events] == [
+        (None, 0, True),
+        ("main.people", 0, True),
+        ("main.states", 0, True),
+        ("main.visits", 0, True),
+        ("main.visits", 1, False),
+    ]
     clinic.write_text(original)
     assert asked(clinic).exit_code == 1
     assert protect(clinic, "--yes").exit_code == 0
