@@ -62,8 +62,9 @@ def test_add_and_list(clinic: Path) -> None:
     clinic.write_text(clinic.read_text() + "# the end\n")
     result = CliRunner().invoke(commands, ["user", "add", "bob", "--epsilon", "1.50", "--policy", str(clinic)])
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == 'added user "bob": allowance epsilon 1.5, no password\n'
-    assert user(clinic, "add", "Anna Lee").stdout == 'added user "Anna Lee": no allowance of their own, no password\n'
+    assert result.stdout == 'added user "bob": allowance epsilon 1.5, no password\n' + RELOAD
+    added = 'added user "Anna Lee": no allowance of their own, no password\n'
+    assert user(clinic, "add", "Anna Lee").stdout == added + RELOAD
     assert clinic.read_text().endswith('[users.bob]\nepsilon = 1.50\n\n[users."Anna Lee"]\n# the end\n')
     assert user(clinic, "list").stdout.splitlines() == [
         "user      allowance    password",
@@ -166,7 +167,7 @@ def test_a_ledger_that_cannot_record_is_reported(clinic: Path) -> None:
 @pytest.mark.parametrize("stdin", ["hunter2 ü", "hunter2 ü\n", "hunter2 ü\r\n", "hunter2 u\u0308\n"])
 def test_a_password_is_kept_as_its_verifier(clinic: Path, stdin: str) -> None:
     added = with_password(clinic, "add", "bob", stdin)
-    assert added.stdout == 'added user "bob": no allowance of their own, password set\n'
+    assert added.stdout == 'added user "bob": no allowance of their own, password set\n' + RELOAD
     changed = with_password(clinic, "password", "alice", stdin)
     assert changed.stdout == 'changed the password of user "alice"\n' + RELOAD
     for name in ("alice", "bob"):
