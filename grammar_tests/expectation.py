@@ -27,6 +27,8 @@ def accepted(release: Release, accountant: Accountant, *, rewrite: bool) -> str:
     if rewrite:
         lines += _wrapped("rest", release.sql)
     lines.append(_line("output", ", ".join(f"{output.name} {output.type}" for output in release.outputs)))
+    lines += [_line("mark", f'"{output.name}" {output.mark}') for output in release.outputs if output.mark]
+    lines += [_line("caution", sentence) for sentence in release.cautions]
     lines += [_line("note", note) for note in release.notes]
     return "\n".join(lines)
 

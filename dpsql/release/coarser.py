@@ -124,7 +124,7 @@ class Coarser:
         if len(plan.sets) == 1 and groups.single(plan.keys[i][1] for i in plan.sets[0]):
             return None
         keys = [(key, groups.of_rows(value)) for key, value in plan.keys]
-        if groups.cuts and (plan.keys or not all(_counts_all(call) for _, call in plan.aggregates)):
+        if groups.cuts and plan.keys:
             return None
         coarse = _Coarse(
             groups, self._new_field, {value for _, value in keys if value} if len(plan.sets) == 1 else set()
@@ -233,6 +233,8 @@ class _Coarse:
 
     def value(self, call: Aggregated) -> Scalar | None:
         """The value of an aggregate of groups, made of aggregates of their rows; None where there is none."""
+        if self._groups.cuts and not _counts_all(call):
+            return None
         call = narrowed(call)
         where = self._groups.of_rows(call.where)
         if (where is None) != (call.where is None):

@@ -64,6 +64,7 @@ from dpsql.release.drafts import Compilation
 from dpsql.release.measuring import Measuring
 from dpsql.release.model import Clips, Release, Settings, Stage
 from dpsql.release.outputs import Outputs, is_measured
+from dpsql.release.partial import MARK, Partial, caution
 from dpsql.release.pricing import Pricing
 from dpsql.release.rows import refuse_rows
 from dpsql.types import BIGINT, BOOLEAN, Kind
@@ -106,6 +107,13 @@ class _Compiler:
         self._pricing = Pricing(compilation)
         self._preparation = Preparation(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
         self._measuring = Measuring(compilation, self._preparation, self._outputs, running_totals(plan), top_keys(plan))
+        self._hidden_stages: set[int] = set()  # those that see only the keys that are returned
+        drafts = compilation.drafts
+        self._partial = Partial(
+            lambda index: len(drafts[index].keys),
+            lambda index: drafts[index].cells is None,
+            lambda index: not self._hidden_stages.isdisjoint(drafts[index].stages),
+        )
         self._coarser = Coarser(compilation.new_field, self._measuring.has_unknown_keys)
 
     def compile(self) -> Release:
@@ -119,12 +127,14 @@ class _Compiler:
         wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
         wide, places, noisy = self._outputs.with_margins(rest, wanted)
         rising = rising_outputs(self._plan)
+        blurred = self._warn_of_missing_keys(rest)
         outputs = tuple(
             replace(
                 output,
                 margin_at=places.get(field.id),
                 rising=rising.get(place),
                 noisy=field.id in noisy and is_measured(field.type),
+                mark=MARK if field.id in blurred and is_measured(field.type) else output.mark,
             )
             for place, (field, output) in enumerate(zip(rest.fields, outputs, strict=True))
         )
@@ -159,6 +169,14 @@ class _Compiler:
 
         loose = replace(release, settle=lambda chosen: settled_at(tuple(sorted(chosen.items()))))
         return loose
+
+    def _warn_of_missing_keys(self, rest: Plan) -> frozenset[int]:
+        """The columns that are made of the keys that are returned."""
+        blurred = self._partial.of(rest).blurred
+        names = [field.name for field in rest.fields if field.id in blurred]
+        if (sentence := caution(names, chooses=self._partial.chooses)) is not None:
+            self._compilation.caution(sentence)
+        return blurred
 
     # --- the part above the releases ---
 
@@ -294,7 +312,9 @@ class _Compiler:
                 hint="Compare with (SELECT MAX(…) …) or (SELECT MIN(…) …).",
                 position=node.position,
             )
-        rest, _, _ = self._outputs.with_margins(self._cut(node.plan), ())
+        rest = self._cut(node.plan)
+        hides_rows = self._partial.hides_rows(node.kind, rest)
+        rest, _, _ = self._outputs.with_margins(rest, ())
         field = rest.fields[0]
         measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
         sql = self._write(rest)
@@ -310,6 +330,8 @@ class _Compiler:
         if asked not in self._stages:
             self._stages.append(asked)
         stage = self._stages.index(asked)
+        if hides_rows:
+            self._hidden_stages.add(stage)
         if node.kind == "in":
             assert node.arg is not None
             return InStage(self._preparation.scalar(node.arg, fields), stage, type_)
