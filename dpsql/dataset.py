@@ -38,11 +38,15 @@ def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
     return open_engine(load(path), new_ledger=new_ledger)
 
 
-def open_engine(policy: Policy, *, new_ledger: bool = False, places: Places | None = None) -> Engine:
+def open_engine(
+    policy: Policy, *, new_ledger: bool = False, places: Places | None = None, compiles_apart: bool = False
+) -> Engine:
     """The same, of a policy that was read already; engines that share `places` do not buy the same thing at once."""
     backend = open_backend(policy)
     try:
-        return build_engine(policy, backend, SystemSampler(), new_ledger=new_ledger, places=places)
+        return build_engine(
+            *(policy, backend, SystemSampler()), new_ledger=new_ledger, places=places, compiles_apart=compiles_apart
+        )
     except BaseException:
         backend.close()
         raise
@@ -62,12 +66,18 @@ def open_backend(policy: Policy) -> Backend:
 
 
 def build_engine(
-    policy: Policy, backend: Backend, sampler: Sampler, *, new_ledger: bool = False, places: Places | None = None
+    policy: Policy,
+    backend: Backend,
+    sampler: Sampler,
+    *,
+    new_ledger: bool = False,
+    places: Places | None = None,
+    compiles_apart: bool = False,
 ) -> Engine:
     catalog = bind_all(policy, backend)
     accountant = Accountant(policy.privacy)
     ledger = open_ledger(policy, accountant, catalog.protection, new_ledger=new_ledger)
-    return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places)
+    return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places, compiles_apart=compiles_apart)
 
 
 def bind_all(policy: Policy, backend: Backend) -> Catalog:

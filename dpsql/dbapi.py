@@ -341,7 +341,13 @@ class Cursor:
         """Price, noise, margins, keys and derivation of a query. Free; the rows of the last query stay."""
         self._require_open()
         bound = bind(operation, parameters)
-        lines = self._run(bound, lambda session: session.explain(bound.text, bound.values), Cancellation())
+        cancellation = self._running = Cancellation()
+        try:
+            lines = self._run(
+                bound, lambda session: session.explain(bound.text, bound.values, cancellation), cancellation
+            )
+        finally:
+            self._running = None
         return "\n".join(lines)
 
     def cancel(self) -> None:

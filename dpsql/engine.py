@@ -10,7 +10,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -19,6 +19,8 @@ from typing import cast
 
 from dpsql.backends import Backend
 from dpsql.circuit import CircuitBreaker
+from dpsql.compiling import Compiler
+from dpsql.compiling.work import Choice, Ground
 from dpsql.derived import Derivations, Derived, Older
 from dpsql.errors import (
     BadSetting,
@@ -32,6 +34,7 @@ from dpsql.errors import (
     TooManyRows,
 )
 from dpsql.explain import price_text
+from dpsql.fairness import FairPlaces
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.noisy_tables import MANY, Array, array_of
 from dpsql.generate.query import Cancellation, EngineQuery
@@ -43,16 +46,15 @@ from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor, require_size
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted
-from dpsql.release import Clips, Measurement, Release, Settings, Stage, as_told, compile_release
+from dpsql.release import Clips, Measurement, Release, Settings, Source, Stage, as_told
 from dpsql.remembered import Newest
 from dpsql.sql.clock import Clock
-from dpsql.sql.parse import parse
-from dpsql.sql.resolve import resolve
 from dpsql.stored import Known, decode, encode, grains_of, tagged_keys
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
 from dpsql.types import Cell, Value
 
+AT_ONCE = 16  # statements that engines work on; more would not be quicker, and would share the same memory
 MAX_PUBLIC_ROWS = 1_000_000
 ROOM = 100_000_000  # bytes, about, of compiled queries, of keys and of small answers that are remembered
 _OF_CELL, _OF_TEXT = 65, 20  # bytes of a cell, and of what was compiled for each character of generated SQL
@@ -102,6 +104,14 @@ def _row_margin(margin: Cell) -> float | None:
     return (margin or None) if isinstance(margin, float) and math.isfinite(margin) else math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Who waits for what is done."""
+
+    user: str
+    cancellation: Cancellation | None
+
+
 class Engine:
     """One dataset: its catalogue, engine, ledger and noise. Safe for many threads."""
 
@@ -114,7 +124,10 @@ class Engine:
         sampler: Sampler,
         limits: Limits,
         places: Places | None = None,
+        *,
+        compiles_apart: bool = False,
     ) -> None:
+        """`compiles_apart`: queries are compiled in other processes only, so that nobody in this one waits for it."""
         self.catalog = catalog
         self.accountant = accountant
         self.ledger = ledger
@@ -134,8 +147,19 @@ class Engine:
         self._lock = threading.Lock()
         self._turns = Turns(places)
         self.circuits = CircuitBreaker()
+        self._compiler = Compiler(Ground(catalog, accountant, backend.dialect), limits.compiling, apart=compiles_apart)
+        self._work = FairPlaces(AT_ONCE, limits.max_queries_per_user)
 
-    def compile(self, sql: str, parameters: Sequence[Value], settings: Settings, *, fresh: bool = False) -> Release:
+    def compile(
+        self,
+        sql: str,
+        parameters: Sequence[Value],
+        settings: Settings,
+        *,
+        fresh: bool = False,
+        user: str = "",
+        cancellation: Cancellation | None = None,
+    ) -> Release:
         """The release of a query. Where it has loose clips, those that were found before decide with the ledger.
 
         What is stored already is preferred, so that the same question has the same answer; then clips that are found
@@ -143,18 +167,23 @@ class Engine:
         one: all later ones, of everybody, would have to live with what it finds.
         """
         clock = Clock(this_minute())
-        searched = self._compiled(sql, parameters, settings, "searched", clock)
+        asker = _Asker(user, cancellation)
+
+        def compiled(clips: Clips) -> Release:
+            return self._compiled(Source(sql, tuple(parameters), settings, clips, clock), asker)
+
+        searched = compiled("searched")
         if not searched.searches:
             return searched
-        forms = [searched, self._compiled(sql, parameters, settings, "declared", clock)]
+        forms = [searched, compiled("declared")]
         found = self._found(searched)
         missing = [searched.measurements[index] for index in searched.searches if index not in found]
         if not missing:
-            forms.insert(0, self._compiled(sql, parameters, settings, "found", clock))
+            forms.insert(0, compiled("found"))
         elif self._is_cheap(settings, missing):
             forms.reverse()
         stored = [] if fresh else [form for form in forms if not self._bill(form, None, fresh=False).missing]
-        return self._settled(stored[0] if stored else forms[0])
+        return self._settled(stored[0] if stored else forms[0], asker)
 
     def _is_cheap(self, settings: Settings, searches: Sequence[Measurement]) -> bool:
         """Whether a query pays less than half of the usual price, or shares its price among too many sums."""
@@ -164,21 +193,19 @@ class Engine:
         parts = [(search.price.loss, POOREST_SEARCH[search.statistics[0].kind]) for search in searches]
         return any(loss * least < self.accountant.price_of(usual) for loss, least in parts)
 
-    def _compiled(
-        self, sql: str, parameters: Sequence[Value], settings: Settings, clips: Clips, clock: Clock
-    ) -> Release:
+    def _compiled(self, source: Source, asker: _Asker, chosen: Choice = (), *, paid: bool = False) -> Release:
         """Pure, and remembered, so that a repeated text costs no parsing; one that reads the clock, for its minute."""
-        _check_parameters(parameters)
+        _check_parameters(source.parameters)
         # By their text: equal decimals of different scale, and zeros of different sign, are different constants.
-        key = (sql, tuple((type(value), repr(value)) for value in parameters), settings, clips)
-        if (found := self._releases.get(key) or self._releases.get((*key, clock.now))) is not None:
+        values = tuple((type(value), repr(value)) for value in source.parameters)
+        key = (source.sql, values, source.settings, source.clips, chosen)
+        now = source.clock.now
+        if (found := self._releases.get(key) or self._releases.get((*key, now))) is not None:
             return found
-        reads = clock.reads
         try:
-            plan = resolve(parse(sql, self.catalog.limits), self.catalog, parameters, clock)
-            release = compile_release(plan, self.catalog, self.accountant, settings, self._backend.dialect, clips)
-        except RecursionError:
-            raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
+            compiled = self._compiler.compile(
+                source, chosen, user=asker.user, cancellation=asker.cancellation, paid=paid
+            )
         except Error:
             raise
         except Exception as error:
@@ -187,7 +214,8 @@ class Engine:
                 f"the query could not be compiled (log id {log_engine_error(error)})",
                 hint="The owner finds the cause in the log under this id.",
             ) from None
-        self._releases.put(key if clock.reads == reads else (*key, clock.now), release)
+        release = replace(compiled.release, source=source)
+        self._releases.put((*key, now) if compiled.reads_clock else key, release)
         return release
 
     def answer(
@@ -195,23 +223,25 @@ class Engine:
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned."""
         paid = release.unsettled or release
+        asker = _Asker(user, cancellation)
         bill = self._bill(paid, user, fresh)
         missing = [] if fresh else bill.missing
         with self._turns.of(missing, cancellation):
             if missing:  # somebody may have bought it in the meantime
                 bill = self._bill(paid, user, fresh)
-            receipt, bill, owed = self._paid(paid, bill, user, sql, fresh, cancellation)
-            known = dict(bill.known)
-            with self._kept_if_unanswered(user, bill, receipt, known):
-                for index in range(len(paid.measurements)):
-                    if index not in known:
-                        # A clip that an earlier measurement chose is known by now.
-                        release = self._settled(paid, known)
-                        measurement = release.measurements[index]
-                        known[index] = self._measure(release, measurement, bill, index, known, cancellation)
+            with self._working(asker) if bill.missing else nullcontext():
+                receipt, bill, owed = self._paid(paid, bill, user, sql, fresh, cancellation)
+                known = dict(bill.known)
+                with self._kept_if_unanswered(user, bill, receipt, known):
+                    for index in range(len(paid.measurements)):
+                        if index not in known:
+                            # A clip that an earlier measurement chose is known by now.
+                            release = self._settled(paid, asker, known)
+                            measurement = release.measurements[index]
+                            known[index] = self._measure(release, measurement, bill, index, known, cancellation)
         with self._kept_if_unanswered(user, bill, receipt, known):
-            release = _as_known(self._settled(paid, known), known, bill, owed)
-            wide = self._finished(release, bill, known, cancellation)
+            release = _as_known(self._settled(paid, asker, known), known, bill, owed)
+            wide = self._finished(release, bill, known, asker)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
         has_margins_behind = any(output.margin_at is not None for output in release.outputs)
@@ -326,7 +356,27 @@ class Engine:
         }
         return [_ENDS[kind].format(whose=name) for kind, name in whose.items()]
 
+    @property
+    def compiling(self) -> int:
+        """Queries that are compiled just now, in other processes."""
+        return self._compiler.quick.held + self._compiler.long.held
+
+    @property
+    def compiling_long(self) -> int:
+        """Those of them that take long."""
+        return self._compiler.long.held
+
+    @contextmanager
+    def _working(self, asker: _Asker) -> Iterator[None]:
+        """Within the block an engine works for the user; others wait their turn, but for those who ask for little."""
+        self._work.take(asker.user, asker.cancellation)
+        try:
+            yield
+        finally:
+            self._work.give_back(asker.user)
+
     def close(self) -> None:
+        self._compiler.close()
         self._backend.close()
         self._post.close()
         self.ledger.close()
@@ -345,13 +395,17 @@ class Engine:
                     found[index] = decode(stored)
         return found
 
-    def _settled(self, release: Release, known: Mapping[int, Known] | None = None) -> Release:
+    def _settled(self, release: Release, asker: _Asker, known: Mapping[int, Known] | None = None) -> Release:
         """The release with the clips that were chosen by now; they are released values, so anybody may see them."""
-        if release.settle is None:
+        if not release.searches:
             return release
         found = self._found(release) if known is None else known
-        chosen = {index: int(found[index].table.sums[0][0]) for index in release.searches if index in found}
-        return release.settle(chosen) if chosen else release
+        chosen = [(index, int(found[index].table.sums[0][0])) for index in release.searches if index in found]
+        if not chosen:
+            return release
+        assert release.source is not None
+        settled = self._compiled(release.source, asker, tuple(chosen), paid=known is not None)
+        return replace(settled, unsettled=release)
 
     # --- what must be bought ---
 
@@ -503,6 +557,12 @@ class Engine:
         """The rest of the query, over noisy and public tables."""
         if (rows := self._computed(release, sql, known)) is not None:
             return rows
+        return self._run_rest(release, sql, known, cancellation)
+
+    def _run_rest(
+        self, release: Release, sql: str, known: Mapping[int, Known], cancellation: Cancellation | None
+    ) -> Rows:
+        """The same in DuckDB."""
         for name, table in release.public.items():
             self._load(name, table.source, [(column.name, column.type) for column in table.columns.values()])
         parameters: dict[str, object] = {}
@@ -537,9 +597,7 @@ class Engine:
             require_size(len(rows), len(rows[0]), self._limits.max_result_cells)
         return rows
 
-    def _finished(
-        self, release: Release, bill: _Bill, known: Mapping[int, Known], cancellation: Cancellation | None
-    ) -> Rows:
+    def _finished(self, release: Release, bill: _Bill, known: Mapping[int, Known], asker: _Asker) -> Rows:
         """The rows of the answer; those of a small one are remembered, and given again where nothing was bought.
 
         Claim: remembered rows are those that the rest of the query would give again.
@@ -551,7 +609,10 @@ class Engine:
         key = (release.sql, tuple(used))
         found = None if bill.missing else self._answers.get(key)
         if found is None:
-            found = self._finish(release, release.sql, known, cancellation)
+            found = self._computed(release, release.sql, known)
+            if found is None:
+                with self._working(asker):
+                    found = self._run_rest(release, release.sql, known, asker.cancellation)
             if _is_small(found):
                 self._answers.put(key, found)
         return found

@@ -102,16 +102,22 @@ class Session:
     def __post_init__(self) -> None:
         self.engine.ledger.remaining(self.user)  # raises UnknownUser
 
-    def release(self, sql: str, parameters: Sequence[Value] = ()) -> Release:
+    def release(self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None) -> Release:
         """What a query would do. Free: nothing is read, nothing is paid."""
         wanted = Settings(self.settings.epsilon, self.settings.delta, self.settings.margin, self.settings.pure)
-        return self.engine.compile(sql, parameters, wanted, fresh=self.settings.fresh)
+        return self.engine.compile(
+            sql, parameters, wanted, fresh=self.settings.fresh, user=self.user, cancellation=cancellation
+        )
 
-    def describe(self, sql: str, parameters: Sequence[Value] = ()) -> tuple[Output, ...]:
-        return self.release(sql, parameters).outputs
+    def describe(
+        self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
+    ) -> tuple[Output, ...]:
+        return self.release(sql, parameters, cancellation).outputs
 
-    def explain(self, sql: str, parameters: Sequence[Value] = ()) -> list[str]:
-        release = self.release(sql, parameters)
+    def explain(
+        self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
+    ) -> list[str]:
+        release = self.release(sql, parameters, cancellation)
         warnings = self.engine.warnings(release, self.user, fresh=self.settings.fresh)
         if not self.settings.fresh:
             release = self.engine.preview(release, self.user)
@@ -137,9 +143,9 @@ class Session:
         if (found := _SHOW.fullmatch(sql)) is not None:
             return _text_table(f"dpsql.{found[1].lower()}", [self.settings.show(found[1].lower())])
         if is_explain(sql):
-            return _text_table("QUERY PLAN", self.explain(sql, parameters))
+            return _text_table("QUERY PLAN", self.explain(sql, parameters, cancellation))
         with self._recorded_if(Error, sql):
-            release = self.release(sql, parameters)
+            release = self.release(sql, parameters, cancellation)
         with self._recorded_if(BudgetExhausted, sql):
             answer = self.engine.answer(
                 release, user=self.user, sql=sql, fresh=self.settings.fresh, cancellation=cancellation

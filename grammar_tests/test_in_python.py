@@ -15,6 +15,7 @@ from dpsql.errors import Error
 from dpsql.generate.in_python import FEW, InPython
 from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
+from dpsql.plan.nodes import OneRow
 from dpsql.release import Measurement, Release
 from dpsql.stored import Known
 from dpsql.tables import ExactTable, Integers, NoisyTable
@@ -78,5 +79,5 @@ def test_python_and_duckdb_agree(path: Path, lab: Lab, monkeypatch: pytest.Monke
 
 def test_what_is_too_much_for_python_is_left_to_duckdb() -> None:
     columns: list[list[Value]] = [[1.0] * (FEW + 1)]
-    way = InPython(0, (), (), None, only_handed_on=False)
+    way = InPython(0, (), (), None, only_handed_on=False, plan=OneRow())
     assert way.rows(columns) is None

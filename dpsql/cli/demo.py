@@ -177,6 +177,7 @@ def _serve(policy: Path, port: int | None) -> None:
     from dpsql.passwords import Verifier
     from dpsql.policy.edit import require_known, set_password
     from dpsql.policy.loader import load
+    from dpsql.wire.ending import leave
     from dpsql.wire.logs import write_logs
     from dpsql.wire.serving import serve
 
@@ -197,3 +198,4 @@ def _serve(policy: Path, port: int | None) -> None:
 
     write_logs(sys.stderr)
     serve(policy, host=_HERE, port=port, ready=announce)
+    leave()

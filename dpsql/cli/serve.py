@@ -52,12 +52,14 @@ def serve(host: str | None, port: int | None, policy: str, workers: int, new_led
       dpsql serve
       dpsql serve --host 0.0.0.0 --port 5432 2>> serve.log
     """
+    from dpsql.wire.ending import leave
     from dpsql.wire.logs import write_logs
     from dpsql.wire.serving import serve as run
 
     write_logs(sys.stderr)
     with refusals():
         run(Path(policy), host=host, port=port, ready=_announce, workers=workers, new_ledger=new_ledger)
+    leave()
 
 
 def _announce(server: Server | Supervisor) -> None:

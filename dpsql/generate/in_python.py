@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Context, Decimal
 from operator import ne
@@ -52,9 +52,14 @@ class InPython:
 
     measurement: int
     reads: tuple[tuple[int, int, Type], ...]  # the columns of the noisy table: place, field and type
-    layers: tuple[tuple[tuple[int, Compute], ...], ...]
-    order: _Order | None
+    layers: tuple[tuple[tuple[int, Compute], ...], ...] = field(compare=False)  # made of the plan, and equal with it
+    order: _Order | None = field(compare=False)
     only_handed_on: bool  # nothing is computed, and no row moves
+    plan: Plan = field(repr=False)
+
+    def __reduce__(self) -> tuple[Callable[[Plan], InPython | None], tuple[Plan]]:
+        """Functions are not sent to another process: they are made of the plan again."""
+        return in_python, (self.plan,)
 
     def rows(self, columns: Sequence[Sequence[Value] | Integers]) -> list[tuple[Cell, ...]] | None:
         """The rows that DuckDB would return; None where it has to be asked.
@@ -101,7 +106,7 @@ class _Order:
 
 def in_python(plan: Plan) -> InPython | None:
     """How Python computes the rest of a query, or None where only DuckDB can."""
-    sort, projections = None, []
+    whole, sort, projections = plan, None, []
     if isinstance(plan, Sort):
         sort, plan = plan, plan.child
     while isinstance(plan, Project):
@@ -117,7 +122,7 @@ def in_python(plan: Plan) -> InPython | None:
     read = fields_read(value for _, value in projections[-1])
     reads = tuple((place, field.id, field.type) for place, field in enumerate(plan.fields) if field in read)
     picks = all(isinstance(value, Ref) for projection in projections for _, value in projection)
-    return InPython(plan.measurement, reads, layers, order, picks and order is None)
+    return InPython(plan.measurement, reads, layers, order, picks and order is None, whole)
 
 
 def _layer(items: Items) -> tuple[tuple[int, Compute], ...]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import assert_never
 
+from dpsql.effort import spend
 from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import Dialect, calendar, qualified, quoted
 from dpsql.generate.late_keys import scan_columns
@@ -102,6 +103,7 @@ class RelationWriter:
 
     def relation(self, plan: Plan, needed: Iterable[Field] | None = None) -> str:
         """SQL for `plan` that yields the needed fields, and the owner where rows are private."""
+        spend()
         wanted = {field.id for field in (plan.fields if needed is None else needed)}
         fields = [field for field in plan.fields if field.id in wanted]
         match plan:

@@ -13,6 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import assert_never
 
+from dpsql.effort import spend
 from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import Dialect, literal
 from dpsql.plan.scalars import (
@@ -86,6 +87,7 @@ class ScalarWriter:
                 return f"DATE {literal(value.isoformat())}"
 
     def scalar(self, node: Scalar) -> str:
+        spend()
         text = self._written(node)
         if len(text) > LONGEST:
             raise NotSupported("an expression is too complex", hint="Compute it step by step in subqueries.")

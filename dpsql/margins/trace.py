@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from dpsql.effort import spend
 from dpsql.errors import NotSupported
 from dpsql.margins.errors import Atom, Errors, Known, Term, Totals, double, errors_of, is_noisy, margin
 from dpsql.margins.share import with_subqueries_beside, without_repetition
@@ -186,6 +187,7 @@ class _Tracer:
         return self._source(Ref(field)) in self._interval_ends
 
     def trace(self, plan: Plan) -> Traced:
+        spend()
         """The same relation with its errors. Every term above a leaf is a column of the plan."""
         match plan:
             case Scan() | Empty() | OneRow() | SemiJoin() | OfUnit():

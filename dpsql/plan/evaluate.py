@@ -14,6 +14,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation, localcont
 from fractions import Fraction
 from typing import TypeVar
 
+from dpsql.effort import spend
 from dpsql.plan.formats import written
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar
 from dpsql.types import Kind, Type, Value
@@ -38,6 +39,7 @@ def evaluate(node: Scalar, env: Mapping[int, Value] | None = None) -> Value:
 
 
 def _evaluate(node: Scalar, env: Mapping[int, Value] | None) -> Value:
+    spend()
     match node:
         case Const(value=value):
             return value

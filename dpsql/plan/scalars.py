@@ -13,6 +13,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from dpsql.effort import spend
 from dpsql.types import BOOLEAN, Type, Value
 
 if TYPE_CHECKING:
@@ -316,6 +317,7 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def walk(node: Scalar) -> Iterator[Scalar]:
+    spend()
     yield node
     for child in children(node):
         yield from walk(child)
@@ -327,6 +329,7 @@ def has_subquery(node: Scalar) -> bool:
 
 def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
     """The same node with each direct sub-expression replaced by `change` of it."""
+    spend()
     match node:
         case Ref() | Const() | StageValue():
             return node

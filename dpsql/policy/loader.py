@@ -18,6 +18,7 @@ from dpsql.policy.address import PostgresAddress, is_postgres_address
 from dpsql.policy.lines import LineIndex
 from dpsql.policy.model import (
     Accounting,
+    CompileLimits,
     Limits,
     Place,
     Policy,
@@ -39,6 +40,9 @@ _PREPARED = ("copy", "version", "identity")
 _PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon", "pure")
 _LIMITS = (
     "max_cells",
+    "max_compile_steps",
+    "compile_timeout",
+    "compile_memory",
     "timeout",
     "memory",
     "threads",
@@ -282,9 +286,7 @@ def _read_limits(root: Section) -> Limits:
     if section is None:
         return Limits()
     defaults = Limits()
-    memory = section.text("memory")
-    if memory is not None and not _MEMORY.fullmatch(memory):
-        section.problem("memory", '"memory" in [limits] is not an amount of memory', 'write: memory = "2GB"')
+    memory = _memory(section, "memory", "2GB")
     timeout = section.number("timeout", _TIMEOUT)
     replay_days = section.number("replay_days", _REPLAY_DAYS)
     answer_tick = section.number("answer_tick", _TIMEOUT)
@@ -298,6 +300,26 @@ def _read_limits(root: Section) -> Limits:
         max_queries_per_user=section.integer("max_queries_per_user") or defaults.max_queries_per_user,
         answer_tick=None if answer_tick is None else float(answer_tick),
         statement=_read_statement_limits(section),
+        compiling=_read_compile_limits(section),
+    )
+
+
+def _memory(section: Section, key: str, example: str) -> str | None:
+    amount = section.text(key)
+    if amount is not None and not _MEMORY.fullmatch(amount):
+        section.problem(key, f"{quoted(key)} in [limits] is not an amount of memory", f'write: {key} = "{example}"')
+        return None
+    return amount
+
+
+def _read_compile_limits(section: Section) -> CompileLimits:
+    defaults = CompileLimits()
+    seconds = section.number("compile_timeout", _TIMEOUT)
+    memory = _memory(section, "compile_memory", defaults.compile_memory)
+    return CompileLimits(
+        max_compile_steps=section.integer("max_compile_steps") or defaults.max_compile_steps,
+        compile_timeout=defaults.compile_timeout if seconds is None else float(seconds),
+        compile_memory=memory or defaults.compile_memory,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -98,15 +99,31 @@ class StatementLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class CompileLimits:
+    """How much compiling one query may take; under these names in [limits]."""
+
+    max_compile_steps: int = 5_000_000
+    compile_timeout: float = 10.0  # seconds
+    compile_memory: str = "500MB"
+
+    @property
+    def memory_bytes(self) -> int:
+        found = re.fullmatch(r"([0-9.]+) ?([KMGT])(i?)B", self.compile_memory)
+        assert found is not None  # checked when the policy was read
+        return int(float(found[1]) * (1_024 if found[3] else 1_000) ** (1 + "KMGT".index(found[2])))
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     max_cells: int = 100_000
     statement: StatementLimits = field(default_factory=StatementLimits)
+    compiling: CompileLimits = field(default_factory=CompileLimits)
     timeout: float = 60.0  # seconds
     memory: str = "2GB"
     threads: int = 2
     replay_days: float | None = None  # None: stored answers do not expire
     max_result_cells: int = 5_000_000  # rows times columns of an answer
-    max_queries_per_user: int = 8  # that the server works on at once
+    max_queries_per_user: int = 4  # that the server works on at once
     answer_tick: float | None = None  # seconds; None: the server answers as soon as it can
 
 
@@ -133,11 +150,22 @@ class ServerPolicy:
     certificate: Path | None = None  # None: one of our own, signed by itself
     key: Path | None = None
     max_connections: int = 100
+    max_connections_per_user: int | None = None  # None: half of them, or 10 if that is more
     login_timeout: float = 30.0  # seconds
     metrics_port: int | None = None
     twin: str | None = field(default=None, repr=False)  # address of an empty database; None: a cluster of our own
     state: Path | None = None  # None: `.dpsql` beside the policy file
     certificate_line: int | None = None
+
+    @property
+    def most_of_one_user(self) -> int:
+        """Connections that one user may have at a time."""
+        return self.max_connections_per_user or max(10, self.max_connections // 2)
+
+    @property
+    def reserved_connections(self) -> int:
+        """The last ones, which only users get who have no connection yet; none if one user may have all."""
+        return min(3, self.max_connections // 10) if self.most_of_one_user < self.max_connections else 0
 
 
 @dataclass(frozen=True, slots=True)

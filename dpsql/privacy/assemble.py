@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import Protocol
 
+from dpsql.effort import spend
 from dpsql.errors import NotSupported
 from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.scalars import Agg, Aggregated, Array, Call, Case, Const, Field, Op, Ref, Scalar, both
@@ -110,6 +111,7 @@ class Assembly:
     _rows: dict[Scalar | None, _Rows] = field(default_factory=dict)
 
     def statistic(self, wanted: Statistic, weight: Fraction = Fraction(1)) -> Ref:
+        spend()
         if wanted not in self.statistics:
             self.statistics[wanted] = self.new_field(f"s{len(self.statistics)}", BIGINT)
             self.weights[wanted] = Fraction(0)

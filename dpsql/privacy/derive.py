@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
+from dpsql.effort import spend
 from dpsql.errors import NotSupported
 from dpsql.plan.inspect import reads_private
 from dpsql.plan.nodes import (
@@ -75,6 +76,7 @@ def is_private(plan: Plan) -> bool:
 
 def derive(plan: Plan, limit: int) -> Derivation:
     """The stability of a private relation, with the rules that show it. `limit` caps lists of keys."""
+    spend()
     match plan:
         case Scan(table=table, fields=fields, columns=columns):
             if not table.is_private:

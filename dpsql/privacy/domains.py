@@ -15,6 +15,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 
+from dpsql.effort import spend
 from dpsql.plan.evaluate import NotConstant, apply, bin_start, cast, evaluate, truncate
 from dpsql.plan.scalars import Call, Case, Const, Correlated, InStage, Op, Ref, Scalar, StageValue, refs
 from dpsql.privacy.facts import NOTHING, Facts
@@ -26,6 +27,7 @@ Domain = tuple[Value, ...]
 
 def domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
     """The possible keys in order, or None if there is no such list of at most `limit`."""
+    spend()
     found = _domain(node, facts, limit)
     if found is None:
         return None

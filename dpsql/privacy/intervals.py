@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import date
 from fractions import Fraction
 
+from dpsql.effort import spend
 from dpsql.plan.evaluate import NotConstant, evaluate, truncate
 from dpsql.plan.scalars import (
     Aggregated,
@@ -40,6 +41,7 @@ LARGEST = Fraction(10**300)
 
 def interval(node: Scalar, facts: Facts) -> Interval:
     """Bounds of a numeric or temporal expression."""
+    spend()
     found = _interval(node, facts)
     if node.type.is_temporal:
         return _in_calendar(found, 86400 if node.type.kind is Kind.TIMESTAMP else 1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.generate.bounding import bounded_queries
+from dpsql.generate.dialect import Dialect
 from dpsql.generate.late_keys import Key
 from dpsql.plan.adding import added_up, over
 from dpsql.plan.inspect import free_fields, stages_of
@@ -32,13 +33,41 @@ from dpsql.privacy.stability import Derivation, Stability
 from dpsql.privacy.top import First, chosen_cells
 from dpsql.privacy.top import worthwhile as worthwhile_top
 from dpsql.release.clips import Searches
-from dpsql.release.drafts import Compilation, Draft
+from dpsql.release.drafts import Compilation, Draft, Norm
 from dpsql.release.model import Question
 from dpsql.release.outputs import Outputs
 from dpsql.release.rows import refuse_rows
 from dpsql.types import DOUBLE, Value
 
 _COUNTS = (Counted.ROWS, Counted.UNITS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Writes what a measurement asks of its rows. A value, so that a release can be sent to another process."""
+
+    child: Plan
+    keys: tuple[Key, ...]
+    bound: Cells
+    stability: Stability
+    norm: Norm
+    dialect: Dialect
+
+    def __call__(self, kept: tuple[int, ...], statistic: Statistic | None) -> str:
+        cells = self.bound if kept else Cells(False, 1, False)
+        branches = bounded_queries(
+            self.child,
+            [self.keys[i] for i in kept],
+            [statistic or rules.count_units(None, cells)],
+            [[0]],
+            cells,
+            rows=self.stability.rows,
+            single=self.stability.single,
+            within=self.stability.within,
+            norm=self.norm,
+            dialect=self.dialect,
+        )
+        return "; ".join(branch.query.meaning for branch in branches)
 
 
 class Measuring:
@@ -401,23 +430,7 @@ class Measuring:
         return index
 
     def _question(self, child: Plan, keys: tuple[Key, ...], bound: Cells, stability: Stability) -> Question:
-        def question(kept: tuple[int, ...], statistic: Statistic | None) -> str:
-            cells = bound if kept else Cells(False, 1, False)
-            branches = bounded_queries(
-                child,
-                [keys[i] for i in kept],
-                [statistic or rules.count_units(None, cells)],
-                [[0]],
-                cells,
-                rows=stability.rows,
-                single=stability.single,
-                within=stability.within,
-                norm=self._compilation.norm,
-                dialect=self._compilation.dialect,
-            )
-            return "; ".join(branch.query.meaning for branch in branches)
-
-        return question
+        return _Question(child, keys, bound, stability, self._compilation.norm, self._compilation.dialect)
 
     def _with_remainder(
         self, keys: tuple[Key, ...], cells: tuple[tuple[Value, ...], ...]

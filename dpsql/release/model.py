@@ -25,6 +25,7 @@ from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
 from dpsql.privacy.running import Chains, cell_margin, running_margins
 from dpsql.privacy.stability import Derivation
 from dpsql.privacy.top import Top
+from dpsql.sql.clock import Clock
 from dpsql.types import Kind, Type, Value
 
 # The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
@@ -41,6 +42,17 @@ class Settings:
     delta: Fraction | None = None
     margin: Fraction | None = None  # the 95 % error wanted for counts: the least price that keeps it is paid
     pure: bool = False  # no delta, and noise whose epsilon counts by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a release is compiled from, beside policy and schema."""
+
+    sql: str
+    parameters: tuple[Value, ...]
+    settings: Settings
+    clips: Clips
+    clock: Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +244,7 @@ class Release:
     # Of a settled one: what is paid, and the measurements whose clip is known.
     unsettled: Release | None = dataclasses.field(default=None, repr=False, compare=False)
     chosen: frozenset[int] = frozenset()
+    source: Source | None = dataclasses.field(default=None, repr=False, compare=False)  # so that it can be settled
 
     @property
     def searches(self) -> tuple[int, ...]:

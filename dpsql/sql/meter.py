@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpsql.effort import spend
 from dpsql.errors import TooComplex
 from dpsql.policy.model import StatementLimits
 
@@ -17,6 +18,7 @@ class Meter:
     def node(self) -> None:
         """A query block, or a part of an expression."""
         self._nodes += 1
+        spend()
         if self._nodes > self._limits.max_nodes:
             raise TooComplex(f"the query has more than {self._limits.max_nodes:,} parts", hint=_hint("max_nodes"))
 

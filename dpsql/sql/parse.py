@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from dpsql.effort import spend
 from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
 from dpsql.policy.model import StatementLimits
 from dpsql.sql.brackets import check_brackets, with_subscripts
@@ -54,6 +55,7 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
         text = _query_of_explain(text, explain.end())
     tokens = _tokenize(text)
     check_words(len(tokens), limits)
+    spend(len(tokens))
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:

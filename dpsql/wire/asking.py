@@ -53,7 +53,7 @@ def answer(engine: Engine, user: str, question: Question, cancellation: Cancella
     session = _session(engine, user, question)
     outputs = None
     with suppress(Error):  # raised again below, where it is recorded
-        outputs = session.describe(question.text, question.parameters)
+        outputs = session.describe(question.text, question.parameters, cancellation)
     if outputs is not None:
         _check_shape(outputs, question.columns)
     if cancellation.cancelled:
@@ -66,9 +66,9 @@ def answer(engine: Engine, user: str, question: Question, cancellation: Cancella
     return Reply(sql, _notice(session, result), result.release.cautions, outcome, result.charged)
 
 
-def explain(engine: Engine, user: str, question: Question, *, as_json: bool) -> Reply:
+def explain(engine: Engine, user: str, question: Question, cancellation: Cancellation, *, as_json: bool) -> Reply:
     """EXPLAIN: free."""
-    lines = _session(engine, user, question).explain(question.text, question.parameters)
+    lines = _session(engine, user, question).explain(question.text, question.parameters, cancellation)
     rows: list[tuple[Cell, ...]] = [(line,) for line in lines]
     if as_json:
         rows = [(json.dumps([{"Plan": {"Node Type": "Private answer", "Output": lines}}], ensure_ascii=False),)]

@@ -32,7 +32,7 @@ from dpsql.wire.throttle import Throttle
 from dpsql.wire.tls import Tls, open_tls
 from dpsql.wire.verifiers import Verifiers
 
-__all__ = ["CancelCall", "Client", "Door", "open_door", "welcome"]
+__all__ = ["CancelCall", "Client", "Door", "address_of", "open_door", "welcome"]
 
 _log = logging.getLogger("dpsql.wire")
 
@@ -123,7 +123,7 @@ class _Visit:
         self.door = door
         self.user: str | None = None  # as claimed
         self.tls = False
-        self.address = _address(writer)
+        self.address = address_of(writer)
 
     async def enter(self, deadline: asyncio.Timeout) -> Client | CancelCall:
         request = await self.opening()
@@ -230,7 +230,8 @@ class _Visit:
         await self.writer.wait_closed()
 
 
-def _address(writer: asyncio.StreamWriter) -> str:
+def address_of(writer: asyncio.StreamWriter) -> str:
+    """Where a client is, as far as one can tell."""
     if writer.get_extra_info("socket").family == socket.AF_UNIX:
         return _LOCAL
     # Who has hung up already has no address any more, and is not taken for a local client.

@@ -16,7 +16,7 @@ from dpsql.privacy.accounting import Price
 from dpsql.wire.asking import Reply
 from dpsql.wire.logs import note
 
-AT_ONCE = 16  # more would not be quicker, and would share the same memory
+_THREADS = 1_000  # one for each statement that runs or waits: places for long work are given out within the engine
 
 _PAUSE = 0.02
 _GLANCE = 0.05  # seconds between looks at the cancellation of a job that waits, and at other processes
@@ -27,7 +27,7 @@ class Jobs:
 
     def __init__(self, places: Places | None = None) -> None:
         self._places = places or Places()
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dpsql-answer")
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="dpsql-answer")
         self._jobs: Counter[Engine] = Counter()
         self._an_end = asyncio.Event()  # some job has ended
         self._cancellations: set[Cancellation] = set()  # of all jobs

@@ -439,7 +439,7 @@ class Relay:
 
         def job(engine: Engine) -> Reply:
             if asked.kind is Kind.EXPLAIN:
-                return asking.explain(engine, self._user, question, as_json=asked.json)
+                return asking.explain(engine, self._user, question, cancellation, as_json=asked.json)
             return asking.answer(engine, self._user, question, cancellation)
 
         try:

@@ -14,7 +14,7 @@ from functools import partial
 from dpsql.engine import Engine
 from dpsql.errors import Error
 from dpsql.generate.query import Cancellation
-from dpsql.places import Places
+from dpsql.places import MOST, Places
 from dpsql.policy.model import Policy
 from dpsql.twin import Twin
 from dpsql.wire import messages
@@ -22,7 +22,7 @@ from dpsql.wire.account import refresh_account
 from dpsql.wire.asking import Reply
 from dpsql.wire.colleagues import Colleagues, Nobody
 from dpsql.wire.crowding import Alone, Crowding
-from dpsql.wire.door import CancelCall, Client, Door, welcome
+from dpsql.wire.door import CancelCall, Client, Door, address_of, welcome
 from dpsql.wire.jobs import Jobs
 from dpsql.wire.link import CHUNK, ClientGone, Link, TwinGone
 from dpsql.wire.logs import note, warn
@@ -34,7 +34,8 @@ from dpsql.wire.ticks import leaving_at_a_tick
 from dpsql.wire.twin_session import open_session
 
 DRAIN_SECONDS = 10.0  # that statements have to end when the server does
-_LOGINS = 50  # connections that may be on their way in, beyond those that could be let in
+# Connections that may be on their way in, beyond those that could be let in; the latter is the most from one address.
+_LOGINS = 50
 _BACKLOG = 512  # connections that the system accepts ahead of us
 _END_SECONDS = 5.0  # that connections and jobs have to end once they are told to
 _FAREWELL_SECONDS = 1.0  # that a client has to read the last words
@@ -46,6 +47,9 @@ _GIVE_WAY_SECONDS = 0.02  # that a process with fewer clients has to take the ne
 _log = logging.getLogger("dpsql.wire")
 
 _TOO_MANY = messages.fatal("53300", "sorry, too many clients already")
+_RESERVED = messages.fatal(
+    "53300", "remaining connection slots are reserved for users who have no connection yet", hint="Close another one."
+)
 _SHUTTING_DOWN = messages.fatal("57P03", "the database system is shutting down")
 _DISMISSED = messages.fatal("57P01", "terminating connection due to administrator command")
 _NO_TWIN = messages.fatal("57P03", "the server cannot serve at the moment", hint="Try again soon.")
@@ -251,8 +255,12 @@ class Server:
             self._crowding.clients(len(self._visits))
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with self._place(b"logins", self.policy.server.max_connections + _LOGINS) as is_place:
-            if self._stopping or not is_place:
+        most = self.policy.server.max_connections
+        with (
+            self._place(b"logins from " + address_of(writer).encode(), most) as own,
+            self._place(b"logins", most + _LOGINS) as place,
+        ):
+            if self._stopping or own is None or place is None:
                 await _say_goodbye(reader, writer, _SHUTTING_DOWN if self._stopping else _TOO_MANY)
                 return
             self._logins += 1
@@ -288,18 +296,25 @@ class Server:
             return _SHUTTING_DOWN
         if client.user not in self.policy.users:  # any more
             return _DISMISSED
-        with self._place(b"connections", self.policy.server.max_connections) as is_place:
-            if is_place:
-                return await self._serve_in_place(client, desk)
+        limits = self.policy.server
+        with self._place(b"connections of " + client.user.encode(), limits.most_of_one_user) as own:
+            if own is None:
+                refusal = messages.fatal("53300", f'too many connections for role "{client.user}"')
+            else:
+                reserved = 0 if own % MOST == 0 else limits.reserved_connections
+                with self._place(b"connections", limits.max_connections - reserved) as place:
+                    if place is not None:
+                        return await self._serve_in_place(client, desk)
+                refusal = _RESERVED if reserved else _TOO_MANY
         warn("connection_refused", user=client.user, sqlstate="53300")
-        return _TOO_MANY
+        return refusal
 
     @contextmanager
-    def _place(self, kind: bytes, most: int) -> Iterator[bool]:
-        """Whether there is still one of so many places, of all processes together; it is held within the block."""
+    def _place(self, kind: bytes, most: int) -> Iterator[int | None]:
+        """One of so many places, of all processes together, if there still is one; it is held within the block."""
         place = self._places.take(kind, most)
         try:
-            yield place is not None
+            yield place
         finally:
             if place is not None:
                 self._places.give_back(place)

@@ -24,10 +24,11 @@ from dpsql.privacy.accounting import Accountant
 from dpsql.twin import start_twin
 from dpsql.version import __version__
 from dpsql.wire.door import Door, open_door
+from dpsql.wire.ending import end_within
 from dpsql.wire.listening import bind
 from dpsql.wire.logs import keep_engine_log, note, warn
 from dpsql.wire.metrics import Metrics
-from dpsql.wire.server import Server
+from dpsql.wire.server import DRAIN_SECONDS, Server
 from dpsql.wire.status import HOST, StatusPages
 from dpsql.wire.supervisor import Supervisor
 from dpsql.wire.throttle import Throttle
@@ -37,6 +38,7 @@ _log = logging.getLogger("dpsql.wire")
 # What is settled when the server starts, in [server] and [limits]; another value waits for the next start.
 _FIXED_OF_SERVER = ("host", "port", "metrics_port", "twin", "state")
 _FIXED_OF_LIMITS = ("memory", "threads")  # connections to one DuckDB file share them
+_AT_ONCE_SECONDS = 25.0  # that everything has to end in order when statements are not waited for
 _OTHER_FILES = 200  # that are open besides the two sockets of each connection
 
 
@@ -62,7 +64,7 @@ def serve(
     policy = read()
     metrics = Metrics()
     with _bound(policy.server) as sockets:
-        engine = open_engine(policy, new_ledger=new_ledger)
+        engine = open_engine(policy, new_ledger=new_ledger, compiles_apart=workers == 1)
         try:
             if engine.ledger.begun:  # one that has gone missing is not replaced without a word
                 warn("ledger_begun", ledger=str(ledger_place(policy)))
@@ -189,8 +191,10 @@ class _Wishes:
     def _end(self, name: str) -> None:
         if self._ended.done():
             self.at_once.set()
+            end_within(_AT_ONCE_SECONDS)
         else:
             self._ended.set_result(name)
+            end_within(DRAIN_SECONDS + _AT_ONCE_SECONDS)
 
     def _reload(self) -> None:
         task = asyncio.create_task(self._reload_in_turn())
@@ -206,7 +210,8 @@ async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> Non
     """Take the policy file as it is now; one that does not load changes nothing."""
     try:
         policy, waiting = _as_far_as_possible(await asyncio.to_thread(read), server.policy)
-        engine = await asyncio.to_thread(open_engine, policy)
+        is_alone = isinstance(server, Server)
+        engine = await asyncio.to_thread(open_engine, policy, compiles_apart=is_alone)
         try:
             door = _open_door(policy, server.twin.database, server.door.throttle)
             ended = await server.reload(policy, engine, door)

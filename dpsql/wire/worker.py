@@ -35,13 +35,15 @@ from dpsql.wire.colleagues import (
 )
 from dpsql.wire.crowding import Crowding
 from dpsql.wire.door import Door, open_door
+from dpsql.wire.ending import end_within, leave
 from dpsql.wire.line import Line, LineLost
 from dpsql.wire.logs import keep_engine_log, write_logs
 from dpsql.wire.metrics import Metrics
-from dpsql.wire.server import Server
+from dpsql.wire.server import DRAIN_SECONDS, Server
 from dpsql.wire.throttle import Throttle
 
 _PLACES, _CROWDING = "places", "crowding"  # files in the state folder, which all workers share
+_END_SECONDS = 20.0  # that this process has to end once statements are not waited for
 _TWIN_SECONDS = 90.0  # that the supervisor has to start the twin again
 
 
@@ -51,6 +53,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     end, *listening = (socket.socket(fileno=int(text)) for text in sys.argv[1:])
     asyncio.run(_Worker(listening).run(end))
+    leave()
 
 
 class _Worker:
@@ -71,6 +74,7 @@ class _Worker:
         stopped = asyncio.create_task(self._stopped.wait())
         await asyncio.wait({listening, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not self._stopped.is_set() and hasattr(self, "_server"):  # the supervisor is gone
+            end_within(_END_SECONDS)
             self._at_once.set()
             await self._server.stop(self._at_once)
         if hasattr(self, "_server"):
@@ -84,7 +88,7 @@ class _Worker:
                 await self._begin(request)
             case Prepare(policy=policy):
                 await self._drop_prepared()
-                engine = await asyncio.to_thread(open_engine, policy, places=self._places)
+                engine = await asyncio.to_thread(open_engine, policy, places=self._places, compiles_apart=True)
                 self._prepared = policy, engine, self._door(policy)
             case Pause():
                 assert self._prepared is not None
@@ -108,7 +112,7 @@ class _Worker:
         state = state_folder(begin.policy)
         keep_engine_log(state, begin.number)
         self._places = Places(state / _PLACES)
-        engine = await asyncio.to_thread(open_engine, begin.policy, places=self._places)
+        engine = await asyncio.to_thread(open_engine, begin.policy, places=self._places, compiles_apart=True)
         loop = asyncio.get_running_loop()
 
         def look_after_twin() -> Path:
@@ -147,6 +151,7 @@ class _Worker:
             await asyncio.to_thread(dropped[1].close)
 
     async def _stop(self, at_once: bool) -> None:
+        end_within(_END_SECONDS if at_once else DRAIN_SECONDS + _END_SECONDS)
         if at_once:
             self._at_once.set()
         await self._server.stop(self._at_once)

@@ -37,7 +37,8 @@ def metrics_port() -> int:
 
 @pytest.fixture(scope="module")
 def serving(metrics_port: int) -> Iterator[Serving]:
-    server = f"max_connections = {CROWD}\nmetrics_port = {metrics_port}\n[limits]\nmax_queries_per_user = 16\n"
+    connections = f"max_connections = {CROWD}\nmax_connections_per_user = {CROWD + 1}\n"
+    server = f"{connections}metrics_port = {metrics_port}\n[limits]\nmax_queries_per_user = 16\n"
     with home() as folder, Serving(write_clinic(folder, server=server)) as made:
         yield made
 

@@ -32,7 +32,8 @@ def metrics_port() -> int:
 
 @pytest.fixture(scope="module")
 def serving(metrics_port: int) -> Iterator[Serving]:
-    server = f"max_connections = {CROWD}\nmetrics_port = {metrics_port}\n[limits]\nmax_queries_per_user = 3\n"
+    connections = f"max_connections = {CROWD}\nmax_connections_per_user = {CROWD + 1}\n"
+    server = f"{connections}metrics_port = {metrics_port}\n[limits]\nmax_queries_per_user = 3\n"
     with home() as folder, Serving(write_clinic(folder, server=server), "--workers", "2") as made:
         yield made
 
@@ -263,7 +264,10 @@ def test_the_same_question_at_the_same_moment_is_paid_once(serving: Serving) -> 
 
 def test_a_budget_is_spent_exactly() -> None:
     with home() as folder:
-        policy = write_clinic(folder, server="max_connections = 150\n[limits]\nmax_queries_per_user = 64\n")
+        policy = write_clinic(
+            folder,
+            server="max_connections = 150\nmax_connections_per_user = 150\n[limits]\nmax_queries_per_user = 64\n",
+        )
         text = policy.read_text().replace("epsilon = 1_000", "epsilon = 20").replace('"zcdp"', '"basic"')
         policy.write_text(text)
         with Serving(policy, "--workers", "2") as serving, ExitStack() as stack:
