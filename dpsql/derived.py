@@ -177,7 +177,12 @@ class Derivations:
             assert measurement.question is not None
             keys = [measurement.keys[i].keys for i in kept]
             tagged = [tagged_keys([(value,) for value in found or ()]) for found in keys]
-            return _hash(["derived", self._policy, measurement.question(kept, None), tagged, stages])
+            asked = ["derived", self._policy, measurement.question(kept, None), tagged, stages]
+            # Keys that are not possible in all combinations: an answer has those that were possible when it was bought.
+            possible = sorted({json.dumps(tagged_keys([cell])) for cell in _only(kept, measurement.cells or ())})
+            if len(possible) < math.prod(len(found or ()) for found in keys):
+                asked.append(possible)
+            return _hash(asked)
 
         return place() if stages else self._once(measurement, ("place", kept), place)
 

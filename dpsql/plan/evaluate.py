@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from calendar import monthrange
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation, localcontext
 from fractions import Fraction
@@ -36,6 +36,12 @@ def evaluate(node: Scalar, env: Mapping[int, Value] | None = None) -> Value:
     """The value of an expression, given those of the fields it reads."""
     with localcontext(_DIGITS):
         return _evaluate(node, env)
+
+
+def evaluate_rows(node: Scalar, rows: Iterable[Mapping[int, Value]]) -> list[Value]:
+    """The value of an expression for each of many rows, given those of the fields it reads."""
+    with localcontext(_DIGITS):
+        return [_evaluate(node, row) for row in rows]
 
 
 def _evaluate(node: Scalar, env: Mapping[int, Value] | None) -> Value:
@@ -366,3 +372,12 @@ _RULES: dict[Op, Callable[..., Value]] = {
     Op.DAYS_BETWEEN: lambda _, x, y: (x - y).days,
     Op.MONTHS_BETWEEN: _months_between,
 }
+
+# What is evaluated here; of all else only what stands above it may be known.
+EVALUATED = frozenset(
+    {
+        *_RULES,
+        *(Op.AND, Op.OR, Op.IS_NULL, Op.IS_TRUE, Op.IS_FALSE, Op.DISTINCT_FROM, Op.COALESCE, Op.NULLIF),
+        *(Op.LEAST, Op.GREATEST, Op.IN, Op.CAST),
+    }
+)

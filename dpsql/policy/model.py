@@ -246,6 +246,8 @@ class Table:
     unique: frozenset[frozenset[str]] = frozenset()
     # The different values in each column of a small public table; None for all others.
     contents: Mapping[str, tuple[Value, ...]] | None = None
+    # Its rows, with a value for each of `columns`, where they were read.
+    rows: tuple[tuple[Value, ...], ...] | None = field(default=None, repr=False)
     copy: Copy | None = None  # what is read instead
 
     @property

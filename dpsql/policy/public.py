@@ -17,9 +17,9 @@ SMALL = 1_000  # rows
 
 
 def with_contents(table: Table, read: ReadPublic) -> Table:
-    """A public table of few rows with the different values of each column, as they are when the database is opened.
+    """A public table of few rows with its rows, and the different values of each column, as of opening the database.
 
-    Claim: keys taken from here tell nothing of private rows.
+    Claim: keys and counts of rows taken from here tell nothing of private rows.
     Because: only public tables are read. A row whose value was added later is not counted, as with declared values.
     Needs: a table that the owner declared public.
     """
@@ -35,4 +35,7 @@ def with_contents(table: Table, read: ReadPublic) -> Table:
         name: tuple(dict.fromkeys(value for value in values if value == value))  # NaN is no key
         for name, values in zip(table.columns, columns, strict=True)
     }
-    return replace(table, contents=MappingProxyType(contents))
+    # NaN equals itself in an engine and not in Python, so nothing is concluded from rows that hold it.
+    holds_nan = any(value != value for values in columns for value in values)
+    rows = None if holds_nan or not columns else tuple(zip(*columns, strict=True))
+    return replace(table, contents=MappingProxyType(contents), rows=rows)

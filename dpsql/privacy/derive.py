@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from dpsql.effort import spend
@@ -51,8 +51,6 @@ INTERVAL_HINT = "Write it around an aggregate of a private table, as in dp_low(A
 UNIT_HINT = "The unit may stand in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
 
 REFERENCE_HINT = "It may be compared with the key it refers to, be counted, and stand in an inner GROUP BY."
-# What the note of a derivation says where one private row may meet several public ones.
-FAN_OUT = "fan-out clipped"
 
 
 def is_private(plan: Plan) -> bool:
@@ -176,13 +174,30 @@ def _join(plan: Join, limit: int) -> Derivation:
             hint="Compare one of its columns with a column of the private table by =.",
         )
     premise = derive(private, limit)
-    facts, unique = joins.public_facts(public, limit), joins.public_unique(public)
-    conclusion, is_cut = joins.join_public(
-        plan.kind, premise.conclusion, facts, unique, conditions, sides, private_left=private_left, limit=limit
+    met = joins.public_met(public, conditions)
+    conclusion = joins.join_public(
+        plan.kind,
+        premise.conclusion,
+        joins.public_facts(public, limit),
+        met,
+        conditions,
+        sides,
+        private_left=private_left,
+        limit=limit,
     )
     name = next((f" {node.table.name}" for node in nodes(public) if isinstance(node, Scan)), "")
-    note = f"{plan.kind.value}{name}" + (f", {FAN_OUT}" if is_cut else "")
-    return Derivation("join_public", conclusion, (premise,), note)
+    several = "fan-out clipped" if met.most is None else f"fan-out {met.most:,}" if met.most > 1 else ""
+    note = f"{plan.kind.value}{name}" + (f", {several}" if several else "")
+    cut = (name.strip() or "in the query") if met.most is None else None
+    return Derivation("join_public", conclusion, (premise,), note, cut)
+
+
+def unknown_fan_outs(derivation: Derivation) -> Iterator[str]:
+    """The public tables of which nobody knows how many rows a private one meets."""
+    if derivation.cut is not None:
+        yield derivation.cut
+    for premise in derivation.premises:
+        yield from unknown_fan_outs(premise)
 
 
 def _inside(values: Iterable[Scalar], limit: int) -> tuple[Derivation, ...]:

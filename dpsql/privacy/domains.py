@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -31,8 +32,13 @@ def domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
     found = _domain(node, facts, limit)
     if found is None:
         return None
-    distinct = tuple(sorted(set(found), key=_order))
+    distinct = in_order(found)
     return distinct if len(distinct) <= limit else None
+
+
+def in_order(keys: Iterable[Value]) -> Domain:
+    """Different keys in the order in which they are returned, NULL last."""
+    return tuple(sorted(set(keys), key=_order))
 
 
 def _order(value: Value) -> tuple[bool, object]:
@@ -158,7 +164,7 @@ def _enumerated(node: Scalar, facts: Facts, limit: int) -> Domain | None:
     if node.type.kind is Kind.DATE:
         return _days(bounds.low, bounds.high, limit)
     if isinstance(node, Call) and node.op is Op.DATE_TRUNC:
-        return _periods(node.option, bounds.low, bounds.high, limit)
+        return periods(node.option, bounds.low, bounds.high, limit)
     if isinstance(node, Call) and node.op is Op.DATE_BIN:
         return _bins(node, bounds.low, bounds.high, limit)
     if not _is_whole(node):
@@ -206,7 +212,7 @@ def _days(low: Fraction, high: Fraction, limit: int) -> Domain | None:
     return tuple(date.fromordinal(day) for day in range(first, last + 1))
 
 
-def _periods(unit: str, low: Fraction, high: Fraction, limit: int) -> Domain | None:
+def periods(unit: str, low: Fraction, high: Fraction, limit: int) -> Domain | None:
     start, end = _moment(low), _moment(high)
     at = truncate(unit, start)
     found: list[Value] = []

@@ -9,6 +9,7 @@ that grows with the logarithm of n on both ways. Everything after y is post-proc
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,6 +58,14 @@ class Chains:
             rest = tuple(value for i, value in enumerate(cells[place]) if i not in along)
             chains.setdefault(rest, []).append(place)
         return [place for chain in chains.values() for place in chain]
+
+
+def chains_of(along: tuple[Along, ...], cells: Sequence[tuple[Value, ...]]) -> Chains | None:
+    """The chains of these cells; None where some are longer than others, for not every combination is possible."""
+    keys = {step.key for step in along}
+    lengths = Counter(tuple(value for i, value in enumerate(cell) if i not in keys) for cell in cells)
+    different = set(lengths.values())
+    return Chains(along, different.pop()) if len(different) == 1 else None
 
 
 @lru_cache(maxsize=64)

@@ -59,3 +59,4 @@ class Derivation:
     conclusion: Stability
     premises: tuple[Derivation, ...] = ()
     note: str = ""
+    cut: str | None = None  # a public table whose rows may be cut off, for nobody knows how many a private row meets

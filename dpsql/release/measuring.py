@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -18,17 +18,18 @@ from dpsql.plan.nodes import Aggregate, Plan, Project, Released, SetKind, SetOpe
 from dpsql.plan.running import Running
 from dpsql.plan.scalars import Agg, Aggregated, Const, Field, Ref, Scalar, refs
 from dpsql.privacy.assemble import Assembly, counts_units
-from dpsql.privacy.derive import FAN_OUT, check_scalar
+from dpsql.privacy.derive import check_scalar, unknown_fan_outs
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Facts
 from dpsql.privacy.intervals import without_known
+from dpsql.privacy.joint import JointKeys
 from dpsql.privacy.lattice import Lattice, lattice
 from dpsql.privacy.owners import names_owner
 from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.preserved import without_unowned_rows
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
-from dpsql.privacy.running import Along, Chains, worthwhile
+from dpsql.privacy.running import Along, Chains, chains_of, worthwhile
 from dpsql.privacy.stability import Derivation, Stability
 from dpsql.privacy.top import First, chosen_cells
 from dpsql.privacy.top import worthwhile as worthwhile_top
@@ -40,6 +41,7 @@ from dpsql.release.rows import refuse_rows
 from dpsql.types import DOUBLE, Value
 
 _COUNTS = (Counted.ROWS, Counted.UNITS)
+Domains = tuple[tuple[Value, ...] | None, ...]  # all values of each key, where they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,9 @@ class Measuring:
             assert isinstance(changed, Aggregated)
             where = without_known(changed.where, derivation.conclusion.facts)
             calls.append((field, replace(changed, where=where)))
-        parts = self._agreeing_sets(keys, calls, plan, child, derivation) or [
-            self._grouping_set(chosen, keys, calls, plan, child, derivation) for chosen in plan.sets
+        joint = self._joint(child, derivation)
+        parts = self._agreeing_sets(keys, calls, plan, child, derivation, joint) or [
+            self._grouping_set(chosen, keys, calls, plan, child, derivation, joint) for chosen in plan.sets
         ]
         result = parts[0]
         if len(parts) == 1:
@@ -113,8 +116,9 @@ class Measuring:
 
     def has_unknown_keys(self, plan: Aggregate) -> bool:
         """Whether a threshold will choose among the keys of an aggregation."""
-        _, _, derivation, keys = self._proved(plan)
-        return any(self._cells_of(keys, chosen, derivation.conclusion)[1] is None for chosen in plan.sets)
+        _, child, derivation, keys = self._proved(plan)
+        joint = self._joint(child, derivation)
+        return any(self._cells_of(keys, chosen, joint)[1] is None for chosen in plan.sets)
 
     def _proved(self, plan: Aggregate) -> tuple[Aggregate, Plan, Derivation, list[tuple[Field, Scalar]]]:
         """The aggregation, its rows made explicit, the proof of how much of them is one unit's, and the keys."""
@@ -133,13 +137,18 @@ class Measuring:
             check_scalar(value)
         return plan, child, derivation, keys
 
+    def _joint(self, child: Plan, derivation: Derivation) -> JointKeys:
+        return JointKeys(child, derivation.conclusion.facts, self._compilation.catalog.max_cells)
+
     def _cells_of(
-        self, keys: list[tuple[Field, Scalar]], chosen: tuple[int, ...], stability: Stability
-    ) -> tuple[list[tuple[Value, ...] | None], tuple[tuple[Value, ...], ...] | None]:
-        """Of some of the keys, the values of each and all of their combinations; None where they are not known."""
-        grouped = [keys[i] for i in chosen]
-        domains = [domain(value, stability.facts, self._compilation.catalog.max_cells) for _, value in grouped]
-        return domains, self._all_cells(grouped, domains)
+        self, keys: list[tuple[Field, Scalar]], chosen: tuple[int, ...], joint: JointKeys
+    ) -> tuple[Domains, tuple[tuple[Value, ...], ...] | None]:
+        """Of some of the keys, the values of each and all possible combinations; None where they are not known."""
+        values = [keys[i][1] for i in chosen]
+        found = joint.combinations(values)
+        if found is None:
+            return tuple(domain(value, joint.facts, joint.limit) for value in values), None
+        return found.domains, found.cells
 
     def _agreeing_sets(
         self,
@@ -148,10 +157,12 @@ class Measuring:
         plan: Aggregate,
         child: Plan,
         derivation: Derivation,
+        joint: JointKeys,
     ) -> list[Plan] | None:
         """Grouping sets that are measured together and made of the same cells, so that parts add up to totals.
 
-        None where each is measured by itself: keys are unknown, a unit is in several cells, or no set has all keys.
+        None where each is measured by itself: keys are unknown, or not possible in all combinations, a unit is in
+        several cells, or no set has all keys.
         """
         stability = derivation.conclusion
         finest = tuple(sorted(set(itertools.chain(*plan.sets))))
@@ -159,8 +170,8 @@ class Measuring:
         if len(sets) == 1 or len(set(sets)) < len(sets) or finest not in sets:
             return None
         grouped = [keys[i] for i in finest]
-        domains, cells = self._cells_of(keys, finest, stability)
-        if not cells:
+        domains, cells = self._cells_of(keys, finest, joint)
+        if not cells or len(cells) < math.prod(len(found or ()) for found in domains):
             return None
         bound = rules.cells(stability, True, len(cells))
         assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree)
@@ -205,13 +216,16 @@ class Measuring:
         plan: Aggregate,
         child: Plan,
         derivation: Derivation,
+        joint: JointKeys,
     ) -> Plan:
         stability = derivation.conclusion
         grouped = [keys[i] for i in chosen]
-        domains, cells = self._cells_of(keys, chosen, stability)
+        domains, cells = self._cells_of(keys, chosen, joint)
         if cells is None:
             self._require_delta(grouped, domains, stability.facts)
-        bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells))
+        values_of_keys = [value for _, value in grouped]
+        in_one = joint.in_one_cell(values_of_keys, stability.rows) if self._compilation.norm == "l2" else None
+        bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells), in_one)
         first = None if cells is None else self._chosen_first(calls, bound, len(cells))
         counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
 
@@ -234,7 +248,10 @@ class Measuring:
         chains: Chains | None = None
         chained: tuple[int, ...] = ()
         if cells is not None and not assembly.groups:
-            chains, chained = self._chained(chosen, calls, values, assembly, domains)
+            chains, chained = self._chained(chosen, calls, values, assembly, cells)
+        if chains is not None and bound.in_one is not None:
+            bound = replace(bound, in_one=None)  # the clip is in L1
+            assembly, values = assembled(None)
         if chains is None and self._compilation.clips != "declared":
             assembly, values = assembled(Searches(self._compilation, child, tuple(value for _, value in grouped)))
         selection = None
@@ -265,6 +282,8 @@ class Measuring:
             target = replace(field, id=next(self._compilation.ids))
             self._outputs.show(target, field, call, assembly)
             self._outputs.show_sums(target, field, assembly, index)
+            if call.function is not Agg.GROUPING and next(unknown_fan_outs(derivation), None) is not None:
+                self._outputs.mark(target, "rows of a public table may be cut off")
             items.append((target, value))
         return Project(released, tuple(items))
 
@@ -284,7 +303,7 @@ class Measuring:
         calls: list[tuple[Field, Aggregated]],
         values: list[Scalar],
         assembly: Assembly,
-        domains: list[tuple[Value, ...] | None],
+        cells: tuple[tuple[Value, ...], ...],
     ) -> tuple[Chains | None, tuple[int, ...]]:
         """The statistics whose running totals are asked for, in one order, where noise on their root is better."""
         plain = all(statistic.kind in _COUNTS for statistic in assembly.statistics)
@@ -299,24 +318,16 @@ class Measuring:
             if running is None or call.function not in (Agg.COUNT, Agg.SUM) or call.distinct:
                 continue
             along = tuple(Along(chosen.index(at), key.descending, key.nulls_first) for at, key in running.along)
-            chains = Chains(along, math.prod(len(domains[step.key] or ()) for step in along))
+            chains = chains_of(along, cells)
+            if chains is None:
+                continue
             singly = running.singly or any(own & other for j, other in enumerate(used) if j != i)
             if found in (None, chains) and worthwhile(chains.length, self._compilation.law, singly=singly):
                 found = chains
                 chained |= own
         return found, tuple(sorted(chained))
 
-    def _all_cells(
-        self, grouped: list[tuple[Field, Scalar]], domains: list[tuple[Value, ...] | None]
-    ) -> tuple[tuple[Value, ...], ...] | None:
-        known = [found for found in domains if found is not None]
-        if len(known) < len(grouped) or math.prod(map(len, known)) > self._compilation.catalog.max_cells:
-            return None
-        return tuple(itertools.product(*known))
-
-    def _require_delta(
-        self, grouped: list[tuple[Field, Scalar]], domains: list[tuple[Value, ...] | None], facts: Facts
-    ) -> None:
+    def _require_delta(self, grouped: list[tuple[Field, Scalar]], domains: Domains, facts: Facts) -> None:
         is_pure = self._compilation.settings.pure
         if self._compilation.accountant.total.delta > 0 and not is_pure:
             return
@@ -342,7 +353,7 @@ class Measuring:
     def _draft(
         self,
         grouped: list[tuple[Field, Scalar]],
-        domains: list[tuple[Value, ...] | None],
+        domains: Domains,
         cells: tuple[tuple[Value, ...], ...] | None,
         bound: Cells,
         assembly: Assembly,
@@ -424,9 +435,12 @@ class Measuring:
         if not is_new:
             return index  # also where only one of them is asked for running totals: the first decides
         self._describe(grouped, domains, cells)
-        if any(FAN_OUT in part.note for part in _steps(derivation)):
+        for table in unknown_fan_outs(derivation):
             rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
-            self._compilation.note(f"where a row meets several public ones, at most {rows} of a unit count in full")
+            self._compilation.caution(
+                f"one row may meet several rows of the public table {table}, and nobody has counted how many: of one"
+                f" unit at most {rows} count in full, so that numbers may be too low"
+            )
         return index
 
     def _question(self, child: Plan, keys: tuple[Key, ...], bound: Cells, stability: Stability) -> Question:
@@ -451,7 +465,7 @@ class Measuring:
     def _describe(
         self,
         grouped: list[tuple[Field, Scalar]],
-        domains: list[tuple[Value, ...] | None],
+        domains: Domains,
         cells: tuple[tuple[Value, ...], ...] | None,
     ) -> None:
         if cells is None:
@@ -470,12 +484,6 @@ def _ask(assembly: Assembly, calls: list[tuple[Field, Aggregated]]) -> None:
     for _, call in calls:
         if call.function is not Agg.GROUPING:
             assembly.ask(call)
-
-
-def _steps(derivation: Derivation) -> Iterator[Derivation]:
-    yield derivation
-    for premise in derivation.premises:
-        yield from _steps(premise)
 
 
 def _grouping_value(call: Aggregated, grouped: list[Scalar]) -> Scalar:

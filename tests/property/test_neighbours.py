@@ -240,9 +240,8 @@ def _ties_decided_by_physical_order(patch: pytest.MonkeyPatch) -> None:
 def _bounded_before_the_join(patch: pytest.MonkeyPatch) -> None:
     original = joins.join_public
 
-    def kept(kind: Any, child: Stability, *args: Any, **more: Any) -> tuple[Stability, bool]:
-        found, cut = original(kind, child, *args, **more)
-        return replace(found, single=child.single), cut
+    def kept(kind: Any, child: Stability, *args: Any, **more: Any) -> Stability:
+        return replace(original(kind, child, *args, **more), single=child.single)
 
     patch.setattr(joins, "join_public", kept)
 

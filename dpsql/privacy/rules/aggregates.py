@@ -115,27 +115,30 @@ class Cells:
     limited: bool  # the limit on cells is enforced by choosing among the unit's own keys
     among: bool = False  # the cells are those that are chosen of all: of the others a unit may touch any number
     selected: bool = False  # which cells there are is not declared: a threshold selects those that enough units have
+    # Where noise is Gaussian: of a unit at most so many of its rows are in one cell. None: they may all be in one.
+    in_one: int | None = None
 
 
-def cells(child: Stability, keyed: bool, count: int | None) -> Cells:
+def cells(child: Stability, keyed: bool, count: int | None, in_one: int | None = None) -> Cells:
     """How many cells one unit may touch.
 
     Claim: `groups` cells. `limited` means that a keyed hash chooses them inside the unit.
     Because: a unit has at most `rows` rows that count, each in one cell; the declared limit may be lower. Unknown keys
     need the limit for their threshold. With one row per unit the limit costs nothing and keeps sums integral.
-    Needs: nothing; where the limit is not enforced, the clip bounds every sum.
+    Needs: nothing; where the limit is not enforced, the clip bounds every sum, and `in_one` only says how closely.
     """
     if not keyed:
         return Cells(False, 1, False)
     groups = min(child.rows, child.groups or child.rows, count if count is not None else child.rows)
     groups = max(groups, 1)
-    return Cells(True, groups, count is None or groups == 1, selected=count is None)
+    limited = count is None or groups == 1
+    return Cells(True, groups, limited, selected=count is None, in_one=None if limited else in_one)
 
 
 def count_rows(child: Stability, where: Scalar | None, cell: Cells) -> Statistic:
     """COUNT(*), COUNT(x).
 
-    Claim: l1 <= rows and l2 <= rows (times the factor).
+    Claim: l1 <= rows and l2 <= rows (times the factor); l2 <= sqrt(rows * in_one) where that is known.
     Because: a unit owns at most `rows` rows that count, each adding one to one cell; the clip enforces it.
     Needs: nothing more. With one row per unit, rows and units are the same count, so that both are released once.
     """
@@ -200,7 +203,8 @@ def key_weight(keys: int, norm: Literal["l1", "l2"]) -> int:
 def sum_rows(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:
     """SUM(x).
 
-    Claim: l1 <= rows * max(|low|, |high|), and the same for l2 (times the factor, on the grid of the step).
+    Claim: l1 <= rows * max(|low|, |high|), and the same for l2 (times the factor, on the grid of the step); for l2 with
+    sqrt(rows * in_one) in place of rows where that is known.
     Because: each row adds a value clamped to [low, high]; the clip bounds the whole vector of the unit.
     Needs: declared bounds of the argument (checked here).
     """
@@ -492,6 +496,9 @@ def _clipped_sum(
     shape: Shape,
 ) -> Statistic:
     clip = child.rows * size * factor
+    if cell.in_one is not None:
+        # The squares of numbers that add up to `rows`, none above `in_one`, add up to at most their product.
+        clip = min(clip, math.isqrt(max(child.rows * cell.in_one * (size * factor) ** 2 - 1, 0)) + 1)
     sensitivity = Sensitivity(_touched(cell), Fraction(clip), Fraction(clip), Fraction(clip) ** 2)
     return Statistic(Counted.ROWS, value, where, bounds, *grid, step, factor, clip, sensitivity, shape=shape)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dpsql.plan.nodes import Aggregate, Filter, Join, JoinKind, Plan, Project, Scan, SetKind, SetOperation, Sort, nodes
 from dpsql.plan.scalars import Call, Field, Op, Ref, Scalar, refs
 from dpsql.policy.model import Table
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, Fact, Facts, Interval, as_number
+from dpsql.privacy.fan_out import fan_out
 from dpsql.privacy.intervals import interval, never_null
+from dpsql.privacy.public_rows import public_rows
 from dpsql.privacy.refine import conjuncts, refine
 from dpsql.privacy.rules.relations import column_fact, unique_columns
 from dpsql.privacy.stability import Stability, both_tight
@@ -80,31 +82,53 @@ def join_public(
     kind: JoinKind,
     child: Stability,
     public: Facts,
-    public_unique: frozenset[frozenset[int]],
+    met: Met,
     conditions: Sequence[Scalar],
     sides: tuple[Sequence[Field], Sequence[Field]],
     *,
     private_left: bool,
     limit: int,
-) -> tuple[Stability, bool]:
+) -> Stability:
     """private ⋈ public, where every row of the result has a private row.
 
-    Claim: every row belongs to the owner of its private row; as many rows of a unit count as counted before.
-    Because: each row of the result is one private row with a public one, or alone. Where several public rows may match,
-    the clip bounds what a unit adds, whatever the fan-out.
-    Needs: no row that has a public side only. Returns, too, whether the fan-out may be cut.
+    Claim: every row belongs to the owner of its private row; of a unit as many rows count as counted before, times the
+    most public rows that one of them meets.
+    Because: each row of the result is one private row with a public one, or alone. The clip bounds what a unit adds,
+    whatever the public table holds by then; that most is known where the table was read (`fan_out`). Where it was not,
+    as many rows count as before.
+    Needs: no row that has a public side only.
     """
-    few = _at_most_one(public_unique, conditions, sides[1] if private_left else sides[0])
     mine = child.facts
     facts = _joined_facts(
         kind, mine if private_left else public, public if private_left else mine, conditions, sides, limit
     )
-    unique = child.unique if few else frozenset()
-    within = child.within if few else None
-    joined = replace(
-        child, facts=facts, single=child.single and few, unique=unique, numbered=frozenset(), within=within
+    most = met.most or 1
+    return replace(
+        child,
+        rows=child.rows * most,
+        groups=None if child.groups is None else child.groups * most,
+        facts=facts,
+        single=child.single and met.is_unique,
+        unique=child.unique if met.is_unique else frozenset(),
+        numbered=frozenset(),
+        within=child.within if met.is_unique else None,
     )
-    return joined, not few
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """How many public rows one private row meets in a join."""
+
+    is_unique: bool  # at most one, whatever the public table will hold: the engine sees to it
+    most: int | None  # at most so many, as the public table was read; None: not known
+
+
+def public_met(public: Plan, conditions: Sequence[Scalar], apart: Sequence[Scalar] = ()) -> Met:
+    """How many rows of a public relation one private row meets, of those that agree in the values of `apart`."""
+    if _at_most_one(public_unique(public), conditions, public.fields):
+        return Met(True, 1)
+    found = public_rows(public)
+    return Met(False, None if found is None else max(fan_out(found, conditions, public.fields, apart), 1))
 
 
 def _at_most_one(unique: frozenset[frozenset[int]], conditions: Sequence[Scalar], fields: Sequence[Field]) -> bool:
