@@ -1,0 +1,99 @@
+"""Keys that depend on each other: which combinations are returned, and which answers are made of them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import dpsql
+
+POLICY = """
+[database]
+url = "duckdb:///data.duckdb"
+
+[privacy]
+epsilon = 9_000
+delta = 1e-3
+query_epsilon = 1_000
+max_query_epsilon = 2_000
+
+[users.alice]
+
+[tables.people]
+unit = "id"
+
+[tables.people.columns]
+seller = {}
+seen = { min = 2021-01-01, max = 2021-12-31 }
+
+[tables.sellers]
+public = true
+"""
+BY_SELLER = (
+    "SELECT s.first, s.last, COUNT(*) FROM people p JOIN sellers s ON s.id = p.seller GROUP BY 1, 2 ORDER BY 1, 2"
+)
+
+
+def fill(path: Path, sellers: list[tuple[int, str, str]]) -> None:
+    with duckdb.connect(str(path / "data.duckdb")) as data:
+        data.execute("CREATE TABLE IF NOT EXISTS people (id int PRIMARY KEY, seller int, seen timestamp)")
+        data.execute("DELETE FROM people")
+        data.execute("INSERT INTO people SELECT i, i % 3, TIMESTAMP '2021-01-01' + to_hours(i) FROM range(900) AS r(i)")
+        data.execute("CREATE TABLE IF NOT EXISTS sellers (id int PRIMARY KEY, first text, last text)")
+        data.execute("DELETE FROM sellers")
+        data.executemany("INSERT INTO sellers VALUES (?, ?, ?)", sellers)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    fill(tmp_path, [(0, "Ann", "Lee"), (1, "Bob", "Lee"), (2, "Ann", "Ray")])
+    (tmp_path / "dpsql.toml").write_text(POLICY)
+    return tmp_path
+
+
+def ask(path: Path, sql: str) -> list[tuple[object, ...]]:
+    with closing(dpsql.connect(path / "dpsql.toml", user="alice")) as connection:
+        return [
+            tuple(round(value, -1) if isinstance(value, int) else value for value in row)
+            for row in connection.cursor().execute(sql).fetchall()
+        ]
+
+
+def test_people_who_do_not_exist_are_not_returned(path: Path) -> None:
+    assert ask(path, BY_SELLER) == [("Ann", "Lee", 300), ("Ann", "Ray", 300), ("Bob", "Lee", 300)]
+
+
+def test_an_answer_is_not_made_of_one_with_other_combinations(path: Path) -> None:
+    """The public table changes such that each name is still there, and none of the old combinations."""
+    ask(path, BY_SELLER)
+    fill(path, [(0, "Ann", "Lee"), (1, "Bob", "Ray"), (2, "Bob", "Ray")])
+    assert ask(path, BY_SELLER) == [("Ann", "Lee", 300), ("Bob", "Ray", 600)]
+
+
+def test_a_coarser_question_is_made_of_combinations(path: Path) -> None:
+    ask(path, BY_SELLER)
+    with closing(dpsql.connect(path / "dpsql.toml", user="alice")) as connection:
+        cursor = connection.cursor()
+        sql = "SELECT s.first, COUNT(*) FROM people p JOIN sellers s ON s.id = p.seller GROUP BY 1 ORDER BY 1"
+        rows = cursor.execute(sql).fetchall()
+        assert [(name, round(count, -1)) for name, count in rows] == [("Ann", 600), ("Bob", 300)]
+        assert cursor.cost is not None and cursor.cost.epsilon == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "cells"),
+    [
+        ("date_trunc('month', seen), TO_CHAR(seen, 'YYYY-MM')", 12),
+        ("EXTRACT(quarter FROM seen), EXTRACT(month FROM seen), TO_CHAR(seen, 'Mon')", 12),
+        ("EXTRACT(hour FROM seen), CASE WHEN EXTRACT(hour FROM seen) < 12 THEN 'am' ELSE 'pm' END", 24),
+        ("CASE WHEN seen < '2021-07-01' THEN 1 ELSE 2 END, EXTRACT(quarter FROM seen)", 4),
+        ("CASE WHEN seen < '2021-08-15' THEN 1 ELSE 2 END, EXTRACT(quarter FROM seen)", 5),
+        ("date_trunc('week', seen), EXTRACT(month FROM seen)", 53 + 8),
+    ],
+)
+def test_parts_of_one_moment_go_together(path: Path, keys: str, cells: int) -> None:
+    """Eight of the weeks of 2021 lie in two months."""
+    assert len(ask(path, f"SELECT {keys}, COUNT(*) FROM people GROUP BY {keys}")) == cells
