@@ -279,7 +279,7 @@ class Cursor:
         """Per column, the 95 % margin where it is the same in all rows: that of one noisy count or sum."""
         if self._answer is None:
             return None
-        margins = [None if output.is_marked else output.margin for output in self._answer.release.outputs]
+        margins = [output.margin_of_all for output in self._answer.release.outputs]
         return tuple(m if m is None else m.numerator if m.denominator == 1 else float(m) for m in margins)
 
     @property
@@ -302,9 +302,13 @@ class Cursor:
             return None
         margins = self.margins or (None,) * len(self._table.names)
         outputs = () if self._answer is None else self._answer.release.outputs
-        varies = [output.noisy and output.margin is None for output in outputs] or [False] * len(margins)
+        varies = [output.noisy and output.margin_of_all is None for output in outputs] or [False] * len(margins)
         marks = [output.mark for output in outputs] or [None] * len(margins)
         return tuple(map(Column, self._table.names, self._table.types, margins, varies, marks))
+
+    @property
+    def _confidence(self) -> str:
+        return "95 %" if self._answer is None else str(self._answer.release.confidence)
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -371,22 +375,32 @@ class Cursor:
         """All rows that are left."""
         return self._take(None)
 
-    def to_pandas(self) -> Any:
-        """All rows that are left, as a pandas.DataFrame. Its types are those of the query, whatever the rows hold."""
-        pandas = frames.installed("pandas")  # before the rows are taken, or they would be lost without it
-        return frames.to_pandas(pandas, self.columns or (), self._take(None))
+    def to_pandas(self, *, margins: bool = False) -> Any:
+        """All rows that are left, as a pandas.DataFrame. Its types are those of the query, whatever the rows hold.
 
-    def to_arrow(self) -> Any:
-        """All rows that are left, as a pyarrow.Table."""
+        With `margins`, a column NAME_margin stands behind each noisy one: infinite where a number is marked as noise.
+        """
+        pandas = frames.installed("pandas")  # before the rows are taken, or they would be lost without it
+        return frames.to_pandas(pandas, *self._taken(margins))
+
+    def to_arrow(self, *, margins: bool = False) -> Any:
+        """All rows that are left, as a pyarrow.Table; with `margins` as `to_pandas` has them."""
         arrow = frames.installed("pyarrow")
-        return frames.to_arrow(arrow, self.columns or (), self._take(None))
+        return frames.to_arrow(arrow, *self._taken(margins))
+
+    def _taken(self, margins: bool) -> tuple[Sequence[Column], Sequence[Sequence[Cell]]]:
+        start, columns = self._next, self.columns or ()
+        rows = self._take(None)
+        return frames.with_margins(columns, rows, self.row_margins[start:]) if margins else (columns, rows)
 
     def _repr_html_(self) -> str | None:
         """The rows as a notebook shows them, with their margins; they can still be fetched."""
         if self._table is None or self.columns is None:
             return None
         price = "" if self.cost is None else f"price: {self.cost}; paid: {self.cost.charged}"
-        return notebook.html_table(self.columns, self._table.rows, self.row_margins, price, self.cautions)
+        return notebook.html_table(
+            self.columns, self._table.rows, self.row_margins, price, self.cautions, self._confidence
+        )
 
     def __iter__(self) -> Iterator[Row]:
         return self

@@ -42,6 +42,11 @@ class Column:
         return not self.is_noisy and self.type.kind not in (Kind.DECIMAL, Kind.DOUBLE, Kind.ARRAY)
 
     @property
+    def is_count(self) -> bool:
+        """Whether it is a noisy count or sum, as far as one can see."""
+        return self.margin is not None or (self.varies and self.type.kind is Kind.INTEGER)
+
+    @property
     def is_noisy(self) -> bool:
         return self.margin is not None or self.varies or self.mark is not None
 
@@ -96,7 +101,7 @@ def _in_array(text: str) -> str:
 
 def bar_shares(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[float] | None:
     """Where one key names each row, how long the bar of its first noisy number is, as a part of the longest."""
-    noisy = [index for index, column in enumerate(columns) if column.margin is not None]
+    noisy = [index for index, column in enumerate(columns) if column.is_noisy and column.is_count]
     if len(rows) < 2 or not noisy or sum(column.is_key for column in columns) != 1:
         return None
     lengths = [_length(row[noisy[0]]) for row in rows]

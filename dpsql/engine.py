@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
 from typing import cast
 
@@ -45,14 +46,15 @@ from dpsql.places import Places
 from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor, require_size
 from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.confidence import USUAL, Confidence
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted
-from dpsql.release import Clips, Measurement, Release, Settings, Source, Stage, as_told
+from dpsql.release import Clips, Measurement, Release, Settings, Source, Stage, as_told, with_confidence
 from dpsql.remembered import Newest
 from dpsql.sql.clock import Clock
 from dpsql.stored import Known, decode, encode, grains_of, tagged_keys
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
-from dpsql.types import Cell, Value
+from dpsql.types import Cell, Kind, Value
 
 AT_ONCE = 16  # statements that engines work on; more would not be quicker, and would share the same memory
 MAX_PUBLIC_ROWS = 1_000_000
@@ -91,17 +93,20 @@ class Answer:
         output = self.release.outputs[place]
         if output.mark is not None:
             return [None if row[place] is None else math.inf for row in self.wide]
-        if output.margin is not None:
+        if output.margin is not None and output.margin_at is None:
             same = output.margin.numerator if output.margin.denominator == 1 else float(output.margin)
             return [None if row[place] is None else same for row in self.wide]
         if (at := output.margin_at) is None:
             return [math.inf if output.noisy and row[place] is not None else None for row in self.wide]
-        return [None if row[place] is None else _row_margin(row[at]) for row in self.wide]
+        is_whole = output.margin is not None and output.type.kind is Kind.INTEGER  # a count near the threshold
+        return [None if row[place] is None else _row_margin(row[at], is_whole) for row in self.wide]
 
 
-def _row_margin(margin: Cell) -> float | None:
+def _row_margin(margin: Cell, is_whole: bool) -> int | float | None:
     """Of one noisy value; errors that cancel out leave it exact."""
-    return (margin or None) if isinstance(margin, float) and math.isfinite(margin) else math.inf
+    if not isinstance(margin, float) or not math.isfinite(margin):
+        return math.inf
+    return (math.ceil(margin) if is_whole else margin) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +224,21 @@ class Engine:
         return release
 
     def answer(
-        self, release: Release, *, user: str, sql: str, fresh: bool = False, cancellation: Cancellation | None = None
+        self,
+        release: Release,
+        *,
+        user: str,
+        sql: str,
+        fresh: bool = False,
+        cancellation: Cancellation | None = None,
+        level: Fraction = USUAL,
+        simultaneous: bool = False,
     ) -> Answer:
-        """Charge, then run, then add noise. A charge is never returned."""
+        """Charge, then run, then add noise. A charge is never returned.
+
+        With which confidence margins hold is no part of what is bought: the rest of the query reads them, and stages,
+        which later measurements depend on, have those of the usual one.
+        """
         paid = release.unsettled or release
         asker = _Asker(user, cancellation)
         bill = self._bill(paid, user, fresh)
@@ -241,7 +258,13 @@ class Engine:
                             known[index] = self._measure(release, measurement, bill, index, known, cancellation)
         with self._kept_if_unanswered(user, bill, receipt, known):
             release = _as_known(self._settled(paid, asker, known), known, bill, owed)
+            numbers = _noisy_numbers(release, {i: len(k.table) for i, k in known.items()}) if simultaneous else 1
+            release = with_confidence(release, Confidence(level, numbers))
             wide = self._finished(release, bill, known, asker)
+            if simultaneous and (shown := len(wide) * _noisy_columns(release)) > numbers:
+                # A public table multiplies rows.
+                release = with_confidence(release, Confidence(level, shown))
+                wide = self._finished(release, bill, known, asker)
         names = tuple(output.name for output in release.outputs)
         types = tuple(output.type for output in release.outputs)
         has_margins_behind = any(output.margin_at is not None for output in release.outputs)
@@ -335,6 +358,10 @@ class Engine:
         """
         bill = self._bill(release.unsettled or release, user, fresh=False)
         return _as_known(release, bill.known, bill, self._owed(user, bill.sources))
+
+    def with_confidence(self, release: Release, level: Fraction, *, simultaneous: bool) -> Release:
+        """The release with margins of another confidence, for EXPLAIN; how many unknown keys there are is not known."""
+        return with_confidence(release, Confidence(level, _noisy_numbers(release, {}) if simultaneous else 1))
 
     def left(self, user: str) -> str:
         """What a user can still spend, in words; and where nothing more is paid as pure, why."""
@@ -606,7 +633,7 @@ class Engine:
         Needs: SQL that was generated from a plan, which has neither.
         """
         used = [(index, bill.keys.get(index), noisy.instance) for index, noisy in sorted(known.items())]
-        key = (release.sql, tuple(used))
+        key = (release.sql, (release.confidence, *used))
         found = None if bill.missing else self._answers.get(key)
         if found is None:
             found = self._computed(release, release.sql, known)
@@ -628,13 +655,27 @@ class Engine:
             self._loaded.add(name)
 
 
+def _noisy_columns(release: Release) -> int:
+    return max(sum(output.noisy for output in release.outputs), 1)
+
+
+def _noisy_numbers(release: Release, rows: Mapping[int, int]) -> int:
+    """How many noisy numbers an answer may show: in each noisy column, one for every row of the noisy tables."""
+    cells = [
+        len(measurement.cells) if measurement.cells is not None else rows.get(index, 1)
+        for index, measurement in enumerate(release.measurements)
+        if not measurement.is_search
+    ]
+    return max(sum(cells), 1) * _noisy_columns(release)
+
+
 def _columns_of(measurement: Measurement, table: NoisyTable) -> Iterator[list[Value] | Integers]:
     """Keys, noisy sums and their errors: what the rest of a query may read of a noisy table."""
     # Behind the declared cells stands the remainder, which nobody sees.
     rows = len(table) if measurement.cells is None else min(len(table), len(measurement.cells))
     yield from columns_of(table.keys[:rows]) or [[] for _ in measurement.keys]
     yield from (column[:rows] for column in table.sums)
-    yield from cast(list[list[Value]], measurement.error_columns(rows))
+    yield from cast(list[list[Value]], measurement.error_columns(table.sums, rows))
 
 
 def _as_tables(release: Release, sql: str, known: Mapping[int, Known]) -> dict[str, dict[str, Array]] | None:

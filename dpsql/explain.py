@@ -29,20 +29,28 @@ def explain(release: Release, accountant: Accountant, left: str, warnings: Seque
     lines.append(f"Left: {left}")
     lines += [f"Warning: {warning}" for warning in warnings]
     for number, (index, measurement) in enumerate(paid_for(release), 1):
-        lines += _measurement(number, measurement, accountant, _clip_texts(release, index))
+        lines += _measurement(number, measurement, accountant, _clip_texts(release, index), str(release.confidence))
     # Until its clip is chosen, a sum has the noise of the declared one at most.
     less = " or less" if set(release.searches) - release.chosen else ""
     shown = [
         f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None and not o.is_marked
     ]
     if shown:
-        lines.append(f"Margins (95 %): {', '.join(shown)}{less}")
+        lines.append(f"Margins ({release.confidence}): {', '.join(shown)}{less}")
     means = [f'"{o.name}" ±{_whole_or_short(o.at_thousand)}' for o in release.outputs if o.at_thousand is not None]
     if means:
         lines.append(
-            f"Averages (95 %): {', '.join(means)} or less at n = 1,000 rows; at other n in proportion to 1 / n"
+            f"Averages ({release.confidence}): {', '.join(means)} or less at n = 1,000 rows;"
+            " at other n in proportion to 1 / n"
         )
-    own = [f'"{o.name}"' for o in release.outputs if o.margin_at is not None and o.at_thousand is None]
+    near = [f'"{o.name}"' for o in release.outputs if o.margin is not None and o.margin_at is not None]
+    if near:
+        lines.append(
+            f"Margins by row: {', '.join(near)}: wider for keys near the threshold, which noise may have lifted"
+        )
+    own = [
+        f'"{o.name}"' for o in release.outputs if o.margin_at is not None and o.at_thousand is None and o.margin is None
+    ]
     if own:
         lines.append(f"Margins by row: {', '.join(own)}: made of noisy numbers; each answer has its own")
     marked = [f'"{o.name}"' + (f" ({o.mark})" if o.mark else "") for o in release.outputs if o.is_marked]
@@ -82,24 +90,27 @@ def _clip_texts(release: Release, index: int) -> dict[int, str]:
     return found
 
 
-def _measurement(number: int, measurement: Measurement, accountant: Accountant, chosen: dict[int, str]) -> list[str]:
+def _measurement(
+    number: int, measurement: Measurement, accountant: Accountant, chosen: dict[int, str], confidence: str
+) -> list[str]:
     paid = "made of earlier answers" if measurement.derived else price_text(measurement.price, accountant)
     lines = [f"Release {number}: {paid}"]
     for index, (statistic, noise) in enumerate(zip(measurement.statistics, measurement.noises, strict=True)):
         if not measurement.is_sum(index):
-            lines += _choice(measurement, index)
+            lines += _choice(measurement, index, confidence)
             continue
         deviation = standard_deviation(noise) / statistic.factor * float(statistic.unit)
         if measurement.is_rooted(index) and noise.law == "gaussian":
             deviation /= SCALE
         if measurement.told is not None:
-            shown = f"margin ±{number_text(measurement.margin(index))} (95 %)"
+            shown = f"margin ±{number_text(measurement.margin(index))} ({confidence})"
             lines.append(f"  {statistic_text(statistic)}: of earlier answers, {shown}")
             continue
         lines.append(
             f"  {statistic_text(statistic)}: {noise.law} noise, deviation {_short(deviation)},"
-            f" margin ±{number_text(measurement.margin(index))} (95 %)"
+            f" margin ±{number_text(measurement.margin(index))} ({confidence})"
         )
+        lines.append(_sensitivity_text(measurement, index, accountant))
         if measurement.is_rooted(index):
             lines.append(_running_text(measurement, index))
         if measurement.lattice is not None:
@@ -117,6 +128,37 @@ def _measurement(number: int, measurement: Measurement, accountant: Accountant, 
     lines.append("  Derivation:")
     lines += _derivation(measurement.derivation, 2)
     return lines
+
+
+def _sensitivity_text(measurement: Measurement, index: int, accountant: Accountant) -> str:
+    """How far one unit moves a sum, over all its cells, and what part of the price pays for its noise."""
+    statistic, noise = measurement.statistics[index], measurement.noises[index]
+    sensitivity, unit = statistic.sensitivity, float(statistic.unit) / statistic.factor
+    cells = "any number of cells" if sensitivity.l0 is None else _plural(sensitivity.l0, "cell")
+    l1, l2 = (_short(norm * unit) for norm in (float(sensitivity.l1), math.sqrt(sensitivity.l2_squared)))
+    found = f"    sensitivity: one unit moves {cells} (l0), {f'l1 {l1}' if noise.law == 'laplace' else f'l2 {l2}'}"
+    if l1 == l2:
+        found = f"    sensitivity: one unit moves {cells} (l0), l1 and l2 {l1}"
+    group = measurement.in_turn(index)
+    shared = f", with {_plural(len(group) - 1, 'other sum')}" if len(group) > 1 else ""
+    share = _share_of_price(measurement, index, accountant)
+    return f"{found}; share of the price {_short(100 * share)} %{shared}"
+
+
+def _share_of_price(measurement: Measurement, index: int, accountant: Accountant) -> float:
+    """Of all sums that noise of one law is added to: what a sum costs alone is in proportion to the square of, or to,
+    its sensitivity by its noise."""
+
+    def cost(place: int) -> float:
+        statistic, noise = measurement.statistics[place], measurement.noises[place]
+        if noise.law == "gaussian":
+            return float(statistic.sensitivity.l2_squared / noise.scale) / 2
+        return float(statistic.sensitivity.l1 / noise.scale)
+
+    is_rho = accountant.policy.accounting == "zcdp" and measurement.noises[index].law == "gaussian"
+    pure = measurement.price.pure_value
+    whole = float(measurement.price.loss_value) if is_rho or not pure else float(pure)
+    return min(cost(index) / whole, 1.0) if whole else 0.0
 
 
 def _prepared_texts(measurement: Measurement) -> list[str]:
@@ -152,7 +194,7 @@ def _sets_text(measurement: Measurement, index: int) -> str:
     return f"    shared by {len(shown)} grouping sets that agree with each other: {'; '.join(shown)}"
 
 
-def _choice(measurement: Measurement, index: int) -> list[str]:
+def _choice(measurement: Measurement, index: int, confidence: str) -> list[str]:
     statistic = measurement.statistics[index]
     if statistic.kind is Counted.CLIP:
         found = [number_text(clip * statistic.step) for clip in clips(statistic)]
@@ -171,14 +213,15 @@ def _choice(measurement: Measurement, index: int) -> list[str]:
     rows = measurement.rank_margin(index)
     if statistic.kind is Counted.COMMONEST:
         return [
-            f"  {statistic_text(statistic)}: exponential mechanism, or one of {_plural(rows, 'row')} less (95 %)",
+            f"  {statistic_text(statistic)}: exponential mechanism, or one of {_plural(rows, 'row')} less"
+            f" ({confidence})",
             f"    chosen among {statistic.candidates:,} values",
         ]
     # The extremes are aimed at as far inside as the choice may be off.
     is_extreme = statistic.rank in (0, 1)
     away = f"{_plural(2 * rows, 'row')} of that end" if is_extreme else f"{_plural(rows, 'row')} of its rank"
     lines = [
-        f"  {statistic_text(statistic)}: exponential mechanism, within {away} (95 %)",
+        f"  {statistic_text(statistic)}: exponential mechanism, within {away} ({confidence})",
         f"    chosen among {statistic.candidates:,} values, clamped to [{number_text(low)}, {number_text(high)}]"
         f" in steps of {number_text(statistic.step)}",
     ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
-from dpsql.display import Column
+from dpsql.display import Column, Margins
 from dpsql.errors import InterfaceError
-from dpsql.types import Cell, Kind, Type
+from dpsql.types import BIGINT, DOUBLE, Cell, Kind, Type
 
 Rows = Sequence[Sequence[Cell]]
+Item = TypeVar("Item")
 
 # Types that can hold NULL, so that the type of a column depends on the query alone.
 _PANDAS_TYPES = {
@@ -20,6 +21,20 @@ _PANDAS_TYPES = {
     Kind.DATE: "datetime64[us]",
     Kind.TIMESTAMP: "datetime64[us]",
 }
+
+
+def with_margins(columns: Sequence[Column], rows: Rows, margins: Margins) -> tuple[list[Column], list[list[Cell]]]:
+    """The same rows with a column <name>_margin behind each noisy one; infinite where a number is marked as noise."""
+    added = [
+        Column(f"{column.name}_margin", BIGINT if isinstance(column.margin, int) else DOUBLE) for column in columns
+    ]
+    wide = [_behind(row, its, columns) for row, its in zip(rows, margins, strict=True)]
+    return _behind(columns, added, columns), wide
+
+
+def _behind(items: Sequence[Item], extras: Sequence[Item], columns: Sequence[Column]) -> list[Item]:
+    pairs = zip(items, extras, columns, strict=True)
+    return [each for item, extra, column in pairs for each in ([item, extra] if column.is_noisy else [item])]
 
 
 def to_pandas(pandas: Any, columns: Sequence[Column], rows: Rows) -> Any:

@@ -21,6 +21,7 @@ def html_table(
     margins: Margins,
     footer: str,
     cautions: Sequence[str] = (),
+    confidence: str = "95 %",
 ) -> str:
     """A table of the first rows and a line below it. Every name and value is escaped: keys come from the data."""
     shown = rows[:_MOST_ROWS]
@@ -30,7 +31,7 @@ def html_table(
     body = "".join(_row(columns, row, share) for row, share in zip_longest(texts, shares or ()))
     notes = [
         f"{len(rows) - len(shown):,} more rows" if len(rows) > len(shown) else "",
-        "± is the 95 % margin" if any(column.is_noisy for column in columns) else "",
+        f"± is the {confidence} margin" if any(column.is_noisy for column in columns) else "",
         "(noise): no margin is known" if any(math.inf in row for row in margins[:_MOST_ROWS]) else "",
         footer,
     ]

@@ -13,7 +13,9 @@ from dpsql.engine import Answer, Engine
 from dpsql.errors import BadSetting, BudgetExhausted, Error
 from dpsql.explain import explain
 from dpsql.generate.query import Cancellation
+from dpsql.privacy.confidence import LEAST, MOST, USUAL
 from dpsql.release import Output, Release, Settings
+from dpsql.settings import SETTINGS
 from dpsql.sql.parse import is_explain
 from dpsql.tables import ResultTable
 from dpsql.tidy import tidied
@@ -39,6 +41,8 @@ class SessionSettings:
     fresh: bool = False
     tidy: bool = False  # counts not below zero, running totals that do not fall, rounded fractions
     pure: bool = False  # Laplace noise and no delta, paid as pure
+    confidence: Fraction | None = None  # with which margins hold; it costs nothing
+    simultaneous: bool = False  # margins of all numbers of an answer hold at once
 
     def set(self, name: str, text: str) -> None:
         match name:
@@ -48,7 +52,9 @@ class SessionSettings:
                 self.delta = _positive(name, text)
             case "margin":
                 self.margin = _positive(name, text)
-            case "fresh" | "tidy" | "pure":
+            case "confidence":
+                self.confidence = _confidence(name, text)
+            case "fresh" | "tidy" | "pure" | "simultaneous":
                 if text.lower() not in _ON:
                     raise BadSetting(f'parameter "dpsql.{name}" requires a Boolean value')
                 setattr(self, name, _ON[text.lower()])
@@ -56,16 +62,18 @@ class SessionSettings:
                 raise _unknown(name)
 
     def reset(self, name: str) -> None:
-        if name not in ("epsilon", "delta", "margin", "fresh", "tidy", "pure"):
+        if name not in SETTINGS:
             raise _unknown(name)
-        setattr(self, name, False if name in ("fresh", "tidy", "pure") else None)
+        setattr(self, name, False if SETTINGS[name] == "off" else None)
 
     def show(self, name: str) -> str:
         match name:
             case "epsilon" | "delta" | "margin":
                 value: Fraction | None = getattr(self, name)
                 return "default" if value is None else f"{float(value):g}"
-            case "fresh" | "tidy" | "pure":
+            case "confidence":
+                return f"{float(self.confidence or USUAL):.12g}"
+            case "fresh" | "tidy" | "pure" | "simultaneous":
                 return "on" if getattr(self, name) else "off"
             case _:
                 raise _unknown(name)
@@ -74,7 +82,7 @@ class SessionSettings:
 def _unknown(name: str) -> BadSetting:
     return BadSetting(
         f'unrecognized configuration parameter "dpsql.{name}"',
-        hint="There are epsilon, delta, margin, fresh, tidy and pure.",
+        hint=f"There are {', '.join([*SETTINGS][:-1])} and {[*SETTINGS][-1]}.",
     )
 
 
@@ -89,6 +97,13 @@ def _positive(name: str, text: str) -> Fraction:
     if not -100 < value.adjusted() < 100:
         raise BadSetting(f'"dpsql.{name}" is out of range')
     return Fraction(value)
+
+
+def _confidence(name: str, text: str) -> Fraction:
+    value = _positive(name, text)
+    if not LEAST <= value <= MOST:
+        raise BadSetting(f'"dpsql.{name}" must be at least 0.5 and less than 1', hint="Write it as in 0.99.")
+    return value
 
 
 @dataclass(slots=True)
@@ -121,6 +136,9 @@ class Session:
         warnings = self.engine.warnings(release, self.user, fresh=self.settings.fresh)
         if not self.settings.fresh:
             release = self.engine.preview(release, self.user)
+        release = self.engine.with_confidence(
+            release, self.settings.confidence or USUAL, simultaneous=self.settings.simultaneous
+        )
         return explain(release, self.engine.accountant, self.left(), warnings)
 
     def left(self) -> str:
@@ -148,7 +166,13 @@ class Session:
             release = self.release(sql, parameters, cancellation)
         with self._recorded_if(BudgetExhausted, sql):
             answer = self.engine.answer(
-                release, user=self.user, sql=sql, fresh=self.settings.fresh, cancellation=cancellation
+                release,
+                user=self.user,
+                sql=sql,
+                fresh=self.settings.fresh,
+                cancellation=cancellation,
+                level=self.settings.confidence or USUAL,
+                simultaneous=self.settings.simultaneous,
             )
         return tidied(answer) if self.settings.tidy else answer
 

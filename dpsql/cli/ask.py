@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpsql import frames
 from dpsql.cli import rows as writers
 from dpsql.cli.report import refusals
 from dpsql.cli.running import footer, run, say_if_ledger_is_new
@@ -154,7 +155,7 @@ def _write(
     form: str, columns: Sequence[Column], rows: writers.Rows, margins: Margins, output: Path | None, *, behind: bool
 ) -> None:
     if behind:
-        columns, rows = writers.with_margins(columns, rows, margins)
+        columns, rows = frames.with_margins(columns, rows, margins)
     match form:
         case "csv":
             lines = writers.csv_lines(columns, rows)

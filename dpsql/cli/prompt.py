@@ -17,6 +17,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from dpsql.cli.catalogue import tables_by_name
 from dpsql.cli.statements import is_complete
 from dpsql.policy.model import Catalog
+from dpsql.settings import SETTINGS
 
 _PROMPT = "dpsql> "
 _SQL_WORDS = """
@@ -24,7 +25,7 @@ _SQL_WORDS = """
     FILTER FROM GROUP HAVING IN INNER INTERVAL IS JOIN LEFT LIKE LIMIT NOT NULL NULLIF OFFSET ON OR ORDER OVER
     PARTITION RESET ROUND SELECT SET SHOW STDDEV SUM THEN TIMESTAMP TRUE UNION USING VARIANCE WHEN WHERE WITH
 """.split()
-_SETTINGS = ("dpsql.epsilon", "dpsql.delta", "dpsql.margin", "dpsql.fresh", "dpsql.tidy", "dpsql.pure")
+_SETTINGS = tuple(f"dpsql.{name}" for name in SETTINGS)
 _COMMANDS = ("\\?", "\\budget", "\\d", "\\explain", "\\q", "\\set")
 _WORD = re.compile(r'\\?[\w.?"]*$')
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")

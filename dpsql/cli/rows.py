@@ -11,13 +11,11 @@ import unicodedata
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
-from typing import TypeVar
 
 from dpsql.display import NOISE, Column, Margins, bar_shares, cells, plain
-from dpsql.types import BIGINT, DOUBLE, Cell
+from dpsql.types import Cell
 
 Rows = Sequence[Sequence[Cell]]
-Item = TypeVar("Item")
 
 _BAR_WIDTH = 40
 _LEAST_BAR_WIDTH = 8  # less room than this shows nothing
@@ -98,20 +96,6 @@ def _in_markdown(text: str) -> str:
 
 
 # --- for programs: plain values, numbers in full ---
-
-
-def with_margins(columns: Sequence[Column], rows: Rows, margins: Margins) -> tuple[list[Column], list[list[Cell]]]:
-    """The same rows with a column <name>_margin behind each noisy one."""
-    added = [
-        Column(f"{column.name}_margin", BIGINT if isinstance(column.margin, int) else DOUBLE) for column in columns
-    ]
-    wide = [_behind(row, its, columns) for row, its in zip(rows, margins, strict=True)]
-    return _behind(columns, added, columns), wide
-
-
-def _behind(items: Sequence[Item], extras: Sequence[Item], columns: Sequence[Column]) -> list[Item]:
-    pairs = zip(items, extras, columns, strict=True)
-    return [each for item, extra, column in pairs for each in ([item, extra] if column.is_noisy else [item])]
 
 
 def csv_lines(columns: Sequence[Column], rows: Rows) -> list[str]:

@@ -7,7 +7,7 @@ than a wrong one.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import combinations
@@ -15,6 +15,7 @@ from itertools import combinations
 from dpsql.plan.inspect import free_fields
 from dpsql.plan.nodes import Released, nodes
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar, Subquery, children, refs, walk
+from dpsql.privacy.facts import Interval
 from dpsql.types import BOOLEAN, DOUBLE, Kind
 
 
@@ -87,8 +88,8 @@ def _is_noisy_query(query: Subquery, known: Known) -> bool:
     return bool(free_fields(query.plan) & known.keys()) or any(isinstance(node, Released) for node in nodes(query.plan))
 
 
-def errors_of(value: Scalar, known: Known) -> Errors | None:
-    """The errors of an expression over one row."""
+def errors_of(value: Scalar, known: Known, nearest: float = 2.0) -> Errors | None:
+    """The errors of an expression over one row; not told where a divisor is nearer to zero than so many margins."""
     if not is_noisy(value, known):
         return {}
     if isinstance(value, Ref):
@@ -104,12 +105,73 @@ def errors_of(value: Scalar, known: Known) -> Errors | None:
         return None  # subqueries are compared nowhere
     atoms |= dict.fromkeys(map(_own_atom, own))
     try:
+        wider = _wider(value, known, nearest)
         return {
-            atom: Term(_half_way(value, atom, known), uniform, _totals(value, atom, known) if uniform else None)
+            atom: Term(
+                wider(atom, _half_way(value, atom, known)), uniform, _totals(value, atom, known) if uniform else None
+            )
             for atom in atoms
         }
     except _Untold:
         return None
+
+
+def _wider(value: Scalar, known: Known, nearest: float) -> Callable[[Atom, Scalar], Scalar]:
+    """How much further an error moves a value whose divisors are noisy than it does to first order (Fieller 1954).
+
+    Claim: x / y of independent Gaussian numbers is within the margin with the confidence of the margins of x and y,
+    also given that it is only shown where y is at least twice its own margin.
+    Because: with margins a and b, all m with (x - m y)² <= a² + m² b² make an interval that holds the true quotient
+    with that confidence. Seen from x / y its further end is x b² / (y² - b²) / y beyond the half width, which is made
+    of a / sqrt(y² - b²) and x b / (y² - b²); to the latter it is added. Where y is at least 1.5 b, the root is more
+    than y / (1 + b² / y²). Near 2 b all of it is so much wider than to first order that most divisors which noise
+    has made large are covered as well: tests/statistical counts it by the size of groups.
+    Needs: a divisor whose errors are known. Nothing is told of one below `nearest` of its margins, which may only be
+    less than two where a margin is shown whatever the divisor is, for then noise does not choose what is shown.
+    """
+    divisors: dict[Scalar, Errors] = {}
+    for node in walk(value):
+        if isinstance(node, Call) and node.op is Op.DIV and is_noisy(node.args[1], known):
+            errors = errors_of(node.args[1], known)
+            if not errors:
+                raise _Untold
+            divisors[node.args[1]] = errors
+
+    def wider(atom: Atom, half: Scalar) -> Scalar:
+        for divisor, errors in divisors.items():
+            size, own = _call(Op.ABS, divisor), margin(errors)
+            share = _call(Op.DIV, own, size)
+            if atom not in errors:
+                times = _call(Op.ADD, Const(1.0, DOUBLE), _call(Op.MUL, share, share))
+            elif len(errors) == 1:
+                times = _call(Op.ADD, Const(1.0, DOUBLE), share)
+            else:
+                times = _call(Op.DIV, size, _call(Op.SUB, size, own))
+            is_far = Call(Op.GE, (size, _call(Op.MUL, Const(nearest, DOUBLE), own)), BOOLEAN)
+            half = Case(((is_far, _call(Op.MUL, half, times)),), Const(None, DOUBLE), DOUBLE)
+        return half
+
+    return wider
+
+
+def within(size: Scalar, value: Scalar, truth: Interval) -> Scalar:
+    """The margin of a value whose truth is known to lie in an interval: no end of it is further away."""
+    if truth.low is None or truth.high is None:
+        return size
+    below = _call(Op.SUB, value, Const(float(truth.low), DOUBLE))
+    above = _call(Op.SUB, Const(float(truth.high), DOUBLE), value)
+    reach = Case(((Call(Op.GT, (below, above), BOOLEAN), below),), above, DOUBLE)
+    return Case(((Call(Op.LT, (size, reach), BOOLEAN), size),), reach, DOUBLE)
+
+
+def end(size: Scalar, value: Scalar, truth: Interval, *, high: bool) -> Scalar:
+    """The end of the interval around a value, none beyond what its truth is known to be."""
+    found = _call(Op.ADD if high else Op.SUB, value, size)
+    for bound, beyond in ((truth.low, Op.LT), (truth.high, Op.GT)):
+        if bound is not None:
+            limit = Const(float(bound), DOUBLE)
+            found = Case(((Call(beyond, (found, limit), BOOLEAN), limit),), found, DOUBLE)
+    return found
 
 
 def _totals(value: Scalar, atom: Atom, known: Known) -> Totals | None:
@@ -154,6 +216,8 @@ def margin(errors: Errors) -> Scalar:
         parts[0] if len(parts) == 1 else reduce(partial(_call, Op.ADD), [_call(Op.ABS, part) for part in parts])
         for parts in dependent.values()
     ]
+    if len(sizes) == 1:
+        return _call(Op.ABS, sizes[0])
     squares = [_call(Op.MUL, size, size) for size in sizes]
     return _call(Op.SQRT, reduce(lambda left, right: _call(Op.ADD, left, right), squares))
 

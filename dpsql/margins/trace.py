@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from dpsql.effort import spend
 from dpsql.errors import NotSupported
-from dpsql.margins.errors import Atom, Errors, Known, Term, Totals, double, errors_of, is_noisy, margin
+from dpsql.margins.errors import Atom, Errors, Known, Term, Totals, double, end, errors_of, is_noisy, margin, within
 from dpsql.margins.share import with_subqueries_beside, without_repetition
 from dpsql.plan.nodes import (
     Aggregate,
@@ -52,6 +53,8 @@ from dpsql.plan.scalars import (
     walk,
 )
 from dpsql.privacy.derive import INTERVAL_HINT
+from dpsql.privacy.facts import UNBOUNDED, Fact, Interval, as_number
+from dpsql.privacy.intervals import interval
 from dpsql.privacy.running import Chains
 from dpsql.types import BIGINT, BOOLEAN, DOUBLE, Type
 
@@ -60,7 +63,14 @@ Items = list[tuple[Field, Scalar]]
 InSets = Mapping[int, Sequence[Mapping[tuple[int, ...], float]]]
 Chained = Mapping[int, tuple[Chains, tuple[int, ...]]]  # of a measurement: the order of its cells, and of which sums
 
+# Of a measurement and a sum: between which numbers it would lie without noise, in steps.
+Truths = Mapping[tuple[int, int], Interval]
+# Of a measurement and two of its sums: between which numbers their quotient would lie, in steps; None: not known.
+Shares = Callable[[int, int, int], tuple[Fraction, Fraction] | None]
+
 _NOTHING = Const(0.0, DOUBLE)
+_NEAREST = 1.5
+_LARGEST_TRUTH = 10**15  # what is not known to be less is as good as unbounded
 _END_HINT = "It can stand in the select list, in HAVING, WHERE and ORDER BY, around released numbers."
 
 
@@ -81,6 +91,8 @@ def with_margins(
     choices: Set[tuple[int, int]],
     chains: Chained,
     sets: InSets,
+    truths: Truths,
+    shares: Shares,
     ids: itertools.count[int],
 ) -> tuple[Plan, dict[int, int], frozenset[int]]:
     """The plan with a column behind its own for the margin of each wanted field that has one, and their places.
@@ -92,16 +104,20 @@ def with_margins(
     are those whose cells were made to agree with their sums by some of the keys. `choices` are measurements and sums
     that are values chosen by a mechanism: their distance from the truth depends on the data, and is not known.
     """
-    tracer = _Tracer(keys, sums, choices, chains, sets, ids)
+    tracer = _Tracer(keys, sums, choices, chains, sets, truths, shares, ids)
     traced = tracer.trace(plan)
     noisy = frozenset(field.id for field in plan.fields if field.id in traced.known and not tracer.is_end(field))
     shown = {field.id: errors for field in wanted if (errors := traced.known.get(field.id))}
     if not shown and not any(_ends(plan)):
         return plan, {}, noisy
-    for end in _ends(traced.plan):
-        raise NotSupported(f"{end.name} is not supported here", hint=_END_HINT, position=end.position)
+    for left in _ends(traced.plan):
+        raise NotSupported(f"{left.name} is not supported here", hint=_END_HINT, position=left.position)
     columns = {id_: Field(next(ids), "margin", DOUBLE) for id_ in shown}
-    items: Items = [(columns[id_], margin(errors)) for id_, errors in shown.items()]
+    items: Items = [
+        (columns[field.id], within(margin(shown[field.id]), Ref(field), tracer.truth(Ref(field))))
+        for field in wanted
+        if field.id in shown
+    ]
     fields = (*plan.fields, *columns.values())
     places = {id_: fields.index(column) for id_, column in columns.items()}
     match traced.plan:
@@ -121,10 +137,10 @@ def _has_end(value: Scalar) -> bool:
     return any(isinstance(part, IntervalEnd) for part in walk(value))
 
 
-def _with_ends(value: Scalar, known: Known) -> Scalar:
+def _with_ends(value: Scalar, known: Known, truth: Callable[[Scalar], Interval]) -> Scalar:
     """The expression with intervals written out: the number less its margin, or more."""
     if not isinstance(value, IntervalEnd):
-        return rebuild(value, lambda part: _with_ends(part, known))
+        return rebuild(value, lambda part: _with_ends(part, known, truth))
     errors = errors_of(value.arg, known)
     if not is_noisy(value.arg, known):
         raise NotSupported(f"{value.name} needs a noisy number", hint=INTERVAL_HINT, position=value.position)
@@ -134,7 +150,8 @@ def _with_ends(value: Scalar, known: Known) -> Scalar:
             hint="Counts, sums, averages and arithmetic on those of one row have margins.",
             position=value.position,
         )
-    return Call(Op.ADD if value.high else Op.SUB, (double(value.arg), margin(errors)), DOUBLE)
+    size = within(margin(errors), value.arg, truth(value.arg))
+    return end(size, value.arg, truth(value.arg), high=value.high)
 
 
 def _widened(plan: Plan, kept: tuple[Field, ...], items: Items) -> Project:
@@ -170,6 +187,8 @@ class _Tracer:
         choices: Set[tuple[int, int]],
         chains: Chained,
         sets: InSets,
+        truths: Truths,
+        shares: Shares,
         ids: itertools.count[int],
     ) -> None:
         self._keys = keys
@@ -177,6 +196,12 @@ class _Tracer:
         self._choices = choices
         self._chains = chains
         self._sets = sets
+        self._truths = truths
+        self._shares = shares
+        self._sum_of: dict[
+            int | None, tuple[int, int]
+        ] = {}  # columns that are noisy sums: of which measurement, and which
+        self._facts: dict[object, Fact] = {}  # what is known of the truth behind noisy columns
         self._ids = ids
         self._windows: list[object] = []
         self._shown: dict[int, int] = {}  # columns that show another as it is
@@ -185,6 +210,37 @@ class _Tracer:
     def is_end(self, field: Field) -> bool:
         """Whether a column shows the end of an interval."""
         return self._source(Ref(field)) in self._interval_ends
+
+    def truth(self, value: Scalar) -> Interval:
+        """Between which numbers the truth lies that a noisy expression is off from."""
+        if not value.type.is_numeric:
+            return UNBOUNDED
+        found = interval(self._with_shares(value), self._facts)
+        # What a type can hold says nothing.
+        low, high = (None if b is None or abs(b) >= _LARGEST_TRUTH else b for b in (found.low, found.high))
+        if low is not None and isinstance(value, Call) and value.op is Op.MUL and value.args[0] == value.args[1]:
+            low = max(low, Fraction(0))  # a square
+        return Interval(low, high)
+
+    def _nearest(self, plan: Project, known: Known) -> float:
+        """How many margins away from zero divisors must be: where the truth has bounds, they are shown instead."""
+        noisy = (value for _, value in plan.items if is_noisy(value, known))
+        divided = (value for value in noisy if any(isinstance(p, Call) and p.op is Op.DIV for p in walk(value)))
+        return _NEAREST if all(self.truth(value).bounded for value in divided) else 2.0
+
+    def _with_shares(self, value: Scalar) -> Scalar:
+        """The expression with columns of their own in the place of quotients whose truth is known: shares and means."""
+        if isinstance(value, Call) and value.op is Op.DIV:
+            times, over = _factor(value.args[0]), _factor(value.args[1])
+            sums = [self._sum_of.get(self._source(part)) for part in (times[1], over[1])]
+            if sums[0] is not None and sums[1] is not None and sums[0][0] == sums[1][0] and over[0] == 1:
+                found = self._shares(sums[0][0], sums[0][1], sums[1][1])
+                if found is not None:
+                    ends = sorted(end * times[0] for end in found)
+                    share = self._field()
+                    self._facts[share.id] = Fact(Interval(ends[0], ends[1]))
+                    return Ref(share)
+        return rebuild(value, self._with_shares)
 
     def trace(self, plan: Plan) -> Traced:
         spend()
@@ -197,7 +253,7 @@ class _Tracer:
             case Filter(child=child, predicate=predicate):
                 inner = self.trace(child)
                 chosen = is_noisy(predicate, inner.known)
-                kept = Filter(inner.plan, _with_ends(predicate, inner.known))
+                kept = Filter(inner.plan, _with_ends(predicate, inner.known, self.truth))
                 return Traced(kept, _without_totals(inner.known), inner.separate and not chosen)
             case Project():
                 beside = with_subqueries_beside(plan, self._keys)
@@ -206,10 +262,14 @@ class _Tracer:
                 self._shown |= {column: of for column, of in shown.items() if column != of}
                 ends = {field.id for field, value in beside.items if _has_end(value)}
                 self._interval_ends |= ends
-                written = Project(beside.child, tuple((f, _with_ends(v, traced.known)) for f, v in beside.items))
+                written = Project(
+                    beside.child, tuple((f, _with_ends(v, traced.known, self.truth)) for f, v in beside.items)
+                )
+                nearest = self._nearest(written, traced.known)
                 for items in without_repetition(written, self._ids):
                     # The end of an interval has no interval of its own.
-                    known = {f.id: None if f.id in ends else errors_of(v, traced.known) for f, v in items}
+                    self._facts |= {f.id: Fact(self.truth(v)) for f, v in items if is_noisy(v, traced.known)}
+                    known = {f.id: None if f.id in ends else errors_of(v, traced.known, nearest) for f, v in items}
                     traced = self._columns(traced.plan, items, known, traced.separate)
                 return traced
             case Aggregate():
@@ -233,7 +293,7 @@ class _Tracer:
                 cut = limit is not None or offset > 0
                 chosen = cut and any(is_noisy(key.value, inner.known) for key in keys)
                 wide = tuple(dict.fromkeys((*fields, *_hidden(inner.known, fields))))
-                written_keys = tuple(replace(key, value=_with_ends(key.value, inner.known)) for key in keys)
+                written_keys = tuple(replace(key, value=_with_ends(key.value, inner.known, self.truth)) for key in keys)
                 ordered = Sort(inner.plan, written_keys, limit, offset, wide)
                 remaining = _without_totals(inner.known) if cut else inner.known
                 return Traced(ordered, remaining, inner.separate and not chosen)
@@ -247,6 +307,8 @@ class _Tracer:
         known: dict[int, Errors | None] = {}
         for i, (field, column) in enumerate(zip(sums, margins, strict=True)):
             is_chosen = (plan.measurement, i) in self._choices
+            self._sum_of[field.id] = plan.measurement, i
+            self._facts[field.id] = Fact(self._truths.get((plan.measurement, i), UNBOUNDED))
             known[field.id] = None if is_chosen else {Atom((plan.measurement, i), cells): Term(Ref(column), True)}
         wide = (*plan.fields[:keyed], *sums, *margins)
         if plan.measurement in self._chains:
@@ -315,6 +377,7 @@ class _Tracer:
                 terms[atom] = Term(Ref(columns[-1]), False)
             if terms:
                 known[field.id] = terms
+                self._facts[field.id] = Fact(self.truth(Ref(mine)).union(self.truth(Ref(its))))
         separate = left.separate and right.separate and not _origins(left.known) & _origins(right.known)
         sides = Project(left.plan, tuple(one)), Project(right.plan, tuple(other))
         return Traced(SetOperation(plan.kind, *sides, (*plan.fields, *columns)), known, separate)
@@ -476,6 +539,18 @@ class _Tracer:
         while found in self._shown:
             found = self._shown[found]
         return found
+
+
+def _factor(value: Scalar) -> tuple[Fraction, Scalar]:
+    """A number as a constant times something else."""
+    match value:
+        case Call(op=Op.CAST | Op.NULLIF, args=(arg, *_)) if arg.type.is_numeric:
+            return _factor(arg)
+        case Call(op=Op.MUL, args=(Const(value=constant), arg)) | Call(op=Op.MUL, args=(arg, Const(value=constant))):
+            if (number := as_number(constant)) is not None:
+                times, other = _factor(arg)
+                return number * times, other
+    return Fraction(1), value
 
 
 def _untold(value: Scalar, term: Scalar) -> Scalar:

@@ -534,7 +534,9 @@ class Assembly:
         value = rows.values[call.args[0]]
         result = self._variance_of(value)
         if call.function in (Agg.VAR_SAMP, Agg.STDDEV_SAMP):
-            result = _bessel(result, self._number(rows))
+            first = value.sums[0]
+            most = 2 * (first.width * first.step / 2) ** 2  # of two values at both ends
+            result = _within(_bessel(result, self._number(rows)), Interval(Fraction(0), most))
         if call.function in (Agg.STDDEV_POP, Agg.STDDEV_SAMP):
             result = Call(Op.SQRT, (result,), DOUBLE)
         return self._if_any(rows, result)
@@ -585,9 +587,10 @@ class Assembly:
         )
         match call.function:
             case Agg.COVAR_POP:
-                return self._if_any(rows, covariance)
+                return self._if_any(rows, _within(covariance, Interval(-largest, largest)))
             case Agg.COVAR_SAMP:
-                return self._if_any(rows, _bessel(covariance, number))
+                of_sample = _within(_bessel(covariance, number), Interval(-2 * largest, 2 * largest))
+                return self._if_any(rows, of_sample)
             case Agg.CORR:
                 both_spreads = _multiply(self._variance(y, where, number), self._variance(x, where, number))
                 ratio = _divide(covariance, Call(Op.SQRT, (both_spreads,), DOUBLE))

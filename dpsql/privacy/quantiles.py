@@ -121,14 +121,16 @@ def errors(ranks: tuple[Fraction, ...]) -> Mapping[Fraction, Mapping[Fraction, F
     return found
 
 
-def cut_margin(rank: Fraction, noises: Mapping[Fraction, Noise], candidates: int) -> int:
-    """How many rows a quantile is away from its rank, at most, in 95 of 100 cases; `noises` are those of all ranks.
+def cut_margin(
+    rank: Fraction, noises: Mapping[Fraction, Noise], candidates: int, confidence: Fraction = Fraction(95, 100)
+) -> int:
+    """How many rows a quantile is away from its rank, at most, with this confidence; `noises` are those of all ranks.
 
     Claim: so many, beyond a part of the rows that share the value of an earlier cut (one of twice `PARTS`).
     Because: each choice that it depends on is off by no more than its own margin (`rank_margin`, of all cuts) but for
-    its share of 5 in 100 cases.
+    its share of the other cases.
     Needs: nothing.
     """
     parts = errors(tuple(sorted(noises)))[rank]
-    sure = 1 - Fraction(5, 100) / len(parts)
+    sure = 1 - (1 - confidence) / len(parts)
     return math.ceil(sum(part * rank_margin(noises[other], candidates * CUTS, sure) for other, part in parts.items()))

@@ -1,7 +1,7 @@
 """A query becomes a Release without touching data."""
 
 from dpsql.release.compiler import compile_release
-from dpsql.release.model import Clips, Measurement, Output, Release, Settings, Source, Stage, as_told
+from dpsql.release.model import Clips, Measurement, Output, Release, Settings, Source, Stage, as_told, with_confidence
 from dpsql.release.pricing import least
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "as_told",
     "compile_release",
     "least",
+    "with_confidence",
 ]

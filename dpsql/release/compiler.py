@@ -61,6 +61,7 @@ from dpsql.privacy.prepare import Preparation
 from dpsql.privacy.public import check_total, in_fixed_order
 from dpsql.release.coarser import Coarser
 from dpsql.release.drafts import Compilation
+from dpsql.release.limits import noise_alone
 from dpsql.release.measuring import Measuring
 from dpsql.release.model import Clips, Release, Settings, Stage
 from dpsql.release.outputs import Outputs, is_measured
@@ -124,7 +125,12 @@ class _Compiler:
         self._outputs.priced(measurements)
         outputs = tuple(self._outputs.output(field, rest, measurements) for field in rest.fields)
         pairs = zip(rest.fields, outputs, strict=True)
-        wanted = tuple(field for field, output in pairs if output.margin is None and field.type.is_numeric)
+        wanted = tuple(
+            field
+            for field, output in pairs
+            if field.type.is_numeric
+            and (output.margin is None or any(measurements[i].selects(number) for i, number in output.shown))
+        )
         wide, places, noisy = self._outputs.with_margins(rest, wanted)
         rising = rising_outputs(self._plan)
         blurred = self._warn_of_missing_keys(rest)
@@ -141,6 +147,8 @@ class _Compiler:
         sql = self._write(wide)
         price = sum((m.price for m in measurements), Price())
         notes = tuple(self._compilation.notes)
+        if self._compilation.limits:
+            self._compilation.caution(noise_alone(tuple(self._compilation.limits)))
         release = Release(
             measurements,
             tuple(self._stages),

@@ -77,6 +77,7 @@ class Compilation:
     coarser: int = 0  # `Stability.coarser`
     notes: dict[str, None] = field(default_factory=dict)  # in the order in which they were made
     cautions: dict[str, None] = field(default_factory=dict)
+    limits: dict[str, None] = field(default_factory=dict)  # what may be cut off
 
     @property
     def law(self) -> Literal["laplace", "gaussian"]:

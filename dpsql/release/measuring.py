@@ -35,6 +35,7 @@ from dpsql.privacy.top import First, chosen_cells
 from dpsql.privacy.top import worthwhile as worthwhile_top
 from dpsql.release.clips import Searches
 from dpsql.release.drafts import Compilation, Draft, Norm
+from dpsql.release.limits import limits
 from dpsql.release.model import Question
 from dpsql.release.outputs import Outputs
 from dpsql.release.rows import refuse_rows
@@ -435,6 +436,7 @@ class Measuring:
         if not is_new:
             return index  # also where only one of them is asked for running totals: the first decides
         self._describe(grouped, domains, cells)
+        self._compilation.limits |= dict.fromkeys(limits(stability, bound, statistics, searched=bool(clips)))
         for table in unknown_fan_outs(derivation):
             rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
             self._compilation.caution(

@@ -17,15 +17,18 @@ from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Table
 from dpsql.privacy.accounting import Price
 from dpsql.privacy.assemble import Linear
+from dpsql.privacy.confidence import USUAL, Confidence, widening
 from dpsql.privacy.lattice import Lattice
 from dpsql.privacy.mechanisms import Noise, margin, rank_margin, standard_deviation
 from dpsql.privacy.quantiles import cut_margin
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
 from dpsql.privacy.running import Chains, cell_margin, running_margins
+from dpsql.privacy.selected import selected_margins
 from dpsql.privacy.stability import Derivation
 from dpsql.privacy.top import Top
 from dpsql.sql.clock import Clock
+from dpsql.tables import Integers
 from dpsql.types import Kind, Type, Value
 
 # The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
@@ -84,6 +87,7 @@ class Measurement:
     # Statistics whose clip or centre an earlier measurement chooses, and which one.
     clips: tuple[tuple[int, int], ...] = ()
     top: Top | None = None  # of all cells, those few with most units are chosen and counted
+    confidence: Fraction = USUAL  # with which each margin holds
 
     @property
     def is_search(self) -> bool:
@@ -122,12 +126,12 @@ class Measurement:
         return few, many
 
     def rank_margin(self, statistic: int) -> int:
-        """How many rows a value at a rank may be away from it, in 95 of 100 cases."""
+        """How many rows a value at a rank may be away from it."""
         wanted = self.statistics[statistic]
-        rows = rank_margin(self.noises[statistic], wanted.candidates)
+        rows = rank_margin(self.noises[statistic], wanted.candidates, self.confidence)
         if len(group := self.in_turn(statistic)) > 1:
             noises = {rules.rank_of(self.statistics[i]): self.noises[i] for i in group}
-            rows = cut_margin(rules.rank_of(wanted), noises, wanted.candidates)
+            rows = cut_margin(rules.rank_of(wanted), noises, wanted.candidates, self.confidence)
         return math.ceil(Fraction(rows, wanted.factor))
 
     def in_turn(self, statistic: int) -> tuple[int, ...]:
@@ -139,15 +143,22 @@ class Measurement:
         return self.statistics[statistic].kind not in CHOSEN | SEARCHED
 
     def steps(self, statistic: int) -> int:
-        """The 95 % margin of a noisy sum, in steps, as the sum itself is counted."""
+        """The margin of a noisy sum, in steps, as the sum itself is counted."""
         if self.told is not None:
-            return self.told[statistic]
+            return self._wider(statistic, self.told[statistic])
         if self.is_rooted(statistic):
             assert self.chains is not None
-            return cell_margin(self.noises[statistic], self.chains.length, self.statistics[statistic].factor)
+            factor = self.statistics[statistic].factor
+            return self._wider(statistic, cell_margin(self.noises[statistic], self.chains.length, factor))
         if self.lattice is not None:
             return self.steps_in_set(statistic, self.lattice.sets[0])
-        return in_steps(self.statistics[statistic], self.noises[statistic])
+        return in_steps(self.statistics[statistic], self.noises[statistic], self.confidence)
+
+    def _wider(self, statistic: int, steps: int) -> int:
+        """A margin of 95 of 100 cases, with the confidence that is wanted."""
+        law = self.noises[statistic].law
+        assert law != "exponential"
+        return math.ceil(steps * widening(law, self.confidence))
 
     def deviation(self, statistic: int) -> float:
         """The standard deviation of a noisy sum, in steps, where each cell has noise of its own."""
@@ -156,7 +167,8 @@ class Measurement:
     def steps_in_set(self, statistic: int, kept: tuple[int, ...]) -> int:
         """The same of a cell of a grouping set, whose keys are those at these places."""
         assert self.lattice is not None
-        return self.lattice.margin(self.noises[statistic], kept, self.statistics[statistic].factor)
+        found = self.lattice.margin(self.noises[statistic], kept, self.statistics[statistic].factor)
+        return self._wider(statistic, found)
 
     def in_whole_steps(self, statistic: int) -> bool:
         """Whether the noise step itself rounds: what is made of several noisy numbers cannot be rounded later."""
@@ -171,15 +183,27 @@ class Measurement:
         assert self.chains is not None and statistic in self.chained
         noise, factor = self.noises[statistic], self.statistics[statistic].factor
         if self.rooted:
-            return running_margins(noise, self.chains.length, factor)
+            return [self._wider(statistic, each) for each in running_margins(noise, self.chains.length, factor)]
         return [math.ceil(self.steps(statistic) * math.sqrt(k + 1)) for k in range(self.chains.length)]
 
-    def error_columns(self, rows: int) -> list[list[int | float | None]]:
+    def selects(self, number: Linear) -> bool:
+        """Whether a number is made of the count by which its key was selected: near the threshold it is further off."""
+        return self.cells is None and any(place == self.selection for place, size in number if size)
+
+    def error_columns(self, sums: Sequence[Integers], rows: int) -> list[list[int | float | None]]:
         """For each of so many rows: the margin of each sum, in steps; then of each chained sum how many times as wide
         those of its running total and of its whole chain are."""
         columns: list[list[int | float | None]] = [
             [self.steps(i) if self.is_sum(i) else None] * rows for i in range(len(self.statistics))
         ]
+        if self.cells is None and self.selection is not None and self.threshold is not None:
+            at = self.selection
+            counts, factor = map(int, sums[at][:rows]), self.statistics[at].factor
+            columns[at] = [
+                *selected_margins(
+                    self.noises[at], self.threshold, factor, counts, self.steps(at), float(self.confidence)
+                )
+            ]
         for i in self.chained:
             assert self.chains is not None and self.cells is not None
             cell, running = self.steps(i), self.running_steps(i)
@@ -204,7 +228,7 @@ class Stage:
 class Output:
     name: str
     type: Type
-    margin: Fraction | None  # 95 %, for counts and sums shown as they are
+    margin: Fraction | None  # 95 %, for counts and sums shown as they are: the least, where rows have their own
     ratio: bool  # made of several noisy sums
     at_thousand: float | None  # of an average of a thousand rows, the widest margin that the bounds allow
     shown: tuple[tuple[int, Linear], ...] = ()  # the measurements and sums whose margin it has
@@ -215,6 +239,11 @@ class Output:
     margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
     count: bool = False  # a noisy count, shown as it is
     rising: Rising | None = None  # a running total of counts, or a share of one: it would not fall without noise
+
+    @property
+    def margin_of_all(self) -> Fraction | None:
+        """The margin where it is the same in all rows."""
+        return None if self.is_marked or self.margin_at is not None else self.margin
 
     @property
     def is_marked(self) -> bool:
@@ -239,6 +268,7 @@ class Release:
     # Of those texts, the ones that Python may compute instead.
     in_python: Mapping[str, InPython] = dataclasses.field(default_factory=dict, repr=False)
     asked: Settings = Settings()
+    confidence: Confidence = dataclasses.field(default_factory=Confidence)
     # Where clips are searched for: the same release with those that were chosen, by measurement and place.
     settle: Callable[[Mapping[int, int]], Release] | None = dataclasses.field(default=None, repr=False, compare=False)
     # Of a settled one: what is paid, and the measurements whose clip is known.
@@ -262,14 +292,7 @@ def as_told(release: Release, told: Mapping[int, tuple[int, ...]], derived: Set[
         else replace(m, told=told[i], rooted=False, derived=i in derived, price=Price() if i in derived else m.price)
         for i, m in enumerate(release.measurements)
     )
-    outputs = tuple(
-        replace(
-            output,
-            margin=widest_of(output.shown, output.type, measurements),
-            at_thousand=widest_mean(output.averaged, measurements),
-        )
-        for output in release.outputs
-    )
+    outputs = _with_margins_of(measurements, release.outputs)
     price = sum((m.price for m in measurements), Price())
     return replace(release, measurements=measurements, outputs=outputs, price=price)
 
@@ -283,9 +306,32 @@ def widest_mean(averaged: Sequence[tuple[int, Linear]], measurements: Sequence[M
     return max((measurements[index].average_margin(number) for index, number in averaged), default=None)
 
 
-def in_steps(statistic: Statistic, noise: Noise) -> int:
-    """The 95 % margin of a noisy sum, in whole steps."""
-    return math.ceil(Fraction(margin(noise), statistic.factor))
+def in_steps(statistic: Statistic, noise: Noise, confidence: Fraction = USUAL) -> int:
+    """The margin of a noisy sum, in whole steps; below the usual confidence no less than that of Gaussian noise."""
+    found = math.ceil(Fraction(margin(noise, confidence), statistic.factor))
+    if confidence >= USUAL or noise.law == "exponential":
+        return found
+    return max(found, math.ceil(margin(noise) * widening(noise.law, confidence) / statistic.factor))
+
+
+def with_confidence(release: Release, confidence: Confidence) -> Release:
+    """The release whose margins hold with another confidence: nothing else about it changes."""
+    if confidence == release.confidence:
+        return release
+    measurements = tuple(replace(m, confidence=confidence.of_each) for m in release.measurements)
+    outputs = _with_margins_of(measurements, release.outputs)
+    return replace(release, measurements=measurements, outputs=outputs, confidence=confidence)
+
+
+def _with_margins_of(measurements: tuple[Measurement, ...], outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+    return tuple(
+        replace(
+            output,
+            margin=widest_of(output.shown, output.type, measurements),
+            at_thousand=widest_mean(output.averaged, measurements),
+        )
+        for output in outputs
+    )
 
 
 def margin_of(number: Linear, steps: Sequence[int]) -> Fraction:

@@ -9,8 +9,11 @@ from dpsql.plan.inspect import source_of
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Agg, Aggregated, Field
 from dpsql.privacy.assemble import Assembly, Linear
+from dpsql.privacy.domains import domain
+from dpsql.privacy.facts import UNBOUNDED, Interval
 from dpsql.privacy.mechanisms import Noise
-from dpsql.privacy.rules.aggregates import CHOSEN
+from dpsql.privacy.rules import aggregates as rules
+from dpsql.privacy.rules.aggregates import CHOSEN, Counted
 from dpsql.release.drafts import Compilation
 from dpsql.release.model import Measurement, Output, widest_mean, widest_of
 from dpsql.types import Kind, Type
@@ -86,7 +89,28 @@ class Outputs:
             for index, draft in enumerate(self._compilation.drafts)
             if draft.lattice is not None
         }
-        return with_margins(rest, wanted, widths, sums, choices, chains, sets, self._compilation.ids)
+        truths = {
+            (index, i): truth
+            for index, draft in enumerate(self._compilation.drafts)
+            for i in range(len(draft.statistics))
+            if (truth := self._truth(index, i)) is not UNBOUNDED
+        }
+        return with_margins(
+            rest, wanted, widths, sums, choices, chains, sets, truths, self._share, self._compilation.ids
+        )
+
+    def _truth(self, index: int, statistic: int) -> Interval:
+        """Between which numbers a sum would lie without noise, in steps."""
+        draft = self._compilation.drafts[index]
+        wanted = draft.statistics[statistic]
+        if wanted.kind is Counted.DISTINCT and wanted.value is not None:
+            most = domain(wanted.value, draft.derivation.conclusion.facts, self._compilation.catalog.max_cells)
+            return Interval(Fraction(0), None if most is None else Fraction(len(set(most) - {None})))
+        return rules.truth(wanted)
+
+    def _share(self, index: int, part: int, whole: int) -> tuple[Fraction, Fraction] | None:
+        statistics = self._compilation.drafts[index].statistics
+        return rules.share(statistics[part], statistics[whole])
 
     def _in_sets(self, index: int, statistic: int) -> dict[tuple[int, ...], float]:
         """How many times as far off as the finest cells those of each set are; before the price is known, about."""
@@ -105,6 +129,8 @@ class Outputs:
         # Of several grouping sets, the largest margin is true of all.
         shown = self._sums.get(source, ())
         found = widest_of(shown, field.type, measurements)
+        if found is not None:
+            self._warn_if_useless(field.name, found, shown)
         averaged = self._averages.get(source, ())
         mean = widest_mean(averaged, measurements)
         is_count = source in self._counted
@@ -119,3 +145,14 @@ class Outputs:
             mark=self._marks.get(source),
             count=is_count,
         )
+
+    def _warn_if_useless(self, name: str, margin: Fraction, shown: tuple[tuple[int, Linear], ...]) -> None:
+        """Where a margin is wider than all that a count can be: the answer would be noise, and is known to be so."""
+        most = Fraction(0)
+        for index, number in shown:
+            truths = [(self._truth(index, place), size) for place, size in number if size]
+            if len(truths) != 1 or truths[0][0].high is None:
+                return
+            most = max(most, truths[0][0].high * truths[0][1])
+        if margin >= most > 0:
+            self._compilation.caution(f'± of "{name}" is wider than all it can be, from 0 to {int(most):,}')

@@ -12,6 +12,7 @@ from psycopg.rows import TupleRow
 from dpsql.errors import OperationalError
 from dpsql.policy.model import Catalog
 from dpsql.policy.problems import quoted
+from dpsql.settings import SETTINGS as NAMES
 from dpsql.twin.account import account_statements
 from dpsql.twin.names import KEPT_SCHEMA
 from dpsql.twin.roles import ensure_users_role, users_role
@@ -19,9 +20,7 @@ from dpsql.twin.schema import schema_statements, search_path
 from dpsql.twin.system_catalogue import system_catalogue_statements
 
 # What an analyst may set, also for good with ALTER ROLE, and what SHOW says before.
-SETTINGS = dict.fromkeys(("dpsql.epsilon", "dpsql.delta", "dpsql.margin"), "default") | dict.fromkeys(
-    ("dpsql.fresh", "dpsql.tidy", "dpsql.pure"), "off"
-)
+SETTINGS = {f"dpsql.{name}": shown for name, shown in NAMES.items()}
 
 _MARK = "dpsql twin "
 

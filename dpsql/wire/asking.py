@@ -25,8 +25,6 @@ from dpsql.types import Cell, Value
 from dpsql.wire import render
 from dpsql.wire.messages import Column
 
-SETTINGS = ("epsilon", "delta", "margin", "fresh", "tidy", "pure")
-
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -34,7 +32,7 @@ class Question:
 
     text: str
     parameters: tuple[Value, ...]
-    settings: Mapping[str, str]  # those of SETTINGS that are set
+    settings: Mapping[str, str]  # those of `dpsql.settings` that are set
     columns: tuple[Column, ...]
     types: tuple[str, ...]  # the names of the columns' types
 
@@ -112,7 +110,9 @@ def _notice(session: Session, result: Answer) -> str | None:
     ]
     if any(measurement.derived for measurement in result.release.measurements):
         paid += ", made of earlier answers"
-    return f"paid {paid}, left {session.left()}" + (f"; margins (95 %): {', '.join(margins)}" if margins else "")
+    return f"paid {paid}, left {session.left()}" + (
+        f"; margins ({result.release.confidence}): {', '.join(margins)}" if margins else ""
+    )
 
 
 def _margin(margins: Sequence[float | None]) -> str | None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from dpsql.settings import SETTINGS
 from dpsql.wire import messages, render
-from dpsql.wire.asking import SETTINGS
 from dpsql.wire.link import Link
 from dpsql.wire.messages import Bind, Column, Execute, Message, Parse
 from dpsql.wire.owed import Owed

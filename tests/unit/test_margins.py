@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,10 @@ import pytest
 import dpsql
 from dpsql.cli.running import footer
 from dpsql.explain import explain
+from dpsql.privacy.confidence import Confidence, widening
+from dpsql.privacy.mechanisms import Noise
+from dpsql.privacy.mechanisms import margin as noise_margin
+from dpsql.privacy.selected import selected_margins
 from tests import toy
 
 CELLS = "(SELECT state, COUNT(*) AS c, SUM(age) AS s FROM people GROUP BY state) AS cells"
@@ -54,7 +60,6 @@ def count_margin(cursor: dpsql.Cursor, price_shared_by: str = "COUNT(*)") -> flo
         (f"SELECT CASE WHEN state = 'CA' THEN c * 3 ELSE 1 END FROM {COUNTS} WHERE state = 'CA'", 3),
         (f"SELECT CASE WHEN state = 'CA' THEN c * 3 ELSE 1 END FROM {COUNTS} WHERE state <> 'CA'", None),
         (f"SELECT CASE WHEN c > 0 THEN c ELSE 5 END FROM {COUNTS}", 1),
-        (f"SELECT CASE WHEN c > 0 THEN 1 ELSE 0 END FROM {COUNTS}", math.inf),  # noise chose between exact numbers
         (f"SELECT CASE WHEN c < 100000 THEN 100000 ELSE c END FROM {COUNTS}", 1),
         (f"SELECT c % 7 FROM {COUNTS}", math.inf),
         (f"SELECT SIGN(c) FROM {COUNTS}", math.inf),
@@ -115,9 +120,15 @@ def test_what_is_rounded_may_have_no_margin(cursor: dpsql.Cursor) -> None:
     """Where noise chose a constant. Elsewhere it is that of the value, with the rounding."""
     rounded = margin(cursor, "SELECT ROUND(AVG(age)) FROM people")
     assert rounded is not None and margin(cursor, "SELECT ROUND(NULLIF(AVG(age), 0)) FROM people") == rounded
-    assert margin(cursor, "SELECT ROUND(CASE WHEN AVG(age) > 0 THEN 10.5 ELSE AVG(age) END) FROM people") == math.inf
+    # The truth is one of those from 0 to 110 that are declared.
+    assert margin(cursor, "SELECT ROUND(CASE WHEN AVG(age) > 0 THEN 10.5 ELSE AVG(age) END) FROM people") == 99
     chosen = "SELECT ROUND(CASE WHEN AVG(age) < 0 THEN 10.5 ELSE AVG(age) END) FROM people"
     assert margin(cursor, chosen) == pytest.approx(rounded)
+
+
+def test_what_noise_chose_among_exact_numbers_may_be_any_of_them(cursor: dpsql.Cursor) -> None:
+    assert margin(cursor, f"SELECT CASE WHEN c > 0 THEN 1 ELSE 0 END FROM {COUNTS}") == 1
+    assert margin(cursor, f"SELECT CASE WHEN c > 0 THEN 10.5 ELSE c END FROM {COUNTS}") == math.inf
 
 
 def test_rounding_is_an_error_too(cursor: dpsql.Cursor) -> None:
@@ -286,3 +297,103 @@ def test_cautions_are_handed_on_everywhere(cursor: dpsql.Cursor) -> None:
     session = cursor.connection._session
     lines = explain(cursor._answer.release, session.engine.accountant, session.left())
     assert "Caution: <b> is cut" in lines
+
+
+# --- what is not in a margin ---
+
+
+@pytest.mark.parametrize(
+    ("sql", "caution"),
+    [
+        ("SELECT COUNT(*) FROM people", None),
+        ("SELECT COUNT(DISTINCT patient_id) FROM visits", None),
+        ("SELECT COUNT(*) FROM visits", "± is of the noise alone: at most 10 rows of one unit count"),
+        ("SELECT AVG(age) FROM people", '± is of the noise alone: "age" is clamped to [0, 110]'),
+        (
+            "SELECT SUM(fee) FROM visits",
+            '± is of the noise alone: at most 10 rows of one unit count and "fee" is clamped to [0, 100]',
+        ),
+        ("SELECT SUM(CASE WHEN smoker THEN 1 ELSE 0 END) FROM people", None),
+    ],
+)
+def test_what_declared_limits_may_cut_is_said(cursor: dpsql.Cursor, sql: str, caution: str | None) -> None:
+    assert cursor.execute(sql).cautions == (() if caution is None else (caution,))
+    lines = cursor.explain(sql).split("\n")
+    assert [line for line in lines if line.startswith("Caution")] == ([f"Caution: {caution}"] if caution else [])
+
+
+def test_a_margin_wider_than_all_that_can_be_is_warned_of(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SET dpsql.epsilon = 0.01")
+    try:
+        sql = "SELECT COUNT(DISTINCT state) AS n FROM people"
+        assert cursor.execute(sql).cautions == ('± of "n" is wider than all it can be, from 0 to 3',)
+    finally:
+        cursor.execute("RESET dpsql.epsilon")
+
+
+def test_ends_stay_within_what_is_known(cursor: dpsql.Cursor) -> None:
+    """Of nobody, and so of noise: an average has its bounds, a count is not below zero, a share not above one."""
+    cursor.execute(
+        "SELECT dp_low(AVG(age)), dp_high(AVG(age)), dp_low(COUNT(*)), dp_high(COUNT(*)),"
+        " dp_low(1.0 * COUNT(*) FILTER (WHERE smoker) / COUNT(*)),"
+        " dp_high(1.0 * COUNT(*) FILTER (WHERE smoker) / COUNT(*))"
+        " FROM people WHERE age > 109"
+    )
+    ends = cursor.fetchall()[0]
+    limits = (109, 110), (109, 110), (0, math.inf), (0, math.inf), (0, 1), (0, 1)
+    assert all(end is None or low <= end <= high for end, (low, high) in zip(ends, limits, strict=True))  # type: ignore[operator]
+
+
+# --- confidence ---
+
+
+def test_confidence_costs_nothing_and_widens_all_margins(cursor: dpsql.Cursor) -> None:
+    sql = "SELECT state, COUNT(*) AS n, AVG(age), dp_high(AVG(age)) FROM people GROUP BY state HAVING COUNT(*) > 7"
+    rows, usual = cursor.execute(sql).fetchall(), cursor.row_margins
+    cursor.execute("SET dpsql.confidence = 0.99")
+    try:
+        assert cursor.execute("SHOW dpsql.confidence").fetchall() == [("0.99",)]
+        surer, wide = cursor.execute(sql).fetchall(), cursor.row_margins
+        assert [row[:3] for row in surer] == [row[:3] for row in rows]
+        assert cursor.cost is not None and not cursor.cost.charged.grains.loss
+        for (_, n, mean, _), (_, more, wider, _) in zip(usual, wide, strict=True):
+            assert n is not None and more is not None and mean is not None and wider is not None
+            assert 1.25 < more / n < 1.4 and 1.3 < wider / mean < 1.5
+        assert all(one[3] < other[3] for one, other in zip(rows, surer, strict=True))  # type: ignore[operator]
+        assert "margin ±" in (text := cursor.explain(sql)) and "(95 %)" not in text and "(99 %)" in text
+        assert "± is the 99 % margin" in (cursor._repr_html_() or "")
+    finally:
+        cursor.execute("RESET dpsql.confidence")
+    assert cursor.execute(sql).fetchall() == rows and cursor.row_margins == usual
+
+
+@pytest.mark.parametrize("text", ["0.4", "1", "95", "0", "much"])
+def test_a_confidence_is_less_than_one(cursor: dpsql.Cursor, text: str) -> None:
+    with pytest.raises(dpsql.Error):
+        cursor.execute(f"SET dpsql.confidence = {text}")
+
+
+def test_ten_thousand_laplace_counts_at_once() -> None:
+    """The textbook's example: none is off by more than ln(10000 / 0.05), with 95 % confidence."""
+    every = Confidence(numbers=10_000)
+    assert noise_margin(Noise("laplace", Fraction(1)), every.of_each) == math.floor(math.log(10_000 / 0.05))
+    assert str(every) == "95 %, all 10,000 at once"
+    assert widening("laplace", every.of_each) == pytest.approx(math.log(200_000) / math.log(20))
+    assert widening("gaussian", Fraction(99, 100)) == pytest.approx(2.5758293 / 1.959964)
+
+
+def test_explain_prints_sensitivities_and_shares(cursor: dpsql.Cursor) -> None:
+    lines = cursor.explain("SELECT COUNT(*), SUM(fee) FROM visits").split("\n")
+    found = [line.strip() for line in lines if "sensitivity" in line]
+    assert found[0].startswith("sensitivity: one unit moves 1 cell (l0), l1 and l2 10; share of the price")
+    assert found[1].startswith("sensitivity: one unit moves 1 cell (l0), l1 and l2 1000; share of the price")
+    shares = [float(line.split()[-2]) for line in found]
+    assert sum(shares) == pytest.approx(100, abs=0.1)
+
+
+@pytest.mark.parametrize("noise", [Noise("gaussian", Fraction(25)), Noise("laplace", Fraction(4), 60)])
+def test_the_nearer_the_threshold_the_wider(noise: Noise) -> None:
+    plain = noise_margin(noise)
+    found = selected_margins(noise, 61, 1, range(61, 120), plain, 0.95)
+    assert found == sorted(found, reverse=True) or all(b <= a + 1 for a, b in itertools.pairwise(found))
+    assert found[0] == 60 and found[-1] == plain  # of one unit at least; and far away as ever

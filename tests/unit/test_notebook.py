@@ -9,6 +9,7 @@ from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -111,6 +112,16 @@ def test_rows_become_a_data_frame(cursor: dpsql.Cursor) -> None:
     assert list(frame.columns) == ["state", "n"]
     assert list(frame.itertuples(index=False, name=None)) == rows
     assert cursor.fetchall() == []  # taken, as by fetchall
+
+
+def test_frames_may_have_margins_and_the_mark_is_infinite(cursor: dpsql.Cursor) -> None:
+    sql = "SELECT state, COUNT(*) AS n, MEDIAN(age) AS half FROM people GROUP BY state ORDER BY state"
+    cursor.execute(sql)
+    assert cursor.fetchone() is not None
+    frame = cursor.to_pandas(margins=True)
+    assert list(frame.columns) == ["state", "n", "n_margin", "half", "half_margin"] and len(frame) == 2
+    assert (frame.n_margin > 0).all() and np.isinf(frame.half_margin).all()
+    assert cursor.execute(sql).to_arrow(margins=True).column_names == list(frame.columns)
 
 
 def test_rows_become_an_arrow_table(cursor: dpsql.Cursor) -> None:

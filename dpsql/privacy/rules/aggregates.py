@@ -16,7 +16,7 @@ from typing import Literal
 from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.plan.scalars import Call, Op, Ref, Scalar, refs
 from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import NOTHING, Interval, as_number
+from dpsql.privacy.facts import NOTHING, UNBOUNDED, Interval, as_number
 from dpsql.privacy.intervals import LARGEST, interval
 from dpsql.privacy.shapes import Shape, largest, weighed
 from dpsql.privacy.stability import Sensitivity, Stability
@@ -104,6 +104,49 @@ class Statistic:
     def candidates(self) -> int:
         """How many values the grid has."""
         return self.high - self.low + 1
+
+
+def truth(statistic: Statistic) -> Interval:
+    """Between which numbers a sum would lie without noise, in steps: no number of rows or units is below zero."""
+    match statistic.kind, statistic.shape:
+        case ((Counted.RANKED | Counted.COMMONEST), _):
+            return Interval(Fraction(statistic.low), Fraction(statistic.high))
+        case ((Counted.UNITS | Counted.WEIGHTS | Counted.DISTINCT), _):
+            return Interval(Fraction(0), None)
+        case Counted.ROWS, (Shape.ABOVE | Shape.BELOW | Shape.TWICE_BELOW | Shape.BETWEEN | Shape.TWICE_ABOVE):
+            return Interval(Fraction(0), None)
+        case ((Counted.ROWS | Counted.DISTINCT_SUM), Shape.ITSELF) if statistic.low >= 0:
+            return Interval(Fraction(0), None)
+        case ((Counted.ROWS | Counted.DISTINCT_SUM), Shape.ITSELF) if statistic.high <= 0:
+            return Interval(None, Fraction(0))
+        case _:
+            return UNBOUNDED
+
+
+def share(part: Statistic, whole: Statistic) -> tuple[Fraction, Fraction] | None:
+    """Between which numbers a sum divided by a count would lie without noise, in steps; None: not known.
+
+    Of rows that are among those counted, a count is no more than all, and a sum no more than the bounds times all.
+    """
+    counts = whole.value is None and whole.kind in (Counted.ROWS, Counted.UNITS)
+    same = part.kind is whole.kind or (part.kind is Counted.UNITS and whole.kind is Counted.ROWS)
+    if not counts or not same or not _conjuncts(whole.where) <= _conjuncts(part.where):
+        return None
+    if part.value is None:
+        return Fraction(0), Fraction(1)
+    if part.kind is not Counted.ROWS or part.shape is not Shape.ITSELF:
+        return None
+    return Fraction(min(part.low, 0)), Fraction(max(part.high, 0))
+
+
+def _conjuncts(where: Scalar | None) -> frozenset[Scalar]:
+    match where:
+        case None:
+            return frozenset()
+        case Call(op=Op.AND, args=args):
+            return frozenset[Scalar]().union(*map(_conjuncts, args))
+        case _:
+            return frozenset({where})
 
 
 @dataclass(frozen=True, slots=True)
