@@ -57,10 +57,25 @@ def explain(release: Release, accountant: Accountant, left: str, warnings: Seque
     if marked:
         lines.append(f"Without a margin: {', '.join(marked)}: marked (noise) in the answer")
     lines += [f"Caution: {caution}" for caution in release.cautions]
-    lines += [f"Note: {note}" for note in release.notes]
+    lines += [f"Note: {note}" for note in (*release.notes, *_unowned(release))]
     if any(measurement.derived for measurement in release.measurements):
         lines.append("Note: SET dpsql.fresh = on buys a new answer")
     return lines
+
+
+def _unowned(release: Release) -> dict[str, None]:
+    """Which rows of the tables that are read belong to nobody, each said once."""
+    found: dict[str, None] = {}
+
+    def look(derivation: Derivation) -> None:
+        if derivation.unowned is not None:
+            found[derivation.unowned] = None
+        for premise in derivation.premises:
+            look(premise)
+
+    for measurement in release.measurements:
+        look(measurement.derivation)
+    return found
 
 
 def paid_for(release: Release) -> list[tuple[int, Measurement]]:

@@ -142,6 +142,8 @@ def _abilities(table: Table, checked: Checked) -> list[str]:
         lines += [f"  {line}" for line in aligned(_HEADINGS, rows, numeric=_RIGHT)]
         for (ability, reason), columns in reasons.items():
             lines.append(f"  no {ability} {', '.join(map(printable, columns))}: {printable(reason)}")
+    if table.unowned_text is not None:
+        lines.append(f"  note: {printable(table.unowned_text)}")
     return lines
 
 

@@ -217,6 +217,7 @@ def _owning_table(declared: TablePolicy, found: Bound, report: Report) -> Table 
         tight=declared.tight,
         unique=found.unique,
         copy=found.schema.copy,
+        optional_owner=((declared.name, owner),) if unit.nullable else (),
     )
 
 
@@ -236,7 +237,15 @@ def _referring_table(declared: TablePolicy, found: Bound, step: Step, target: Ta
         path=(step, *target.path),
         unique=found.unique,
         copy=found.schema.copy,
+        optional_owner=(
+            *((declared.name, name) for name in step.via if _is_nullable(found.schema, name)),
+            *target.optional_owner,
+        ),
     )
+
+
+def _is_nullable(schema: TableSchema, name: str) -> bool:
+    return any(column.nullable for column in schema.columns.values() if column.name.casefold() == name.casefold())
 
 
 def _public_table(declared: TablePolicy, found: Bound, report: Report) -> Table | None:

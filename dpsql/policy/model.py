@@ -249,6 +249,8 @@ class Table:
     # Its rows, with a value for each of `columns`, where they were read.
     rows: tuple[tuple[Value, ...], ...] | None = field(default=None, repr=False)
     copy: Copy | None = None  # what is read instead
+    # By table and column: where the way from a row to its owner ends, if there is NULL, as the schema allows.
+    optional_owner: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_private(self) -> bool:
@@ -271,6 +273,16 @@ class Table:
             for name, type_ in zip(columns, types, strict=True):
                 found.setdefault(name, type_)
         return {name: type_ for name, type_ in found.items() if name not in self.columns}
+
+    @property
+    def unowned_text(self) -> str | None:
+        """Which rows belong to nobody, and so never count, as far as the schema allows any."""
+        if not self.optional_owner:
+            return None
+        columns = [
+            f'"{column}"' if table == self.name else f'"{column}" of "{table}"' for table, column in self.optional_owner
+        ]
+        return f'rows of "{self.name}" whose {" or ".join(columns)} is NULL belong to nobody and do not count'
 
     @property
     def unit_text(self) -> str:

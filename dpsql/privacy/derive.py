@@ -79,7 +79,8 @@ def derive(plan: Plan, limit: int) -> Derivation:
         case Scan(table=table, fields=fields, columns=columns):
             if not table.is_private:
                 raise NotSupported("a public table cannot stand here", hint="Join it to the result instead.")
-            return Derivation("scan", relations.scan(table, fields, columns), note=table.name)
+            stability = relations.scan(table, fields, columns)
+            return Derivation("scan", stability, note=table.name, unowned=table.unowned_text)
         case Filter(child=child, predicate=predicate):
             premise = derive(child, limit)
             check_scalar(predicate)

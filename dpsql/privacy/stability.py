@@ -60,3 +60,4 @@ class Derivation:
     premises: tuple[Derivation, ...] = ()
     note: str = ""
     cut: str | None = None  # a public table whose rows may be cut off, for nobody knows how many a private row meets
+    unowned: str | None = None  # of a scan: which rows belong to nobody

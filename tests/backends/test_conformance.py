@@ -29,6 +29,16 @@ def test_exact_tables_are_the_same(case: Case, pair: Pair) -> None:
         assert _run(pair.dirty_postgres, ours) == _run(pair.dirty_duckdb, theirs)
 
 
+def test_both_engines_say_which_rows_belong_to_nobody(pair: Pair) -> None:
+    on_duckdb, on_postgres = (
+        {name: table.unowned_text for name, table in dataset.engine.catalog.tables.items()}
+        for dataset in (pair.lab.dataset("zcdp"), pair.dataset("zcdp"))
+    )
+    assert on_postgres["visits"] == on_duckdb["visits"] is not None
+    assert on_postgres["remarks"] == on_duckdb["remarks"] is not None
+    assert on_postgres["people"] is on_duckdb["people"] is None
+
+
 def _run(backend: Backend, queries: Sequence[EngineQuery]) -> list[Rows]:
     return _rows(backend.execute(queries, timeout=60))
 
