@@ -34,6 +34,8 @@ class Kind(Enum):
     ARRAY = "array"  # of released values: private rows have none
     UNKNOWN = "unknown"  # a bare NULL or string literal before its context gives it a type
 
+    __hash__ = object.__hash__  # members are compared by identity; Enum would hash their names
+
 
 @dataclass(frozen=True, slots=True)
 class Type:

@@ -83,8 +83,11 @@ class Graph:
             return rebuild(self.values[number], lambda _: named(next(below)))
 
         layers: list[Items] = [tuple((field, named(root)) for field, root in zip(fields, self.roots, strict=True))]
-        for depth in range(max((depths[number] for number in chosen), default=-1), -1, -1):
-            made = {names[number]: written(number) for number in names if depths[number] == depth}
+        by_depth: dict[int, list[int]] = {}
+        for number in names:
+            by_depth.setdefault(depths[number], []).append(number)
+        for depth in sorted(by_depth, reverse=True):
+            made = {names[number]: written(number) for number in by_depth[depth]}
             along = {field: Ref(field) for field in fields_read(value for _, value in layers[0]) if field not in made}
             layers.insert(0, (*along.items(), *made.items()))
         return layers

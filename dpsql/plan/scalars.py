@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from dpsql.effort import spend
+from dpsql.hashing import CachedHash
 from dpsql.types import BOOLEAN, Type, Value
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Op(Enum):
     MONTHS_BETWEEN = "months between"
     SECONDS_BETWEEN = "timestamp - timestamp"
 
+    __hash__ = object.__hash__  # members are compared by identity; Enum would hash their names
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -124,6 +127,9 @@ class Field:
     optional: bool = False  # NULL where an outer join found no row: then even the unit's own column does not name it
     links: tuple[Link, ...] = ()
 
+    def __hash__(self) -> int:
+        return self.id
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -142,18 +148,22 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(CachedHash):
     op: Op
     args: tuple[Scalar, ...]
     type: Type
     option: str = ""  # the field of EXTRACT, the unit of DATE_TRUNC, the format of TO_CHAR, the escape of LIKE
 
+    __hash__ = CachedHash.__hash__
+
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Case(CachedHash):
     branches: tuple[tuple[Scalar, Scalar], ...]
     default: Scalar
     type: Type
+
+    __hash__ = CachedHash.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +250,7 @@ class Agg(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregated:
+class Aggregated(CachedHash):
     """An aggregate call. COUNT(*) has no argument."""
 
     function: Agg
@@ -249,6 +259,8 @@ class Aggregated:
     distinct: bool = False
     where: Scalar | None = None
     position: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    __hash__ = CachedHash.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +329,13 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def walk(node: Scalar) -> Iterator[Scalar]:
-    spend()
-    yield node
-    for child in children(node):
-        yield from walk(child)
+    """The expression and all its parts, each before what it is made of."""
+    waiting = [node]
+    while waiting:
+        spend()
+        part = waiting.pop()
+        yield part
+        waiting += children(part)[::-1]
 
 
 def has_subquery(node: Scalar) -> bool:

@@ -21,6 +21,8 @@ from fractions import Fraction
 from dpsql.privacy.allocate import Degree, error
 from dpsql.privacy.shapes import BERNSTEIN, BETWEEN_IN_L2, PAIR, Shape
 
+_MOST_PAIRS = 50  # values that are tried as the one that counts the rows: each trial looks at all values
+
 
 class Way(Enum):
     """How the sum of a value is measured."""
@@ -103,7 +105,7 @@ def _candidates(asked: Sequence[Asked], *, fixed: bool, degree: Degree) -> Itera
         if not fixed:
             yield Design(tuple(ways), False)
             # Under Gaussian noise a pair is no better than a centred sum and a count: it is the same, turned by 45°.
-            for i, one in enumerate(asked):
+            for i, one in enumerate(asked[:_MOST_PAIRS]):
                 if degree == 3 and Way.PAIR in one.ways and not one.spread:
                     yield Design((*ways[:i], Way.PAIR, *ways[i + 1 :]), False)
         yield Design(tuple(ways), True)

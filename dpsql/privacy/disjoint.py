@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 
 from dpsql.plan.scalars import Call, Const, Op, Scalar
 from dpsql.privacy.facts import as_number
@@ -88,6 +91,117 @@ def _excludes(left: Scalar, right: Scalar) -> bool:
     return False
 
 
+class DisjointConditions:
+    """Conditions of which every two are disjoint; another one is compared with all of them at once where it can be.
+
+    Claim: after `add` returned true, the new condition and each one before it are never true of the same row.
+    Because: where each of them leaves some values of one expression alone, these are kept in order, and what the new
+    one leaves of it lies between. Otherwise it is compared with each of them (`disjoint`).
+    """
+
+    def __init__(self, first: Scalar) -> None:
+        self._all = [first]
+        self._of: Scalar | None = None  # the expression whose values tell them apart
+        self._regions = _regions(first)  # of the first one
+        self._only = True  # they say nothing but what values the expression has
+        self._points: set[Point] = set()
+        self._ends: list[_End] = []  # of intervals and of single numbers, which are in order and do not overlap
+
+    def add(self, condition: Scalar) -> bool:
+        """Take it in if it is disjoint from all of them."""
+        regions = _regions(condition)
+        region = None if self._of is None else regions.get(self._of)
+        settled = region is not None and self._only and _says_only(condition, region)
+        if region is not None and self._is_free(region):
+            self._occupy(region)
+        elif settled or not all(disjoint(condition, each) for each in self._all):
+            return False
+        elif len(self._all) == 1:
+            self._tell_apart(regions)
+        else:
+            self._of = None
+        self._all.append(condition)
+        if self._of is not None:
+            self._only &= _says_only(condition, regions[self._of])
+        return True
+
+    def _tell_apart(self, regions: Mapping[Scalar, _Values]) -> None:
+        """Find the expression by which the first two differ."""
+        for subject, first in self._regions.items():
+            if subject in regions:
+                self._occupy(first)
+                if self._is_free(regions[subject]):
+                    self._of, self._only = subject, _says_only(self._all[0], first)
+                    self._occupy(regions[subject])
+                    return
+                self._points.clear()
+                self._ends.clear()
+
+    def _is_free(self, region: _Values) -> bool:
+        return not any(_blankless(point) in self._points for point in _others(region)) and not any(
+            self._overlaps(low, high) for low, high in _stretches(region)
+        )
+
+    def _overlaps(self, low: _End, high: _End) -> bool:
+        """Whether an interval shares a value with one of those in order."""
+        at = bisect_left(self._ends, low)
+        return at % 2 == 1 or (at < len(self._ends) and self._ends[at] <= high)
+
+    def _occupy(self, region: _Values) -> None:
+        self._points.update(map(_blankless, _others(region)))
+        for low, high in _stretches(region):
+            at = bisect_left(self._ends, low)
+            self._ends[at:at] = [low, high]
+
+
+# The end of an interval: a number, or no number at all; then whether it lies just below (-1), at (0), or just above it.
+_End = tuple[float | Fraction, int]
+
+
+def _stretches(region: _Values) -> Iterator[tuple[_End, _End]]:
+    """The numbers that are left, as intervals with both ends."""
+    if region.points is not None:
+        yield from (((point, 0), (point, 0)) for point in region.points if isinstance(point, Fraction))
+    elif region.low is not None or region.high is not None:
+        low: _End = (-math.inf, 0) if region.low is None else (region.low[0], 0 if region.low[1] else 1)
+        high: _End = (math.inf, 0) if region.high is None else (region.high[0], 0 if region.high[1] else -1)
+        if low <= high:
+            yield low, high
+
+
+def _others(region: _Values) -> Iterator[Point]:
+    return (point for point in region.points or () if not isinstance(point, Fraction))
+
+
+@lru_cache(maxsize=512)
+def _regions(condition: Scalar) -> Mapping[Scalar, _Values]:
+    """For each expression that a conjunction compares with constants: values that are left, or an interval."""
+    found: dict[Scalar, _Values] = {}
+    for part in conjuncts(condition):
+        values = _values(part)
+        if values is not None and not values.but:
+            found[values.of] = _both(found[values.of], values) if values.of in found else values
+    return found
+
+
+def _says_only(condition: Scalar, region: _Values) -> bool:
+    """Whether a condition is nothing but its region of one expression."""
+    parts = [_values(part) for part in conjuncts(condition)]
+    return all(values is not None and not values.but and values.of == region.of for values in parts)
+
+
+def _both(one: _Values, other: _Values) -> _Values:
+    """Values that both leave."""
+    if one.points is None and other.points is None:
+        lows = [each.low for each in (one, other) if each.low is not None]
+        highs = [each.high for each in (one, other) if each.high is not None]
+        low = max(lows, key=lambda end: (end[0], not end[1]), default=None)
+        return _Values(one.of, low=low, high=min(highs, default=None))
+    listed, rest = (one, other) if one.points is not None else (other, one)
+    return _Values(one.of, points=frozenset(point for point in listed.points or () if rest.has(point)))
+
+
+@lru_cache(maxsize=512)
 def _values(condition: Scalar) -> _Values | None:
     """What a comparison with constants leaves; None where it is something else."""
     if not isinstance(condition, Call):

@@ -368,8 +368,9 @@ class Measuring:
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(assembly.statistics)
-        groups = tuple(tuple(map(assembly.place, group)) for group in assembly.grouped())
-        weights = tuple(map(assembly.weight, assembly.grouped()))
+        grouped_statistics = assembly.grouped()
+        groups = tuple(tuple(map(assembly.place, group)) for group in grouped_statistics)
+        weights = tuple(map(assembly.weight, grouped_statistics))
         stability = derivation.conclusion
         clips: tuple[tuple[int, int], ...] = ()
         anew: tuple[Mapping[int, Fraction], ...] = ()

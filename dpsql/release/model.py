@@ -111,7 +111,7 @@ class Measurement:
 
     def margin_of(self, number: Linear) -> Fraction:
         """The 95 % margin of a number made of noisy sums; of several, a little wide for Laplace noise."""
-        return margin_of(number, [self.steps(i) if self.is_sum(i) else 0 for i in range(len(self.statistics))])
+        return margin_of(number, {i: self.steps(i) if self.is_sum(i) else 0 for i, _ in number})
 
     def average_margin(self, total: Linear, rows: int = 1_000) -> float:
         """The 95 % margin of an average of so many rows, where the mean is as bad as it can be."""
@@ -334,7 +334,7 @@ def _with_margins_of(measurements: tuple[Measurement, ...], outputs: tuple[Outpu
     )
 
 
-def margin_of(number: Linear, steps: Sequence[int]) -> Fraction:
+def margin_of(number: Linear, steps: Sequence[int] | Mapping[int, int]) -> Fraction:
     """The 95 % margin of a number made of noisy sums, in its own unit, from those of the sums."""
     sizes = [(i, abs(size)) for i, size in number if size]
     parts = [size * steps[i] for i, size in sizes]

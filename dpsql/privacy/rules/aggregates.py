@@ -14,6 +14,7 @@ from functools import partial
 from typing import Literal
 
 from dpsql.errors import MissingDeclaration, NotSupported
+from dpsql.hashing import CachedHash
 from dpsql.plan.scalars import Call, Op, Ref, Scalar, refs
 from dpsql.privacy.domains import domain
 from dpsql.privacy.facts import NOTHING, UNBOUNDED, Interval, as_number
@@ -65,7 +66,7 @@ CHOSEN = frozenset({Counted.RANKED, Counted.COMMONEST})
 
 
 @dataclass(frozen=True, slots=True)
-class Statistic:
+class Statistic(CachedHash):
     """One integer sum per cell: what is added, on which grid, and how far one unit moves it."""
 
     kind: Counted
@@ -83,6 +84,8 @@ class Statistic:
     centre: int = 0  # of residuals: what is subtracted from the value on the grid
     loose: bool = False  # whether a smaller clip is worth a search
     cut: bool = False  # whether a clip was chosen, which units within the declared limits may exceed
+
+    __hash__ = CachedHash.__hash__
 
     @property
     def width(self) -> int:

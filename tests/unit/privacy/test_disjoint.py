@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from dpsql.plan.evaluate import evaluate
 from dpsql.plan.scalars import Call, Const, Field, Op, Ref, Scalar
-from dpsql.privacy.disjoint import disjoint
+from dpsql.privacy import disjoint as module
+from dpsql.privacy.disjoint import DisjointConditions, disjoint
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Type, Value
 from dpsql.types import decimal as decimal_type
 
@@ -130,3 +132,65 @@ def test_halves_are_told_apart_by_their_constants() -> None:
     x: Type = decimal_type(5, 2)
     price = Ref(Field(8, "price", x))
     assert disjoint(test(Op.LT, price, HALF), test(Op.GE, price, HALF))
+
+
+def accepted(conditions: list[Scalar]) -> list[Scalar]:
+    """Those that are taken into one set, in order."""
+    apart = DisjointConditions(conditions[0])
+    return [conditions[0], *(each for each in conditions[1:] if apart.add(each))]
+
+
+of_both = st.builds(lambda a, b: test(Op.AND, a, b), of_numbers, of_texts)
+
+
+@given(st.lists(of_numbers | of_both, min_size=1, max_size=8))
+def test_no_row_passes_two_of_a_set_and_none_is_turned_away_in_vain(conditions: list[Scalar]) -> None:
+    apart = DisjointConditions(conditions[0])
+    members = [conditions[0]]
+    for condition in conditions[1:]:
+        is_disjoint = all(disjoint(condition, each) for each in members)
+        if apart.add(condition):
+            members.append(condition)
+        else:
+            assert not is_disjoint
+    rows: list[dict[int, Value]] = [{N.field.id: n, T.field.id: t} for n in (None, *range(-1, 6)) for t in TEXTS]
+    for row in rows:
+        assert sum(evaluate(member, row) is True for member in members) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.booleans(), st.booleans()), min_size=1))
+def test_intervals_that_do_not_overlap_are_taken_in(drawn: list[tuple[int, int, bool, bool]]) -> None:
+    conditions = [
+        test(
+            Op.AND, test(Op.GT if left else Op.GE, X, float(low)), test(Op.LT if right else Op.LE, X, float(low + size))
+        )
+        for low, size, left, right in drawn
+    ]
+    members = accepted(conditions)
+    for halves in range(-1, 80):
+        assert sum(evaluate(member, {X.field.id: halves / 2}) is True for member in members) <= 1
+    for condition in conditions:
+        assert condition in members or not all(disjoint(condition, each) for each in members)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda i: test(Op.EQ, N, i),
+        lambda i: test(Op.EQ, T, f"t{i}"),
+        lambda i: test(Op.AND, test(Op.GE, N, i), test(Op.LT, N, i + 1)),
+        lambda i: test(Op.AND, test(Op.NOT, test(Op.IS_NULL, M)), test(Op.EQ, N, i)),
+        lambda i: test(Op.AND, test(Op.EQ, T, "a"), test(Op.EQ, N, i)),
+    ],
+)
+def test_many_are_compared_at_once(condition: Callable[[int], Scalar], monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+
+    def counted(left: Scalar, right: Scalar) -> bool:
+        nonlocal compared
+        compared += 1
+        return disjoint(left, right)
+
+    monkeypatch.setattr(module, "disjoint", counted)
+    assert len(accepted([condition(i) for i in range(200)])) == 200
+    assert compared < 20
