@@ -11,6 +11,24 @@ from dpsql.plan.scalars import Aggregated, Correlated, Field, Scalar, SortKey, S
 from dpsql.policy.model import Table
 
 
+class _Fields:
+    """A node that remembers its fields: they are asked for again and again, and those of many joins are many."""
+
+    __slots__ = ("_fields",)
+    _fields: tuple[Field, ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        try:
+            return self._fields
+        except AttributeError:
+            object.__setattr__(self, "_fields", self._made())
+            return self._fields
+
+    def _made(self) -> tuple[Field, ...]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """A declared table. `columns` names the table's column of each field."""
@@ -78,12 +96,11 @@ class OfUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class Project(_Fields):
     child: Plan
     items: tuple[tuple[Field, Scalar], ...]
 
-    @property
-    def fields(self) -> tuple[Field, ...]:
+    def _made(self) -> tuple[Field, ...]:
         return tuple(field for field, _ in self.items)
 
 
@@ -122,14 +139,13 @@ class JoinKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class Join(_Fields):
     kind: JoinKind
     left: Plan
     right: Plan
     condition: Scalar | None
 
-    @property
-    def fields(self) -> tuple[Field, ...]:
+    def _made(self) -> tuple[Field, ...]:
         return (*self.left.fields, *self.right.fields)
 
 
@@ -262,10 +278,10 @@ def _same_kind(before: _Call, after: Scalar) -> _Call:
 
 def nodes(plan: Plan) -> Iterator[Plan]:
     """Every node, subqueries inside expressions included."""
-    yield plan
-    for child in inputs(plan):
-        yield from nodes(child)
-    for scalar in scalars(plan):
-        for part in walk(scalar):
-            if isinstance(part, Subquery | Correlated):
-                yield from nodes(part.plan)
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        parts = (part for scalar in scalars(node) for part in walk(scalar))
+        subqueries = [part.plan for part in parts if isinstance(part, Subquery | Correlated)]
+        waiting += [*inputs(node), *subqueries][::-1]

@@ -676,3 +676,135 @@ def _is_of_nothing(call: Aggregated) -> bool:
         return False
 
 
+def _share(call: Aggregated) -> Fraction:
+    """The rank of a percentile, of which the parts of a row are made that losses are counted in."""
+    share = call.args[1]
+    assert isinstance(share, Const) and isinstance(share.value, int | float | Decimal)
+    rank = Fraction(str(share.value))
+    if rank.denominator > _MOST_PARTS:
+        raise NotSupported(
+            "a percentile with so many decimals is not supported",
+            hint="Write at most six decimals.",
+            position=call.position,
+        )
+    return rank
+
+
+@dataclass(frozen=True, slots=True)
+class _Centred:
+    """An argument with the middle of its bounds subtracted: half the range bounds it on both sides."""
+
+    value: Scalar
+    centre: Fraction
+    half: Fraction
+
+
+def in_units(ref: Scalar, step: Fraction, type_: Type) -> Scalar:
+    """A number of steps as a value of the aggregate's type."""
+    if type_.kind is Kind.INTEGER:
+        return ref if step == 1 else Call(Op.MUL, (ref, Const(int(step), BIGINT)), BIGINT)
+    if type_.kind is Kind.DECIMAL and step.denominator == 1 and step > 10**12:
+        return Call(Op.CAST, (in_units(ref, step, DOUBLE),), type_)  # more digits than decimals hold
+    if type_.kind is Kind.DECIMAL:
+        scale = 0
+        while (step * 10**scale).denominator != 1:
+            scale += 1
+        grain = Const(exact_decimal(step, scale), decimal_type(13 + scale, scale))
+        whole = Call(Op.CAST, (ref,), decimal_type(19, 0))
+        return Call(Op.CAST, (Call(Op.MUL, (whole, grain), decimal_type(32 + scale, scale)),), type_)
+    return _times(_double(ref), step)
+
+
+def _double(value: Scalar) -> Scalar:
+    return value if value.type.kind is Kind.DOUBLE else Call(Op.CAST, (value,), DOUBLE)
+
+
+def _multiply(left: Scalar, right: Scalar) -> Scalar:
+    return Call(Op.MUL, (left, right), DOUBLE)
+
+
+def _subtract(left: Scalar, right: Scalar) -> Scalar:
+    return Call(Op.SUB, (left, right), DOUBLE)
+
+
+def _divide(left: Scalar, right: Scalar) -> Scalar:
+    return Call(Op.DIV, (left, right), DOUBLE)
+
+
+def _plus(left: Scalar, right: Scalar) -> Scalar:
+    return Call(Op.ADD, (left, right), DOUBLE)
+
+
+def _times(value: Scalar, constant: Fraction) -> Scalar:
+    """Multiplied and divided by whole numbers, where that is exact."""
+    if max(constant.numerator, constant.denominator) > LARGEST:
+        raise NotSupported(
+            "numbers so large or so small are not aggregated",
+            hint="Multiply by a constant, so that the bounds are closer to 1.",
+        )
+    if constant.numerator != 1:
+        value = _multiply(value, Const(float(constant.numerator), DOUBLE))
+    if constant.denominator != 1:
+        value = _divide(value, Const(float(constant.denominator), DOUBLE))
+    return value
+
+
+def _add(left: Scalar, constant: Fraction) -> Scalar:
+    return Call(Op.ADD, (left, Const(float(constant), DOUBLE)), DOUBLE)
+
+
+def _bessel(value: Scalar, n: Scalar) -> Scalar:
+    """From the population's moment to the sample's: times n / (n - 1), NULL below two."""
+    above = Call(Op.GT, (n, Const(1.0, DOUBLE)), BOOLEAN)
+    scaled = _divide(_multiply(value, n), _add(n, Fraction(-1)))
+    return Case(((above, scaled),), Const(None, DOUBLE), DOUBLE)
+
+
+def _not_below_rounding(spread: Scalar, half: Fraction) -> Scalar:
+    """A variance within what half the range allows; below the rounding of its sums it is none.
+
+    So that what is divided by it is NULL, instead of a quotient of rounding errors.
+    """
+    smallest = Const(float(half**2 / 10**9), DOUBLE)
+    known = Case(((Call(Op.LT, (spread, smallest), BOOLEAN), Const(0.0, DOUBLE)),), spread, DOUBLE)
+    return _within(known, Interval(Fraction(0), half**2))
+
+
+def _start(value: _Value) -> Fraction:
+    """From where the sums of a value count, in steps."""
+    first = value.sums[0]
+    match value.way:
+        case Way.DIRECT:
+            return Fraction(0)
+        case Way.CENTRED:
+            return Fraction(first.low + first.high, 2)
+        case Way.RESIDUAL:
+            return Fraction(first.centre)
+        case Way.PAIR | Way.BERNSTEIN:
+            return Fraction(first.low)
+
+
+def _together(sums: tuple[Statistic, ...]) -> int:
+    """What one row adds to all sums of a group."""
+    return math.prod([sums[0].width] * (len(sums) - 1))
+
+
+def _sum_of(parts: Linear, others: Linear, times: Fraction) -> Linear:
+    found = dict(parts)
+    for place, size in others:
+        found[place] = found.get(place, Fraction(0)) + size * times
+    return tuple((place, size) for place, size in found.items() if size)
+
+
+def _within(value: Scalar, bounds: Interval) -> Scalar:
+    """Cut to what the declared bounds allow: free, and never further from the truth."""
+    assert bounds.low is not None and bounds.high is not None
+    low, high = Const(float(bounds.low), DOUBLE), Const(float(bounds.high), DOUBLE)
+    return Case(
+        (
+            (Call(Op.LT, (value, low), BOOLEAN), low),
+            (Call(Op.GT, (value, high), BOOLEAN), high),
+        ),
+        value,
+        DOUBLE,
+    )

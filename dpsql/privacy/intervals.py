@@ -42,13 +42,17 @@ LARGEST = Fraction(10**300)
 def interval(node: Scalar, facts: Facts) -> Interval:
     """Bounds of a numeric or temporal expression."""
     spend()
-    found = _interval(node, facts)
-    if node.type.is_temporal:
-        return _in_calendar(found, 86400 if node.type.kind is Kind.TIMESTAMP else 1)
-    if node.type.kind is Kind.DECIMAL:
-        most = Fraction(10**node.type.precision - 1, 10**node.type.scale)
+    return _within_type(node.type, _interval(node, facts))
+
+
+def _within_type(type_: Type, found: Interval) -> Interval:
+    """The bounds without what the type does not hold: such a value is NULL, or its bounds are unknown."""
+    if type_.is_temporal:
+        return _in_calendar(found, 86400 if type_.kind is Kind.TIMESTAMP else 1)
+    if type_.kind is Kind.DECIMAL:
+        most = Fraction(10**type_.precision - 1, 10**type_.scale)
         return _cut(found, -most, most)  # beyond its digits it is NULL
-    if node.type.kind is Kind.INTEGER:
+    if type_.kind is Kind.INTEGER:
         return _cut(found, Fraction(-(2**63)), Fraction(2**63 - 1))  # beyond 64 bits it is NULL
     if (found.low is not None and abs(found.low) > LARGEST) or (found.high is not None and abs(found.high) > LARGEST):
         return UNBOUNDED
@@ -285,18 +289,18 @@ def _least_positive(node: Scalar) -> Fraction | None:
 
 def _least(args: tuple[Scalar, ...], facts: Facts) -> Interval:
     """LEAST ignores NULLs: only an argument that is never NULL bounds it from above."""
-    known = [arg for arg in args if not _is_null(arg)]
-    hull = _hull([interval(arg, facts) for arg in known])
-    caps = [interval(arg, facts).high for arg in known if never_null(arg, facts)]
+    known = [_bounds_and_presence(arg, facts) for arg in args if not _is_null(arg)]
+    hull = _hull([bounds for bounds, _ in known])
+    caps = [bounds.high for bounds, is_present in known if is_present]
     highs = [high for high in (hull.high, *caps) if high is not None]
     return Interval(hull.low, min(highs) if highs else None)
 
 
 def _greatest(args: tuple[Scalar, ...], facts: Facts) -> Interval:
     """As LEAST, from below."""
-    known = [arg for arg in args if not _is_null(arg)]
-    hull = _hull([interval(arg, facts) for arg in known])
-    floors = [interval(arg, facts).low for arg in known if never_null(arg, facts)]
+    known = [_bounds_and_presence(arg, facts) for arg in args if not _is_null(arg)]
+    hull = _hull([bounds for bounds, _ in known])
+    floors = [bounds.low for bounds, is_present in known if is_present]
     lows = [low for low in (hull.low, *floors) if low is not None]
     return Interval(max(lows) if lows else None, hull.high)
 
@@ -307,15 +311,36 @@ def _mirrored(part: Interval) -> Interval:
 
 def never_null(node: Scalar, facts: Facts) -> bool:
     """Whether an expression has a value in every row."""
-    if isinstance(node, Call) and node.op is Op.CAST and _cannot_fail(node.args[0].type, node.type):
-        return never_null(node.args[0], facts)
-    if isinstance(node, Call) and node.op in (Op.ADD, Op.SUB, Op.MUL) and node.type.is_numeric:
-        return _fits(node, facts) and all(never_null(part, facts) for part in node.args)
-    if isinstance(node, Case):
-        return all(never_null(part, facts) for part in (*(then for _, then in node.branches), node.default))
-    if isinstance(node, Ref):
-        return not facts.get(node.field.id, NOTHING).nullable
-    return isinstance(node, Const) and node.value is not None
+    match node:
+        case Call(op=Op.CAST, args=(inner,)):
+            return _cannot_fail(inner.type, node.type) and never_null(inner, facts)
+        case Call(op=Op.ADD | Op.SUB | Op.MUL) if node.type.is_numeric:
+            return _bounds_and_presence(node, facts)[1]
+        case Case(branches=branches, default=default):
+            return all(never_null(part, facts) for part in (*(then for _, then in branches), default))
+        case Ref(field=field):
+            return not facts.get(field.id, NOTHING).nullable
+        case _:
+            return isinstance(node, Const) and node.value is not None
+
+
+def _bounds_and_presence(node: Scalar, facts: Facts) -> tuple[Interval, bool]:
+    """The bounds of an expression and whether it has a value in every row, with each part of a sum looked at once."""
+    spend()
+    spend()
+    match node:
+        case Call(op=Op.CAST, args=(inner,)) if inner.type.is_numeric:
+            part, is_present = _bounds_and_presence(inner, facts)
+            return _within_type(node.type, _cast(node, [part])), is_present and _cannot_fail(inner.type, node.type)
+        case Call(op=Op.ADD | Op.SUB | Op.MUL as op, args=args) if node.type.is_numeric:
+            parts = [_bounds_and_presence(arg, facts) for arg in args]
+            exact = _RULES[op](node, [bounds for bounds, _ in parts])
+            held = _within_type(node.type, exact)
+            # Beyond its type, a result is NULL.
+            fits = held.bounded and (node.type.kind is Kind.DOUBLE or held == exact)
+            return held, fits and all(is_present for _, is_present in parts)
+        case _:
+            return interval(node, facts), never_null(node, facts)
 
 
 def without_known(where: Scalar | None, facts: Facts) -> Scalar | None:
@@ -327,12 +352,6 @@ def without_known(where: Scalar | None, facts: Facts) -> Scalar | None:
             return None
         case _:
             return where
-
-
-def _fits(node: Call, facts: Facts) -> bool:
-    """Whether the bounds of a result are within its type: beyond them it is NULL."""
-    found = interval(node, facts)
-    return found.bounded and (node.type.kind is Kind.DOUBLE or found == _interval(node, facts))
 
 
 def _cannot_fail(source: Type, target: Type) -> bool:
@@ -356,14 +375,21 @@ def _cast(node: Call, parts: list[Interval]) -> Interval:
             return Interval(Fraction(0), Fraction(1))
         case ((Kind.INTEGER | Kind.DECIMAL | Kind.DOUBLE), (Kind.INTEGER | Kind.DECIMAL)):
             grain = Fraction(1, 10**node.type.scale)
-            return Interval(
+            rounded = Interval(
                 None if part.low is None else math.floor(part.low / grain) * grain,
                 None if part.high is None else math.ceil(part.high / grain) * grain,
             )
+            return _in_bits(rounded, node.type) if target is Kind.INTEGER else rounded
         case ((Kind.INTEGER | Kind.DECIMAL | Kind.DOUBLE), Kind.DOUBLE):
             return part
         case _:
             return UNBOUNDED
+
+
+def _in_bits(found: Interval, type_: Type) -> Interval:
+    """What does not fit into smallint, integer or bigint is NULL."""
+    end = Fraction(2 ** (15 if type_.precision <= 5 else 31 if type_.precision <= 10 else 63))
+    return _cut(found, -end, end - 1)
 
 
 _EXTRACTED = {
