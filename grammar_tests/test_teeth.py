@@ -13,7 +13,7 @@ import pytest
 
 from dpsql.generate import bounding, relations
 from dpsql.generate.clip import Clip
-from dpsql.privacy import assemble
+from dpsql.privacy import disjoint
 from dpsql.privacy.rules.aggregates import Cells
 from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults, oracle_faults
@@ -97,7 +97,7 @@ def test_conditions_that_do_not_exclude_each_other_are_noticed(
     dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the engine holds units unique nothing is clipped: the proof alone stands for the claim."""
-    monkeypatch.setattr(assemble, "disjoint", lambda *_: True)
+    monkeypatch.setattr(disjoint.DisjointConditions, "add", lambda *_: True)
     found = _faults(
         dataset, dirty, "SELECT COUNT(*) FILTER (WHERE age < 90), COUNT(*) FILTER (WHERE age < 100) FROM people"
     )
