@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from dpsql.effort import spend
 from dpsql.plan.scalars import Aggregated, Correlated, Field, Scalar, SortKey, Subquery, Windowed, walk
 from dpsql.policy.model import Table
 
@@ -280,6 +281,7 @@ def nodes(plan: Plan) -> Iterator[Plan]:
     """Every node, subqueries inside expressions included."""
     waiting = [plan]
     while waiting:
+        spend()
         node = waiting.pop()
         yield node
         parts = (part for scalar in scalars(node) for part in walk(scalar))

@@ -11,6 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
+from dpsql.effort import spend
 from dpsql.plan.scalars import Call, Const, Op, Scalar
 from dpsql.privacy.facts import as_number
 from dpsql.privacy.refine import conjuncts
@@ -34,6 +35,7 @@ def disjoint(left: Scalar, right: Scalar) -> bool:
     equal, nor taken for the same, since it may not.
     Needs: expressions whose value depends on the row alone (others are refused).
     """
+    spend()
     sides = ((left, right), (right, left))
     for one, other in sides:
         if isinstance(one, Call) and one.op is Op.OR:

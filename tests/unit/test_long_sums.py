@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsql.dataset import open_dataset
+from dpsql.engine import Answer
 from dpsql.plan.evaluate import evaluate
 from dpsql.plan.scalars import Call, Const, Op, Scalar
 from dpsql.session import Session
@@ -27,19 +28,27 @@ def session(clinic: Path) -> Iterator[Session]:
     engine.close()
 
 
+def ask(session: Session, sql: str) -> tuple[int, int | float]:
+    """A number and its margin."""
+    answer = session.execute(sql)
+    assert isinstance(answer, Answer)
+    ((value,),) = answer.table.rows
+    ((margin,),) = answer.margins
+    assert isinstance(value, int) and margin is not None
+    return value, margin
+
+
 def test_two_hundred_counts_are_two_hundred_times_the_count(session: Session) -> None:
-    one = session.execute("SELECT COUNT(*) FROM people")
-    many = session.execute(f"SELECT {' + '.join(['COUNT(*)'] * 200)} FROM people")
-    assert many.table.rows == [(200 * one.table.rows[0][0],)]  # type: ignore[operator]
-    assert many.margins[0][0] == 200 * one.margins[0][0]  # type: ignore[operator]
+    value, margin = ask(session, "SELECT COUNT(*) FROM people")
+    many = ask(session, f"SELECT {' + '.join(['COUNT(*)'] * 200)} FROM people")
+    assert many == (200 * value, 200 * margin)
 
 
 @pytest.mark.parametrize("terms", [3, 16, 17, 200])
 def test_what_is_subtracted_is_subtracted(terms: int, session: Session) -> None:
-    one = session.execute("SELECT COUNT(*) FROM people")
-    mixed = session.execute(f"SELECT COUNT(*) {' '.join('+ 3' if i % 3 else '- 1' for i in range(terms))} FROM people")
-    assert mixed.table.rows == [(one.table.rows[0][0] + sum(3 if i % 3 else -1 for i in range(terms)),)]  # type: ignore[operator]
-    assert mixed.margins == one.margins
+    value, margin = ask(session, "SELECT COUNT(*) FROM people")
+    mixed = ask(session, f"SELECT COUNT(*) {' '.join('+ 3' if i % 3 else '- 1' for i in range(terms))} FROM people")
+    assert mixed == (value + sum(3 if i % 3 else -1 for i in range(terms)), margin)
 
 
 @pytest.mark.parametrize("items", [8, 16, 100])
@@ -61,7 +70,8 @@ def test_balanced_sums_have_the_same_value(terms: list[tuple[bool, int | None]])
         assert type_ is not None
         return Call(op, (total, value), type_)
 
-    total = reduce(plus, terms, constant(7))
+    start: Scalar = constant(7)
+    total = reduce(plus, terms, start)
     assert evaluate(balanced(total)) == evaluate(total)
 
 
