@@ -248,6 +248,8 @@ class Table:
     contents: Mapping[str, tuple[Value, ...]] | None = None
     # Its rows, with a value for each of `columns`, where they were read.
     rows: tuple[tuple[Value, ...], ...] | None = field(default=None, repr=False)
+    # Of a larger public table: some of its columns, and every combination of values that they have.
+    combinations: tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]] | None = field(default=None, repr=False)
     copy: Copy | None = None  # what is read instead
     # By table and column: where the way from a row to its owner ends, if there is NULL, as the schema allows.
     optional_owner: tuple[tuple[str, str], ...] = ()

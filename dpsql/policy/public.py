@@ -14,6 +14,8 @@ from dpsql.types import Value
 ReadPublic = Callable[[tuple[str, ...], Sequence[str], int], list[list[Value]]]
 
 SMALL = 1_000  # rows
+LARGE = 100_000  # rows, of which columns with declared values or bounds are read
+MOST_COMBINATIONS = 10_000
 
 
 def with_contents(table: Table, read: ReadPublic) -> Table:
@@ -30,7 +32,7 @@ def with_contents(table: Table, read: ReadPublic) -> Table:
     except PolicyError:
         return table  # it holds what Python has no value for; a query that needs it says so
     if any(len(values) > SMALL for values in columns):
-        return table
+        return _with_combinations(table, read)
     contents = {
         name: tuple(dict.fromkeys(value for value in values if value == value))  # NaN is no key
         for name, values in zip(table.columns, columns, strict=True)
@@ -39,3 +41,18 @@ def with_contents(table: Table, read: ReadPublic) -> Table:
     holds_nan = any(value != value for values in columns for value in values)
     rows = None if holds_nan or not columns else tuple(zip(*columns, strict=True))
     return replace(table, contents=MappingProxyType(contents), rows=rows)
+
+
+def _with_combinations(table: Table, read: ReadPublic) -> Table:
+    """A larger table with the combinations of values that its declared columns have: what keys go together there."""
+    declared = [c.name for c in table.columns.values() if c.lower is not None or c.values is not None]
+    if not declared:
+        return table
+    try:
+        columns = read(table.source, declared, LARGE)
+    except PolicyError:
+        return table
+    found = dict.fromkeys(zip(*columns, strict=True))
+    if len(columns[0]) > LARGE or len(found) > MOST_COMBINATIONS or any(v != v for row in found for v in row):
+        return table
+    return replace(table, combinations=(tuple(declared), tuple(found)))

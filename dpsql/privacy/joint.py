@@ -29,8 +29,9 @@ from dpsql.types import Kind, Value
 
 # More values of one column are not tried one by one.
 MOST_VALUES = 10_000
-# More combinations are not tried.
+# More combinations are not tried, nor more steps taken for the keys of one relation.
 MOST_TRIED = 50_000
+MOST_STEPS = 200_000
 MOST_CONDITIONS = 50
 
 Cell = tuple[Value, ...]
@@ -58,6 +59,22 @@ class _NotListed(Exception):
     """The values of an expression cannot be listed."""
 
 
+class _TooManySteps(Exception):
+    """It would take more steps than there are left."""
+
+
+@dataclass(slots=True)
+class _Steps:
+    left: int = MOST_STEPS
+
+    def values(self, value: Scalar, rows: Sequence[_Row]) -> list[Value]:
+        """The value of an expression for each row."""
+        self.left -= len(rows) * sum(1 for _ in walk(value))
+        if self.left < 0:
+            raise _TooManySteps
+        return evaluate_rows(value, rows)
+
+
 @dataclass(slots=True)
 class _Source:
     """What takes one value, or one row of values, in every row of the relation."""
@@ -74,13 +91,14 @@ class JointKeys:
     facts: Facts
     limit: int
     _origins: Origins | None = None
+    _steps: _Steps = field(default_factory=_Steps)
 
     def combinations(self, keys: Sequence[Scalar]) -> Combinations | None:
         """All combinations of these keys, or None if they are unknown, or more than the limit."""
         if not keys:
             return Combinations((), ((),))
         apart = [domain(key, self.facts, self.limit) for key in keys]
-        parts = list(_Search(self._found(), self.limit).parts(keys, apart))
+        parts = list(_Search(self._found(), self.limit, self._steps).parts(keys, apart))
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or math.prod(len(cells) for _, cells in known) > self.limit:
             return None
@@ -117,13 +135,13 @@ def _together(parts: Sequence[_Part]) -> Combinations:
 class _Search:
     origins: Origins
     limit: int
+    steps: _Steps
     sources: dict[int, _Source] = field(default_factory=dict)  # by each field of theirs
     conditions: list[Scalar] = field(default_factory=list)
     undeclared: dict[int, set[Value]] = field(default_factory=dict)  # what columns may show though it is not declared
     _shown: set[int] = field(default_factory=set)  # columns that are keys as they are
     _usages: dict[int, Usage] = field(default_factory=dict)
     _atoms: dict[tuple[Scalar, bool], Field] = field(default_factory=dict)
-    _fields: dict[int, Ref] = field(default_factory=dict)
 
     def parts(self, keys: Sequence[Scalar], apart: Sequence[Domain | None]) -> Iterator[_Part | None]:
         """Keys in groups that nothing ties to each other, each with its combinations; None for unknown ones."""
@@ -174,11 +192,10 @@ class _Search:
     # --- which columns are listed, and how ---
 
     def _read(self, value: Scalar) -> None:
-        for ref in refs(value):
-            self._fields[ref.field.id] = Ref(ref.field)
-            if ref.field.id not in self.sources:
-                found = usage(value, Ref(ref.field))
-                self._usages[ref.field.id] = self._usages.get(ref.field.id, Usage()) | found
+        for column in {ref.field.id: ref.field for ref in refs(value)}.values():
+            if column.id not in self.sources:
+                found = usage(value, Ref(column))
+                self._usages[column.id] = self._usages.get(column.id, Usage()) | found
 
     def _listed(self, value: Scalar) -> Scalar:
         """The expression over what can be listed: columns, or parts of it that have few values of their own."""
@@ -370,11 +387,11 @@ class _Search:
             if all(source.fields != other.fields for other in distinct):
                 distinct.append(source)
         try:
-            rows = _joined(distinct, conditions, wanted)
+            rows = _joined(distinct, conditions, wanted, self.steps)
             if rows is None:
                 return None
-            columns = [evaluate_rows(key, rows) for key in keys]
-        except NotConstant:
+            columns = [self.steps.values(key, rows) for key in keys]
+        except (NotConstant, _TooManySteps):
             return None
         allowed = [None if found is None else {value: value for value in found} for found in apart]
         cells: dict[Cell, None] = {}
@@ -415,7 +432,9 @@ def _is_evaluated(condition: Scalar) -> bool:
     )
 
 
-def _joined(sources: Sequence[_Source], conditions: Sequence[Scalar], wanted: set[int]) -> list[_Row] | None:
+def _joined(
+    sources: Sequence[_Source], conditions: Sequence[Scalar], wanted: set[int], steps: _Steps
+) -> list[_Row] | None:
     """The combinations of rows that meet all conditions, as far as they tell keys apart; None if they are too many."""
     waiting, left = list(sources), list(conditions)
     rows: list[_Row] = [{}]
@@ -427,7 +446,7 @@ def _joined(sources: Sequence[_Source], conditions: Sequence[Scalar], wanted: se
         equal = _equalities(left, bound, source.fields)
         needed = wanted | {ref.field.id for c in left for ref in refs(c)}
         mine = _different(source.rows, needed & source.fields)
-        pairs = _pairs(rows, mine, equal, MOST_TRIED - tried)
+        pairs = _pairs(rows, mine, equal, MOST_TRIED - tried, steps)
         if pairs is None:
             return None
         tried += len(pairs)
@@ -435,7 +454,7 @@ def _joined(sources: Sequence[_Source], conditions: Sequence[Scalar], wanted: se
         for condition in [c for c in left if {ref.field.id for ref in refs(c)} <= bound]:
             left.remove(condition)
             try:
-                passed = evaluate_rows(condition, pairs)
+                passed = steps.values(condition, pairs)
             except NotConstant:
                 continue  # what cannot be told excludes nothing
             pairs = [row for row, value in zip(pairs, passed, strict=True) if value is True]
@@ -464,20 +483,20 @@ def _equalities(conditions: Iterable[Scalar], bound: set[int], fields: frozenset
     return found
 
 
-def _pairs(rows: list[_Row], mine: list[_Row], equal: _Equal, most: int) -> list[_Row] | None:
+def _pairs(rows: list[_Row], mine: list[_Row], equal: _Equal, most: int, steps: _Steps) -> list[_Row] | None:
     if not equal:
         return None if len(rows) * len(mine) > most else [{**a, **b} for a in rows for b in mine]
     places: dict[Cell, list[_Row]] = {}
-    for row, key in zip(mine, _columns([other for _, other in equal], mine), strict=True):
+    for row, key in zip(mine, _columns([other for _, other in equal], mine, steps), strict=True):
         if None not in key:
             places.setdefault(key, []).append(row)
     found: list[_Row] = []
-    for row, key in zip(rows, _columns([one for one, _ in equal], rows), strict=True):
+    for row, key in zip(rows, _columns([one for one, _ in equal], rows, steps), strict=True):
         found += [{**row, **other} for other in places.get(key, ())]
         if len(found) > most:
             return None
     return found
 
 
-def _columns(values: Sequence[Scalar], rows: Sequence[_Row]) -> list[Cell]:
-    return list(zip(*(evaluate_rows(value, rows) for value in values), strict=True))
+def _columns(values: Sequence[Scalar], rows: Sequence[_Row], steps: _Steps) -> list[Cell]:
+    return list(zip(*(steps.values(value, rows) for value in values), strict=True))

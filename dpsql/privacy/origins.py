@@ -48,10 +48,16 @@ class Origins:
     _markers: Iterator[int] = field(default_factory=lambda: iter(range(-1, -(10**9), -1)))
 
     def expanded(self, value: Scalar) -> Scalar:
-        """The same expression over the columns that everything is made of."""
+        """The same expression over the columns that everything is made of; as it is, where that would be long."""
+        return self._expanded(value) if self._size(value) <= MOST_PARTS else value
+
+    def _expanded(self, value: Scalar) -> Scalar:
         if isinstance(value, Ref):
             return self._made.get(value.field.id, value)
-        return rebuild(value, self.expanded)
+        return rebuild(value, self._expanded)
+
+    def _size(self, value: Scalar) -> int:
+        return sum(self._sizes.get(part.field.id, 1) if isinstance(part, Ref) else 1 for part in walk(value))
 
     # --- the way down ---
 
@@ -93,7 +99,7 @@ class Origins:
     def _follow_public(self, plan: Join) -> None:
         private, public = (plan.left, plan.right) if is_private(plan.left) else (plan.right, plan.left)
         self.follow(private)
-        found = public_rows(public)
+        found = public_rows(public, counted=False)
         if plan.kind in _INNER:
             self._know(public_facts(public, self.limit), public.fields)
             if found is not None:
@@ -125,10 +131,10 @@ class Origins:
         for target, value in items:
             if isinstance(value, Ref) and value.field.id == target.id:
                 continue
-            size = sum(self._sizes.get(part.field.id, 1) if isinstance(part, Ref) else 1 for part in walk(value))
+            size = self._size(value)
             if size <= MOST_PARTS:
                 self._sizes[target.id] = size
-                self._made[target.id] = self.expanded(value)
+                self._made[target.id] = self._expanded(value)
 
     def _know(self, facts: Facts, fields: Sequence[Field]) -> None:
         self.facts = {**self.facts, **{f.id: facts.get(f.id, NOTHING) for f in fields}}

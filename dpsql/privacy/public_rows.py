@@ -51,39 +51,42 @@ class Rows:
     rows: Sequence[Row]
 
 
-def public_rows(plan: Plan) -> Rows | None:
-    """The rows of a public relation; None where a table was not read, or they would be too many."""
+def public_rows(plan: Plan, *, counted: bool = True) -> Rows | None:
+    """The rows of a public relation; None where a table was not read, or they would be too many.
+
+    Without `counted` a row may stand for any number of equal ones, so that more tables are known.
+    """
     match plan:
         case OneRow():
             return Rows(frozenset(), ({},))
         case Empty(fields=fields):
             return Rows(_ids(fields), ())
         case Scan():
-            return _scanned(plan)
+            return _scanned(plan, counted=counted)
         case Filter(child=child, predicate=predicate):
-            below = public_rows(child)
+            below = public_rows(child, counted=counted)
             return None if below is None else Rows(below.fields, [r for r in below.rows if may_hold(predicate, r)])
         case Project(child=child, items=items):
-            below = public_rows(child)
+            below = public_rows(child, counted=counted)
             return None if below is None else _projected(below, items)
         case Sort(child=child, fields=fields):
-            below = public_rows(child)  # LIMIT leaves some of them
+            below = public_rows(child, counted=counted)  # LIMIT leaves some of them
             return None if below is None else Rows(below.fields & _ids(fields), below.rows)
         case Window(child=child):
-            return public_rows(child)
+            return public_rows(child, counted=counted)
         case Distinct(child=child):
-            below = public_rows(child)
+            below = public_rows(child, counted=counted)
             return below if below is None or below.fields != _ids(child.fields) else _distinct(below)
         case Aggregate(child=child, keys=keys, sets=((*_,),)):
-            below = public_rows(child)
+            below = public_rows(child, counted=counted)
             grouped = None if below is None else _projected(below, keys)
             if grouped is None or not keys:
                 return None if grouped is None else Rows(frozenset(), ({},))
             return _distinct(grouped) if grouped.fields == _ids(f for f, _ in keys) else grouped
         case SetOperation(kind=SetKind.UNION_ALL | SetKind.UNION):
-            return _united(plan)
+            return _united(plan, counted=counted)
         case Join():
-            return _joined(plan)
+            return _joined(plan, counted=counted)
         case _:
             return None
 
@@ -100,16 +103,18 @@ def _ids(fields: Sequence[Field] | Iterator[Field]) -> frozenset[int]:
     return frozenset(field.id for field in fields)
 
 
-def _scanned(plan: Scan) -> Rows | None:
+def _scanned(plan: Scan, *, counted: bool) -> Rows | None:
     """A table as scans show it: values beyond declared bounds are clamped to them."""
     table = plan.table
-    if table.is_private or table.rows is None:
+    names, stored = tuple(table.columns), table.rows
+    if stored is None and not counted and table.combinations is not None:
+        names, stored = table.combinations
+    if table.is_private or stored is None:
         return None
-    order = list(table.columns)
-    places = [(field.id, order.index(name)) for field, name in zip(plan.fields, plan.columns, strict=True)]
-    shown = [(field, place, table.columns[order[place]]) for field, place in places]
-    rows = [{field: _clamped(column, row[place]) for field, place, column in shown} for row in table.rows]
-    return Rows(_ids(plan.fields), rows)
+    pairs = zip(plan.fields, plan.columns, strict=True)
+    shown = [(field.id, names.index(name), table.columns[name]) for field, name in pairs if name in names]
+    rows = [{field: _clamped(column, row[place]) for field, place, column in shown} for row in stored]
+    return Rows(frozenset(field for field, _, _ in shown), rows)
 
 
 def _clamped(column: Column, value: Value) -> Value:
@@ -158,7 +163,7 @@ def _distinct(found: Rows) -> Rows:
     return Rows(found.fields, list({frozenset(row.items()): row for row in found.rows}.values()))
 
 
-def _united(plan: SetOperation) -> Rows | None:
+def _united(plan: SetOperation, *, counted: bool) -> Rows | None:
     """UNION [ALL]. VALUES nest as deep as they have rows, so that all are put together at once."""
     leaves, waiting = list[Plan](), [plan.right, plan.left]
     while waiting:
@@ -170,7 +175,7 @@ def _united(plan: SetOperation) -> Rows | None:
     parts: list[Row] = []
     known = _ids(plan.fields)
     for leaf in leaves:
-        found = public_rows(leaf)
+        found = public_rows(leaf, counted=counted)
         if found is None or len(parts) + len(found.rows) > MOST_ROWS:
             return None
         pairs = [(a.id, b.id) for a, b in zip(plan.fields, leaf.fields, strict=True) if b.id in found.fields]
@@ -180,8 +185,8 @@ def _united(plan: SetOperation) -> Rows | None:
     return _distinct(united) if plan.kind is SetKind.UNION and known == _ids(plan.fields) else united
 
 
-def _joined(plan: Join) -> Rows | None:
-    left, right = public_rows(plan.left), public_rows(plan.right)
+def _joined(plan: Join, *, counted: bool) -> Rows | None:
+    left, right = (public_rows(side, counted=counted) for side in (plan.left, plan.right))
     if left is None or right is None or len(left.rows) * len(right.rows) > MOST_ROWS:
         return None
     pairs = [(a, b) for a in left.rows for b in right.rows]

@@ -31,6 +31,13 @@ seen = { min = 2021-01-01, max = 2021-12-31 }
 
 [tables.sellers]
 public = true
+
+[tables.days]
+public = true
+
+[tables.days.columns]
+year = { min = 2019, max = 2021 }
+quarter = { min = 0, max = 4 }
 """
 BY_SELLER = (
     "SELECT s.first, s.last, COUNT(*) FROM people p JOIN sellers s ON s.id = p.seller GROUP BY 1, 2 ORDER BY 1, 2"
@@ -44,6 +51,10 @@ def fill(path: Path, sellers: list[tuple[int, str, str]]) -> None:
         data.execute("INSERT INTO people SELECT i, i % 3, TIMESTAMP '2021-01-01' + to_hours(i) FROM range(900) AS r(i)")
         data.execute("CREATE TABLE IF NOT EXISTS sellers (id int PRIMARY KEY, first text, last text)")
         data.execute("DELETE FROM sellers")
+        data.execute(
+            "CREATE TABLE IF NOT EXISTS days AS SELECT i AS id, 2019 + i // 500 AS year, 1 + i % 3 AS quarter"
+            " FROM range(1500) AS r(i)"
+        )
         data.executemany("INSERT INTO sellers VALUES (?, ?, ?)", sellers)
 
 
@@ -64,6 +75,15 @@ def ask(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 def test_people_who_do_not_exist_are_not_returned(path: Path) -> None:
     assert ask(path, BY_SELLER) == [("Ann", "Lee", 300), ("Ann", "Ray", 300), ("Bob", "Lee", 300)]
+
+
+def test_a_larger_public_table_has_the_declared_combinations_that_it_has(path: Path) -> None:
+    """It has no quarter 0, and none beyond the third, which the policy allows."""
+    joined = "people p JOIN days d ON d.id = p.seller"
+    sql = f"SELECT d.year, d.quarter, COUNT(*) FROM {joined} WHERE d.year < 2021 GROUP BY 1, 2"
+    with closing(dpsql.connect(path / "dpsql.toml", user="alice")) as connection:
+        rows = connection.cursor().execute(sql).fetchall()
+    assert [row[:2] for row in rows] == [(year, quarter) for year in (2019, 2020) for quarter in (1, 2, 3)]
 
 
 def test_an_answer_is_not_made_of_one_with_other_combinations(path: Path) -> None:
