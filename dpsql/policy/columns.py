@@ -71,6 +71,7 @@ def bind_column(declared: ColumnPolicy, schema: ColumnSchema, report: Report, li
         values=declared.values,
         nullable_key=declared.nullable_key,
         tight=declared.tight,
+        max_rows_per_value=declared.max_rows_per_value,
     )
 
 

@@ -52,6 +52,7 @@ def _column_facts(column: Column) -> dict[str, object]:
         "step": column.step,
         "values": column.values,
         "nullable_key": column.nullable_key,
+        **({} if column.max_rows_per_value is None else {"max_rows_per_value": column.max_rows_per_value}),
     } | _said(column.tight)
 
 

@@ -35,6 +35,7 @@ class ColumnPolicy:
     nullable_key: bool = False
     line: int | None = None
     tight: bool | None = None  # whether sums are near their bounds; None: nobody says
+    max_rows_per_value: int | None = None  # of a public table: at most so many of its rows have the same value
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,7 @@ class Column:
     values: tuple[Value, ...] | None = None
     nullable_key: bool = False
     tight: bool | None = None
+    max_rows_per_value: int | None = None
 
     @property
     def is_clamped(self) -> bool:

@@ -13,7 +13,7 @@ from dpsql.policy.section import POSITIVE, Section, header
 
 _TABLE = ("public", "unit", "max_rows_per_unit", "max_groups_per_unit", "tight", "columns")
 _REFERENCE = ("via", "table", "key")
-_COLUMN = ("min", "max", "step", "values", "nullable_key", "tight")
+_COLUMN = ("min", "max", "step", "values", "nullable_key", "tight", "max_rows_per_value")
 
 
 def read_tables(root: Section) -> dict[str, TablePolicy]:
@@ -56,7 +56,7 @@ def _read_table(tables: Section, name: str) -> TablePolicy | None:
                 section.problem(
                     key, f"public table {quoted(name)} takes no {quoted(key)}", "remove it, or public = true"
                 )
-        return TablePolicy(name, public=True, columns=_read_columns(section), line=section.line())
+        return TablePolicy(name, public=True, columns=_read_columns(section, public=True), line=section.line())
     return TablePolicy(
         name,
         unit=_read_unit(section, name),
@@ -128,7 +128,7 @@ def _check_reference(section: Section, tables: Mapping[str, TablePolicy], name: 
 # --- the columns ---
 
 
-def _read_columns(table: Section) -> Mapping[str, ColumnPolicy]:
+def _read_columns(table: Section, *, public: bool = False) -> Mapping[str, ColumnPolicy]:
     section = table.section("columns", None)
     columns: dict[str, ColumnPolicy] = {}
     if section is not None:
@@ -139,11 +139,11 @@ def _read_columns(table: Section) -> Mapping[str, ColumnPolicy]:
                 continue
             column = section.section(name, _COLUMN)
             if column is not None:
-                columns[name] = _read_column(column, name)
+                columns[name] = _read_column(column, name, public=public)
     return MappingProxyType(columns)
 
 
-def _read_column(column: Section, name: str) -> ColumnPolicy:
+def _read_column(column: Section, name: str, *, public: bool) -> ColumnPolicy:
     lower, upper = _read_bounds(column)
     step = column.number("step", POSITIVE)
     values = column.values("values")
@@ -153,8 +153,11 @@ def _read_column(column: Section, name: str) -> ColumnPolicy:
         column.problem("step", f'"step" in {column.title} is for numbers only', "remove it")
     if "tight" in column.content and lower is None:
         column.problem("tight", f'"tight" in {column.title} is for columns with "min" and "max"', "remove it")
-    tight = _said(column, "tight")
-    return ColumnPolicy(name, lower, upper, step, values, column.flag("nullable_key"), column.line(), tight)
+    tight, most = _said(column, "tight"), column.integer("max_rows_per_value")
+    if most is not None and not public:
+        fix = "remove it; max_rows_per_unit bounds the rows of a private table"
+        column.problem("max_rows_per_value", f'"max_rows_per_value" in {column.title} is for public tables only', fix)
+    return ColumnPolicy(name, lower, upper, step, values, column.flag("nullable_key"), column.line(), tight, most)
 
 
 def _said(section: Section, key: str) -> bool | None:

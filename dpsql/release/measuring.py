@@ -441,8 +441,8 @@ class Measuring:
         for table in unknown_fan_outs(derivation):
             rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
             self._compilation.caution(
-                f"one row may meet several rows of the public table {table}, and nobody has counted how many: of one"
-                f" unit at most {rows} count in full, so that numbers may be too low"
+                f"one row may meet several rows of the public table {table}, and the policy does not say how many"
+                f" (max_rows_per_value): of one unit at most {rows} count in full, so that numbers may be too low"
             )
         return index
 

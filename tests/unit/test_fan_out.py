@@ -40,6 +40,10 @@ public = true
 
 [tables.large]
 public = true
+
+[tables.large.columns]
+place = { max_rows_per_value = 1 }
+grade = { max_rows_per_value = 300 }
 """
 
 
@@ -49,7 +53,7 @@ def cursor(tmp_path: Path) -> Iterator[dpsql.Cursor]:
         data.execute("CREATE TABLE people (id int PRIMARY KEY, age int, tag int)")
         data.execute("INSERT INTO people SELECT i, i % 100, i % 3 FROM range(1000) AS r(i)")
         data.execute("CREATE TABLE small AS SELECT i AS place, i % 2 AS tag FROM range(5) AS r(i)")
-        data.execute("CREATE TABLE large AS SELECT i AS place, i % 600 AS tag FROM range(1200) AS r(i)")
+        data.execute("CREATE TABLE large AS SELECT i AS place, i % 600 AS tag, i % 4 AS grade FROM range(1200) AS r(i)")
     (tmp_path / "dpsql.toml").write_text(POLICY)
     with closing(dpsql.connect(tmp_path / "dpsql.toml", user="alice")) as connection:
         yield connection.cursor()
@@ -76,6 +80,15 @@ def test_where_nobody_counted_the_answer_says_so(cursor: dpsql.Cursor) -> None:
     (caution,) = cursor.cautions
     assert "large" in caution and "at most 1 row" in caution
     assert cursor.margins == (None,)
+
+
+def test_the_policy_may_say_how_many(cursor: dpsql.Cursor) -> None:
+    cursor.execute("SELECT COUNT(*) AS n FROM people p JOIN (SELECT grade AS g FROM large) s ON s.g = p.tag")
+    ((count,),) = cursor.fetchall()
+    assert round(to_tens(count), -3) == 300_000
+    assert cursor.cautions == () and cursor.margins != (None,)
+    cursor.execute("SELECT COUNT(*) AS n FROM people p JOIN large s ON s.grade = p.tag AND s.place = p.age")
+    assert cursor.cautions == ()
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,37 @@ def public_met(public: Plan, conditions: Sequence[Scalar], apart: Sequence[Scala
     if _at_most_one(public_unique(public), conditions, public.fields):
         return Met(True, 1)
     found = public_rows(public)
-    return Met(False, None if found is None else max(fan_out(found, conditions, public.fields, apart), 1))
+    return Met(
+        False,
+        _declared_most(public, conditions)
+        if found is None
+        else max(fan_out(found, conditions, public.fields, apart), 1),
+    )
+
+
+def _declared_most(public: Plan, conditions: Sequence[Scalar]) -> int | None:
+    """What the policy says of the rows that share a value, of the columns that equalities fix."""
+    fixed = fixed_fields(conditions, {field.id for field in public.fields})
+    return min((most for field, most in _rows_per_value(public).items() if field in fixed), default=None)
+
+
+def _rows_per_value(plan: Plan) -> dict[int, int]:
+    """For columns of a public relation that is one table: how many rows at most have the same value."""
+    match plan:
+        case Scan(table=table, fields=fields, columns=columns):
+            declared = ((field.id, table.columns[name]) for field, name in zip(fields, columns, strict=True))
+            return {
+                field: column.max_rows_per_value
+                for field, column in declared
+                if column.max_rows_per_value is not None and not column.is_clamped
+            }
+        case Filter(child=child) | Sort(child=child):
+            return _rows_per_value(child)
+        case Project(child=child, items=items):
+            known = _rows_per_value(child)
+            return {f.id: known[v.field.id] for f, v in items if isinstance(v, Ref) and v.field.id in known}
+        case _:
+            return {}
 
 
 def _at_most_one(unique: frozenset[frozenset[int]], conditions: Sequence[Scalar], fields: Sequence[Field]) -> bool:

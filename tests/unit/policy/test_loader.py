@@ -405,6 +405,7 @@ def test_a_circle_of_references_is_reported_for_each_table_on_it(tmp_path: Path)
         ('{ values = ["\\u0000"] }', '"values" in [C] holds a NUL character'),
         ("{ min = 0, max = 9, tight = 1 }", '"tight" in [C] must be true or false, not an integer'),
         ("{ tight = true }", '"tight" in [C] is for columns with "min" and "max"'),
+        ("{ max_rows_per_value = 3 }", '"max_rows_per_value" in [C] is for public tables only'),
         ("{ nullable_key = 1 }", '"nullable_key" in [C] must be true or false, not an integer'),
         ("{ minimum = 1 }", 'unknown key "minimum" in [C]'),
     ],
@@ -498,7 +499,7 @@ def named(value: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
     return st.dictionaries(NAMES, value, max_size=3) | JUNK
 
 
-COLUMN = shaped("min max step values nullable_key tight", JUNK | st.lists(SCALARS, max_size=3))
+COLUMN = shaped("min max step values nullable_key tight max_rows_per_value", JUNK | st.lists(SCALARS, max_size=3))
 TABLES = named(
     st.fixed_dictionaries(
         {},
