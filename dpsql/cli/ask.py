@@ -94,6 +94,13 @@ def _asks_a_question(command: Command) -> Command:
         click.option(
             "--pure", is_flag=True, help="Laplace noise and no delta, paid as pure where the policy sells it."
         ),
+        click.option(
+            "--confidence",
+            metavar="X",
+            type=_number,
+            help="With which confidence margins hold: 0.5 or more, and less than 1. Free. Default: 0.95.",
+        ),
+        click.option("--simultaneous", is_flag=True, help="Margins of all numbers of the answer hold at once. Free."),
         click.option("--user", metavar="NAME", help="Whose account pays. Default: the policy's only user."),
         click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file."),
         click.option("-f", "--file", metavar="FILE", help="Read the SQL from a file."),
@@ -131,7 +138,18 @@ def _read(path: Path) -> str:
         raise click.UsageError(f'the file "{path}" is not UTF-8 text') from None
 
 
-def _set_price(cursor: Cursor, epsilon: Decimal | None, margin: Decimal | None, pure: bool) -> None:
+def _set(
+    cursor: Cursor,
+    epsilon: Decimal | None,
+    margin: Decimal | None,
+    pure: bool,
+    confidence: Decimal | None,
+    simultaneous: bool,
+) -> None:
+    if confidence is not None:
+        cursor.execute(f"SET dpsql.confidence = {confidence}")
+    if simultaneous:
+        cursor.execute("SET dpsql.simultaneous = on")
     if epsilon is not None:
         cursor.execute(f"SET dpsql.epsilon = {epsilon}")
     if margin is not None:
@@ -222,6 +240,8 @@ def query(
     epsilon: Decimal | None,
     margin: Decimal | None,
     pure: bool,
+    confidence: Decimal | None,
+    simultaneous: bool,
     parameters: tuple[tuple[str, Value], ...],
     form: str,
     output: Path | None,
@@ -247,7 +267,7 @@ def query(
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user, new_ledger=new_ledger) as connection, connection.cursor() as cursor:
         say_if_ledger_is_new(connection)
-        _set_price(cursor, epsilon, margin, pure)
+        _set(cursor, epsilon, margin, pure, confidence, simultaneous)
         if fresh:
             cursor.execute("SET dpsql.fresh = on")
         run(cursor, sql, dict(parameters) or None)
@@ -269,6 +289,8 @@ def explain(
     epsilon: Decimal | None,
     margin: Decimal | None,
     pure: bool,
+    confidence: Decimal | None,
+    simultaneous: bool,
     parameters: tuple[tuple[str, Value], ...],
 ) -> None:
     """Show what a query would cost, its noise and why it is private.
@@ -285,5 +307,5 @@ def explain(
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user) as connection, connection.cursor() as cursor:
         say_if_ledger_is_new(connection)
-        _set_price(cursor, epsilon, margin, pure)
+        _set(cursor, epsilon, margin, pure, confidence, simultaneous)
         click.echo(cursor.explain(sql, dict(parameters) or None))

@@ -28,7 +28,7 @@ HELP = r"""SQL ends with a semicolon and may take several lines. EXPLAIN in fron
   \budget             what was spent and what is left
   \explain QUERY      price, noise and keys of a query, for free
   \set NAME VALUE     epsilon, delta or margin of the queries that follow; fresh on buys new answers,
-                      pure on those with Laplace noise
+                      pure on those with Laplace noise; confidence and simultaneous say what ± means
   \?                  this help
   \q                  leave, as Ctrl-D does
 

@@ -494,3 +494,21 @@ def test_the_price_may_be_stated_as_a_margin(serving: Serving) -> None:
         plan = connection.execute("EXPLAIN SELECT COUNT(*) AS n FROM people WHERE income < 77").fetchall()
         assert ('Margins (95 %): "n" ±250',) in plan
         assert connection.execute("SHOW dpsql.margin").fetchone() == ("250",)
+
+
+def test_a_notice_says_what_margins_are_worth(serving: Serving) -> None:
+    """Confidence as it is set, marks of numbers without a margin, and cautions as its detail."""
+    with serving.connect() as connection:
+        notices: list[tuple[str | None, str | None]] = []
+        connection.add_notice_handler(lambda notice: notices.append((notice.message_primary, notice.message_detail)))
+        assert connection.execute("SHOW dpsql.confidence").fetchone() == ("0.95",)
+        connection.execute("SET dpsql.confidence = 0.99")
+        connection.execute("SET dpsql.simultaneous = on")
+        connection.execute("SELECT state, AVG(age) AS mean, MEDIAN(age) AS half FROM people GROUP BY state").fetchall()
+        said, detail = notices[-1]
+        assert said is not None and said.endswith('"half" unknown (noise)')
+        assert '; margins (99 %, all 6 at once): "mean" ±' in said
+        assert detail == '± is of the noise alone: "age" is clamped to [0, 110]'
+        connection.execute("SET dpsql.confidence = 2")
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="less than 1"):
+            connection.execute("SELECT COUNT(*) FROM people")
