@@ -327,7 +327,6 @@ def never_null(node: Scalar, facts: Facts) -> bool:
 def _bounds_and_presence(node: Scalar, facts: Facts) -> tuple[Interval, bool]:
     """The bounds of an expression and whether it has a value in every row, with each part of a sum looked at once."""
     spend()
-    spend()
     match node:
         case Call(op=Op.CAST, args=(inner,)) if inner.type.is_numeric:
             part, is_present = _bounds_and_presence(inner, facts)
