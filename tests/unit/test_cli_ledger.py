@@ -14,6 +14,7 @@ import dpsql
 from dpsql.cli import commands
 from tests import toy
 from tests.ledger_places import Server, tamper
+from tests.unit.ledger.test_sqlite import as_format_1
 
 
 def verify(policy: Path) -> Result:
@@ -258,3 +259,16 @@ def test_allowances_can_be_changed_while_the_units_are_in_question(clinic: Path)
     by_visit(clinic)
     assert run(clinic, "user", "allowance", "alice", "0.5").exit_code == 0
     assert asked(clinic).exit_code == 1
+
+
+def test_a_ledger_from_before_says_that_it_adopts_the_units(clinic: Path) -> None:
+    assert asked(clinic).exit_code == 0
+    as_format_1(clinic.parent / f"{toy.DATABASE}.ledger")
+    assert "protected: not recorded yet" in run(clinic, "budget").stdout
+    assert check(clinic).exit_code == 0
+    first, again = asked(clinic), asked(clinic)
+    said = "the ledger did not know yet whom it protects: from now on it counts for the units of this policy\n"
+    assert (said in first.stderr, said in again.stderr) == (True, False)
+    told = run(clinic, "budget").stdout
+    assert "protected since 2" in told
+    assert "versions of dpsql before this one did not record whom they were given for" in told

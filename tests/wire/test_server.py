@@ -20,6 +20,7 @@ from psycopg.errors import AdminShutdown
 
 from dpsql.wire.logs import JsonLines, Words
 from tests import toy
+from tests.unit.ledger.test_sqlite import as_format_1
 from tests.wire.process import PASSWORD, Serving, eventually, fetch, free_port, home, user_section, write_clinic
 
 COUNT = "SELECT COUNT(*) FROM people"
@@ -217,6 +218,42 @@ def test_a_new_ledger_is_told_of_once() -> None:
             assert [event["ledger"] for event in first.events("ledger_begun")] == [str(place)]
         with Serving(policy) as again:
             assert again.events("ledger_begun") == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
+def test_other_units_are_served_only_on_the_owners_word(arguments: tuple[str, ...]) -> None:
+    count = "SELECT COUNT(*) FROM visits WHERE fee > {}"
+    with home() as folder:
+        policy = write_clinic(folder)
+        with Serving(policy, *arguments) as server, server.connect() as connection:
+            connection.execute(count.format(1).encode())
+            policy.write_text(policy.read_text().replace('unit = "patient_id"', 'unit = "id"'))
+            server.process.send_signal(signal.SIGHUP)
+            reason = server.wait_for("reload", outcome="failed")["reason"]
+            assert "protects others than the ledger" in reason
+            connection.execute(count.format(2).encode())  # with the units of before
+            dpsql = [sys.executable, "-m", "dpsql", "ledger", "protect", "--yes", "--policy", str(policy)]
+            subprocess.run(dpsql, check=True, capture_output=True)
+            with pytest.raises(psycopg.errors.SystemError, match="changed who is protected"):
+                connection.execute(count.format(3).encode())
+            assert server.charges() == 2
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("reload", outcome="done")
+            with server.connect() as again:
+                again.execute(count.format(3).encode())
+            assert server.charges() == 3
+
+
+def test_a_ledger_from_before_is_told_of_once() -> None:
+    with home() as folder:
+        policy = write_clinic(folder)
+        place = folder / f"{toy.DATABASE}.ledger"
+        with Serving(policy) as first, first.connect() as connection:
+            connection.execute("SELECT COUNT(*) FROM people")
+            assert first.events("ledger_adopted_units") == []
+        as_format_1(place)
+        with Serving(policy) as again:
+            assert [event["ledger"] for event in again.events("ledger_adopted_units")] == [str(place)]
 
 
 def test_ledger_users_and_settings_survive_a_restart(own: Serving) -> None:
