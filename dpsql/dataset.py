@@ -18,6 +18,7 @@ from dpsql.policy.catalog import bind
 from dpsql.policy.loader import copy_path, database_path, load
 from dpsql.policy.model import Catalog, Policy
 from dpsql.policy.problems import PolicyProblems, Problem, quoted
+from dpsql.policy.references import IsUnique
 from dpsql.policy.section import header
 from dpsql.policy.server_reader import certificate_problems
 from dpsql.privacy.accounting import Accountant
@@ -80,9 +81,9 @@ def build_engine(
     return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places, compiles_apart=compiles_apart)
 
 
-def bind_all(policy: Policy, backend: Backend) -> Catalog:
+def bind_all(policy: Policy, backend: Backend, is_unique: IsUnique | None = None) -> Catalog:
     """Policy and database joined, views included; raises PolicyProblems with all that does not fit."""
-    catalog = bind(policy, backend.schema(), backend.is_unique, backend.read_public)
+    catalog = bind(policy, backend.schema(), is_unique or backend.is_unique, backend.read_public)
     problems = []
     for view in policy.views.values():
         try:
@@ -117,10 +118,21 @@ def check(path: Path) -> Checked:
     policy = load(path)
     problems = _uncountable_prices(policy) + certificate_problems(policy)
     backend = open_backend(policy)
+    unenforced: list[str] = []
+
+    def is_unique(source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        """Asked only where no constraint holds."""
+        if found := backend.is_unique(source, columns):
+            unenforced.append(
+                f'({", ".join(columns)}) of table "{".".join(source)}" is unique, but nothing enforces it:'
+                " whether dpsql opens depends on rows; make it a PRIMARY KEY or UNIQUE"
+            )
+        return found
+
     try:
-        catalog = bind_all(policy, backend)
+        catalog = bind_all(policy, backend, is_unique)
         places = sorted({table.place for table in catalog.tables.values()})
-        warnings = backend.warnings(places) + _stale(policy) + _large_delta(policy)
+        warnings = backend.warnings(places) + list(dict.fromkeys(unenforced)) + _stale(policy) + _large_delta(policy)
     except PolicyProblems as found:
         raise PolicyProblems([*problems, *found.problems]) from None
     finally:

@@ -168,3 +168,21 @@ def test_a_large_delta_is_warned_of(clinic: Path) -> None:
     result = check(clinic)
     assert result.exit_code == 0
     assert "delta = 0.2 allows one person in 5 to be exposed entirely: choose delta far below one over" in result.stdout
+
+
+def test_a_key_that_nothing_keeps_unique_is_warned_of(clinic: Path) -> None:
+    """It is unique in the data; whether it is cannot depend on one person where a constraint holds it."""
+    with duckdb.connect(str(clinic.parent / toy.DATABASE)) as connection:
+        connection.execute("CREATE TABLE loose AS SELECT id, patient_id FROM visits")
+        connection.execute("CREATE TABLE notes AS SELECT id, id AS visit FROM visits")
+    clinic.write_text(
+        clinic.read_text()
+        + '\n[tables.loose]\nunit = "patient_id"\n'
+        + '\n[tables.notes]\nunit = { via = "visit", table = "visits", key = "id" }\n'
+    )
+    warning = '(id) of table "main.{}" is unique, but nothing enforces it: whether dpsql opens depends on rows'
+    assert warning.format("visits") not in check(clinic).stdout
+    change(clinic, 'table = "visits", key', 'table = "loose", key')
+    result = check(clinic)
+    assert result.exit_code == 0
+    assert warning.format("loose") in result.stdout
