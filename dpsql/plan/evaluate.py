@@ -324,6 +324,39 @@ def _replace(_: Call, text: str, old: str, new: str) -> Value:
     return text.replace(old, new)
 
 
+def _like(node: Call, text: str, pattern: str) -> Value:
+    """% stands for any text, _ for one character; behind the escape character both are themselves.
+
+    Whatever the pattern, no more steps than characters of the text times those of the pattern: where a character does
+    not fit, only the last % takes one more.
+    """
+    parts: list[str | None] = []  # characters; "" for any one, None for any text
+    escaped = False
+    for character in pattern:
+        if character == node.option and not escaped:
+            escaped = True
+            continue
+        parts.append(character if escaped else {"%": None, "_": ""}.get(character, character))
+        escaped = False
+    at, part, steps = 0, 0, 0
+    last, taken = -1, 0  # the last % and how far it reaches
+    while at < len(text):
+        steps += 1
+        if steps % 64 == 0:
+            spend()
+        if part < len(parts) and parts[part] is None:
+            last, taken = part, at
+            part += 1
+        elif part < len(parts) and parts[part] in ("", text[at]):
+            at, part = at + 1, part + 1
+        elif last < 0:
+            return False
+        else:
+            taken += 1
+            at, part = taken, last + 1
+    return all(left is None for left in parts[part:])
+
+
 def _split_part(_: Call, text: str, separator: str, place: int) -> Value:
     parts = text.split(separator)
     return parts[place - 1] if place <= len(parts) else ""
@@ -357,6 +390,7 @@ _RULES: dict[Op, Callable[..., Value]] = {
     Op.LEFT: lambda _, x, n: x[:n],
     Op.RIGHT: lambda _, x, n: x[-n:] if n else "",
     Op.POSITION: lambda _, x, part: x.find(part) + 1,
+    Op.LIKE: _like,
     Op.STARTS_WITH: lambda _, x, start: x.startswith(start),
     Op.REPLACE: _replace,
     Op.SPLIT_PART: _split_part,
