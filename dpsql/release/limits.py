@@ -15,19 +15,25 @@ from dpsql.privacy.stability import Stability
 
 NOISE_ALONE = "± is of the noise alone"
 
-_OF_ROWS = frozenset({Counted.ROWS, Counted.DISTINCT, Counted.DISTINCT_SUM, Counted.RANKED, Counted.COMMONEST})
 
-
-def limits(stability: Stability, cells: Cells, statistics: Sequence[Statistic], *, searched: bool) -> Iterator[str]:
+def limits(
+    stability: Stability,
+    cells: Cells,
+    keys: int | None,
+    statistics: Sequence[Statistic],
+    *,
+    of_rows: bool,
+    searched: bool,
+) -> Iterator[str]:
     """What may be cut off from the sums of a measurement, a few words each.
 
-    `searched` says whether some of them have a clip that is chosen. Nothing is said of one row per unit that the engine
+    `keys` is how many cells there are, if that is known; `of_rows` says whether rows are looked at, or only owners,
+    and `searched` whether some sums have a clip that is chosen. Nothing is said of one row per unit that the engine
     enforces, nor of values that no bounds are declared for.
     """
-    of_rows = any(statistic.kind in _OF_ROWS for statistic in statistics)
     if of_rows and not stability.single:
         yield f"at most {_many(stability.rows, 'row')} of one unit count" + ("s" if stability.rows == 1 else "")
-    elif cells.limited and not stability.single and stability.groups is not None:
+    elif cells.keyed and not cells.among and not stability.single and (keys is None or cells.groups < keys):
         yield f"one unit counts in at most {_many(cells.groups, 'key')}"
     if searched:
         yield "a clip is chosen that may cut off as much as the noise adds"

@@ -185,6 +185,7 @@ class Measuring:
         ordered = sorted(sets, key=lambda chosen: -len(chosen))  # the finest first
         found = lattice(sizes, tuple(tuple(map(finest.index, chosen)) for chosen in ordered), self._compilation.law)
         index = self._draft(grouped, domains, cells, bound, assembly, None, child, derivation, None, (), found)
+        self._say_limits(index, stability, bound, calls)
         parts: list[Plan] = []
         for kept in plan.sets:
             key_fields = {
@@ -266,6 +267,7 @@ class Measuring:
             grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained, top=top
         )
 
+        self._say_limits(index, stability, assembly.chosen or bound, calls)
         key_fields = [self._compilation.new_field(field.name, field.type) for field, _ in grouped]
         sums: tuple[Field, ...] = tuple(assembly.statistics.values())
         if assembly.margins:
@@ -287,6 +289,21 @@ class Measuring:
                 self._outputs.mark(target, "rows of a public table may be cut off")
             items.append((target, value))
         return Project(released, tuple(items))
+
+    def _say_limits(
+        self, index: int, stability: Stability, bound: Cells, calls: list[tuple[Field, Aggregated]]
+    ) -> None:
+        """What declared limits may cut off from what is asked."""
+        draft = self._compilation.drafts[index]
+        found = limits(
+            stability,
+            bound,
+            None if draft.cells is None else len(draft.cells),
+            draft.statistics,
+            of_rows=any(call.function is not Agg.GROUPING and not counts_units(call) for _, call in calls),
+            searched=bool(draft.clips),
+        )
+        self._compilation.limits |= dict.fromkeys(found)
 
     def _chosen_first(
         self, calls: list[tuple[Field, Aggregated]], bound: Cells, cells: int
@@ -437,7 +454,6 @@ class Measuring:
         if not is_new:
             return index  # also where only one of them is asked for running totals: the first decides
         self._describe(grouped, domains, cells)
-        self._compilation.limits |= dict.fromkeys(limits(stability, bound, statistics, searched=bool(clips)))
         for table in unknown_fan_outs(derivation):
             rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
             self._compilation.caution(

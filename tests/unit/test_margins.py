@@ -314,6 +314,10 @@ def test_cautions_are_handed_on_everywhere(cursor: dpsql.Cursor) -> None:
             '± is of the noise alone: at most 10 rows of one unit count and "fee" is clamped to [0, 100]',
         ),
         ("SELECT SUM(CASE WHEN smoker THEN 1 ELSE 0 END) FROM people", None),
+        (
+            "SELECT kind, COUNT(DISTINCT patient_id) FROM visits GROUP BY kind",
+            "± is of the noise alone: one unit counts in at most 10 keys",
+        ),
     ],
 )
 def test_what_declared_limits_may_cut_is_said(cursor: dpsql.Cursor, sql: str, caution: str | None) -> None:
