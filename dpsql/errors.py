@@ -315,6 +315,29 @@ class CircuitOpen(OperationalError):
         )
 
 
+class LedgerLost(OperationalError):
+    """The ledger no longer holds a charge that was seen in it. Nothing is charged until the owner decides."""
+
+    def __init__(self, number: int, found: int) -> None:
+        super().__init__(
+            "the ledger has lost charges",
+            detail=f"Charge {number:,} was seen, and is not there, or is another; the ledger has {found:,} now.",
+            hint="Put back the ledger that holds all charges. If it is lost for good, the owner accepts this one with:"
+            " dpsql ledger accept",
+        )
+
+
+class LedgerDamaged(OperationalError):
+    """The storage of the ledger is broken. Nothing is charged until the owner decides."""
+
+    def __init__(self, why: str | None = None) -> None:
+        super().__init__(
+            "the ledger is damaged" + (f": {why}" if why else ""),
+            hint="Keep it, and restore a copy that holds all charges. dpsql ledger verify says what is wrong, and dpsql"
+            " ledger accept lets a sound one be charged again.",
+        )
+
+
 class UnknownUser(OperationalError):
     sqlstate = "28000"
 

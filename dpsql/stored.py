@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from dpsql.errors import OperationalError
 from dpsql.privacy.accounting import Price
 from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
@@ -48,6 +49,17 @@ def encode(noisy: Known) -> bytes:
 
 
 def decode(stored: bytes) -> Known:
+    """The answer, as it was encoded; an error of ours where it cannot be read."""
+    try:
+        return _decoded(stored)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise OperationalError(
+            "a stored answer cannot be read",
+            hint="SET dpsql.fresh = on buys it anew. The owner looks for damage with: dpsql ledger verify",
+        ) from None
+
+
+def _decoded(stored: bytes) -> Known:
     document = json.loads(stored)
     if "columns" in document:
         columns = [_read_keys(column) for column in document["columns"]]

@@ -19,6 +19,7 @@ def ledger() -> None:
       dpsql ledger verify
       dpsql ledger migrate postgresql://dpsql@books.example/clinic
       dpsql ledger protect
+      dpsql ledger accept
     """
 
 
@@ -97,6 +98,40 @@ def migrate(target: str, policy: str) -> None:
     click.echo(
         f"Name its new place in {policy}, as `ledger` in [database], and keep the old one: it says where to look."
     )
+
+
+@ledger.command(short_help="Accept a ledger that has lost charges, or was damaged and is sound again.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
+def accept(yes: bool, policy: str) -> None:
+    """Accept the ledger as it is now.
+
+    dpsql keeps the newest charge it has seen in its state folder. Where the ledger no longer holds that charge (an
+    older copy was put back, a replica that lags behind took over), or was found damaged, nothing is charged any more.
+    Put the right ledger back if there is one. If not, this command lets the present one be charged again, once it is
+    sound: what was spent in the lost charges is then forgotten. Stored answers that were altered are dropped.
+
+    On each machine where a proxy refuses. Servers need not be started anew.
+
+    \b
+    Example:
+      dpsql ledger accept
+      dpsql ledger accept --policy clinic/dpsql.toml --yes
+    """
+    from dpsql.ledger.opening import accept_ledger, ledger_place
+    from dpsql.policy.loader import load
+
+    with refusals():
+        declared = load(Path(policy))
+        place = ledger_place(declared)
+        click.echo(f"{place}: charges that it has lost are forgotten, and what they paid for is protected no more.")
+        if not yes:
+            click.confirm("Accept the ledger as it is?", abort=True)
+        accepted = accept_ledger(declared)
+    if accepted.dropped:
+        click.echo(f"{place}: {_plural(accepted.dropped, 'stored answer')} dropped that had been altered")
+    seen = "" if accepted.before is None else f"; charge {accepted.before.number:,} was the newest that was seen"
+    click.echo(f"{place}: accepted with {_plural(accepted.now.number, 'charge')}{seen}")
 
 
 @ledger.command(short_help="Accept that the policy protects others than before.")

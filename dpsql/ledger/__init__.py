@@ -52,6 +52,7 @@ class Receipt:
 
     paid: Price
     number: int | None
+    hash: bytes = b""  # of that row
 
 
 class AttemptTaken(OperationalError):
@@ -161,6 +162,14 @@ class Ledger(Protocol):
 
     def refusals(self, user: str, limit: int = 100) -> list[Refusal]:
         """The last refusals of a user, newest first."""
+        ...
+
+    def check(self) -> None:
+        """Raise what keeps it from being charged: it cannot be read, has gone back in time, or is damaged."""
+        ...
+
+    def condemn(self, damage: str) -> None:
+        """Refuse all charges from now on, in all processes that share its state folder, until the owner accepts it."""
         ...
 
     def verify(self) -> list[str]:

@@ -58,7 +58,7 @@ def pay(db: Database, user: str, purchases: Sequence[Purchase], sql: str) -> Rec
         if price != FREE:
             _admit(user if subject != DATASET else None, price, account.spent, account.limit)
         _set_spent(db, subject, _sum((account.spent, price)))
-    return Receipt(bill.user, _append(db, user, sql, bill, position))
+    return Receipt(bill.user, *_append(db, user, sql, bill, position))
 
 
 def is_free(db: Database, user: str, purchases: Sequence[Purchase]) -> bool:
@@ -205,18 +205,18 @@ def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
         )
 
 
-def _append(db: Database, user: str, sql: str, bill: _Bill, position: _Position) -> int:
+def _append(db: Database, user: str, sql: str, bill: _Bill, position: _Position) -> tuple[int, bytes]:
     number, previous = (0, first_hash(db)) if position.last is None else position.last
     number += 1
     row = (number, clock.timestamp(), user, storable(sql), *_grains(bill.dataset), *_grains(bill.user))
     pure = (bill.dataset.pure, bill.user.pure)
+    hash_ = hash_of(previous, row, pure, bill.keys, position.protection)
     db.execute(
-        "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*row, hash_of(previous, row, pure, bill.keys, position.protection), *pure, position.protection),
+        "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, hash_, *pure, position.protection)
     )
     for key in bill.keys:
         db.execute("INSERT INTO paid VALUES (?, ?, ?)", (key, user, number))
-    return int(number)
+    return int(number), hash_
 
 
 def has_paid(db: Database, user: str, key: bytes) -> bool:

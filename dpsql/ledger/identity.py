@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from dpsql.errors import OperationalError, PolicyError
+from dpsql.errors import LedgerDamaged, PolicyError
 from dpsql.ledger import clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import ARRIVING, DATASET, DEPARTED, FORMAT, OLDEST_FORMAT, PROTECTION_SINCE
@@ -69,6 +69,7 @@ class Standing:
     event: str | None
     place: str | None  # where the event leads to or comes from
     protection: int | None = None  # the newest that is recorded
+    hash: bytes | None = None  # of the charge that was asked for, if it is there
 
     def require_chargeable(self, place: object) -> None:
         """Claim: of a ledger and its copies, one at most is charged.
@@ -88,13 +89,15 @@ class Standing:
             )
 
 
-def standing(db: Database, *, format_: int = FORMAT) -> Standing:
-    """Of a ledger in the present format, or in one that already knows of moves."""
+def standing(db: Database, *, format_: int = FORMAT, charge: int = 0) -> Standing:
+    """Of a ledger in the present format, or in one that already knows of moves; with the hash of one of its charges."""
     protection = "(SELECT MAX(number) FROM protections)" if format_ >= PROTECTION_SINCE else "NULL"
     row = db.execute(
-        f"SELECT id, (SELECT COALESCE(MAX(number), 0) FROM charges), event, place, {protection} FROM ledger"
-        " LEFT JOIN moves ON number = (SELECT MAX(number) FROM moves)"
+        f"SELECT id, (SELECT COALESCE(MAX(number), 0) FROM charges), event, place, {protection},"
+        " (SELECT hash FROM charges WHERE number = ?) FROM ledger"
+        " LEFT JOIN moves ON number = (SELECT MAX(number) FROM moves)",
+        (charge,),
     ).fetchone()
     if row is None:
-        raise OperationalError("the ledger is damaged", hint="Restore a copy that holds all charges.")
+        raise LedgerDamaged
     return Standing(*row)

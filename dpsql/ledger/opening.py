@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from dpsql.errors import PolicyError
+from dpsql.errors import OperationalError, PolicyError
 from dpsql.ledger import Ledger
 from dpsql.ledger.books import Books
-from dpsql.ledger.identity import missing
-from dpsql.ledger.sqlite import SqliteLedger
+from dpsql.ledger.database import Database
+from dpsql.ledger.identity import missing, require_identity, standing
+from dpsql.ledger.mark import FILE, Mark, Seen
+from dpsql.ledger.sql_ledger import SqlLedger
+from dpsql.ledger.sqlite import SqliteLedger, hold_file
+from dpsql.ledger.verification import contradictions, drop_altered, newest
 from dpsql.policy.address import is_postgres_address
 from dpsql.policy.loader import database_name, database_path
 from dpsql.policy.model import Place, Policy
 from dpsql.policy.protection import Protection
+from dpsql.policy.server_reader import state_folder
 from dpsql.privacy.accounting import Accountant
 
 
@@ -52,7 +58,16 @@ def open_ledger(
 
     Raises PolicyError where it has counted for other units, unless told to accept these.
     """
-    return _opened(policy, accountant, protection, new_ledger=new_ledger, accept_units=accept_units)
+    ledger = _opened(policy, accountant, protection, new_ledger=new_ledger, accept_units=accept_units)
+    try:
+        if new_ledger and ledger.begun:
+            ledger.accept()
+        else:
+            ledger.require_recent()
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
 
 
 def record_limits(policy: Policy, accountant: Accountant) -> None:
@@ -62,7 +77,8 @@ def record_limits(policy: Policy, accountant: Accountant) -> None:
 
 def _opened(
     policy: Policy, accountant: Accountant, protection: Protection | None, *, new_ledger: bool, accept_units: bool
-) -> Ledger:
+) -> SqlLedger:
+    mark = _mark_of(policy)
     place, dataset, accounting = ledger_place(policy), dataset_name(policy), policy.privacy.accounting
     allowances = {user.name: accountant.allowance(user.epsilon) for user in policy.users.values()}
     if isinstance(place, Path):
@@ -76,6 +92,7 @@ def _opened(
             create=new_ledger or policy.ledger is None,
             replay_days=policy.limits.replay_days,
             accept_units=accept_units,
+            mark=mark,
         )
     from dpsql.ledger.postgres import PostgresLedger
 
@@ -89,7 +106,45 @@ def _opened(
         create=new_ledger,
         replay_days=policy.limits.replay_days,
         accept_units=accept_units,
+        mark=mark,
     )
+
+
+def _mark_of(policy: Policy) -> Path:
+    return state_folder(policy) / FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the owner has accepted."""
+
+    before: Seen | None  # the newest charge that was seen
+    now: Seen
+    dropped: int  # stored answers that were altered
+
+
+def accept_ledger(policy: Policy) -> Accepted:
+    """Take the ledger as it is now for the right one, on the owner's word. One that is not sound is refused."""
+    place, mark = ledger_place(policy), Mark(_mark_of(policy))
+    if isinstance(place, Path):
+        held: AbstractContextManager[Database] = hold_file(place)
+    else:
+        from dpsql.ledger.postgres import hold_server
+
+        held = hold_server(place)
+    with held as db:
+        require_identity(db, place, dataset_name(policy), policy.privacy.accounting)
+        standing(db).require_chargeable(place)
+        dropped = drop_altered(db)
+        if found := contradictions(db):
+            raise OperationalError(
+                f'the ledger "{place}" is not sound: {found[0]}',
+                hint="See all that is wrong with dpsql ledger verify, and put a sound copy in its place.",
+            )
+        now = newest(db)
+    accepted = Accepted(mark.read(), now, dropped)
+    mark.write(now)
+    return accepted
 
 
 @contextmanager

@@ -15,16 +15,18 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
 
-from dpsql.errors import OperationalError, PolicyError
+from dpsql.errors import LedgerDamaged, OperationalError, PolicyError
 from dpsql.ledger import Receipt, connections
 from dpsql.ledger.connections import Connection, Connections, connect
 from dpsql.ledger.database import Database, Row, Rows
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
+from dpsql.ledger.mark import Mark
 from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME, upgrade_from
 from dpsql.ledger.schema import DATASET, FORMAT
 from dpsql.ledger.sql_ledger import SqlLedger, Terms, limits_of
@@ -134,6 +136,8 @@ class WritingDatabase(PostgresDatabase):
 class PostgresLedger(SqlLedger):
     """A Ledger on a server, shared by all threads and processes that can reach it."""
 
+    _stores_durably = True
+
     def __init__(self, address: PostgresAddress, replay_days: float | None) -> None:
         """Use `open`."""
         super().__init__(address, replay_days)
@@ -152,6 +156,7 @@ class PostgresLedger(SqlLedger):
         create: bool,
         replay_days: float | None = None,
         accept_units: bool = False,
+        mark: Path | None = None,
     ) -> PostgresLedger:
         """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded.
 
@@ -165,6 +170,7 @@ class PostgresLedger(SqlLedger):
                 raise missing(address)
             begun = create_on_server(address, lambda db: begin_ledger(db, dataset, accounting))
         ledger = cls(address, replay_days)
+        ledger._mark = Mark(mark)
         ledger.begun = begun
         ledger._adopt_or_close(terms)
         return ledger
@@ -194,7 +200,9 @@ class PostgresLedger(SqlLedger):
                     raise plain(cut.error) from cut.error
             except psycopg.Error as error:
                 if in_doubt_until is None:
-                    raise plain(error) from error
+                    raise self._noticed(plain(error)) from error
+            except LedgerDamaged as error:
+                raise self._noticed(error) from None
             if in_doubt_until is not None:
                 if time.monotonic() > in_doubt_until:
                     raise _in_doubt()
@@ -237,7 +245,7 @@ class PostgresLedger(SqlLedger):
                 return self._read(work, tries - 1)
             raise plain(cut.error) from cut.error
         except psycopg.Error as error:
-            raise plain(error) from error
+            raise self._noticed(plain(error)) from error
 
     def _try_to_read(self, work: Callable[[Database], T]) -> T:
         with self._connections.one() as connection:
@@ -256,13 +264,14 @@ class PostgresLedger(SqlLedger):
 def _receipt_of(db: Database, attempt: uuid.UUID) -> Receipt | None:
     """What an earlier try has recorded."""
     found = db.execute(
-        "SELECT user_loss, user_delta, user_pure, number FROM attempts JOIN charges ON number = charge WHERE id = ?",
+        "SELECT user_loss, user_delta, user_pure, number, hash FROM attempts JOIN charges ON number = charge"
+        " WHERE id = ?",
         (attempt,),
     ).fetchone()
     if found is None:
         return None
-    *paid, number = found
-    return Receipt(Price(*paid), number)
+    *paid, number, hash_ = found
+    return Receipt(Price(*paid), number, hash_)
 
 
 # --- transactions ---
@@ -298,7 +307,7 @@ def _begin_writing(connection: Connection, stalled_seconds: int, *, durable: boo
     while cursor.nextset():
         pass
     if cursor.fetchone() is None:
-        raise _failure(_DAMAGED)
+        raise LedgerDamaged("the account of the dataset is missing")
 
 
 def _begin_viewing(connection: Connection) -> None:
@@ -415,7 +424,6 @@ def _has_ledger(connection: Connection, address: PostgresAddress) -> bool:
 # --- failures ---
 
 _LOCKED = ("the ledger is in use by another process", "Try again later.")
-_DAMAGED = ("the ledger is damaged", "Stop serving, keep the database, and restore a copy that holds all charges.")
 _UNWRITABLE = ("the ledger cannot be opened for writing", "Name the server that takes writes, not a replica.")
 _RIGHTS = (
     f'the role in the address of the ledger lacks a right on schema "{SCHEMA_NAME}"',
@@ -440,9 +448,8 @@ _REASONS = {
     "42501": _RIGHTS,
     "42P01": _GONE,
     "3F000": _GONE,
-    "XX001": _DAMAGED,
-    "XX002": _DAMAGED,
 }
+_DAMAGED = ("XX001", "XX002")
 
 
 _LOST = "08006"  # where libpq itself says so, there is no code
@@ -468,4 +475,6 @@ def plain(error: psycopg.Error) -> OperationalError:
         return _failure(_UNREACHABLE)
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
         return _failure(_UNSTORABLE)
+    if error.sqlstate in _DAMAGED:
+        return LedgerDamaged()
     return _failure(_REASONS.get(error.sqlstate or "", _FAILED))

@@ -6,13 +6,14 @@ same however long the history is, and `verify` recomputes the sums from the rows
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from dpsql.errors import InternalError, OperationalError
+from dpsql.errors import InternalError, LedgerDamaged, LedgerLost, OperationalError
 from dpsql.ledger import (
     Closing,
     Entry,
@@ -29,14 +30,24 @@ from dpsql.ledger import (
 from dpsql.ledger.accounts import UNLIMITED, storable
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import Standing, require_identity, standing
+from dpsql.ledger.mark import Mark, Seen
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
 from dpsql.ledger.together import Together
-from dpsql.ledger.verification import contradictions
+from dpsql.ledger.verification import (
+    ALTERED,
+    checksum_of,
+    contradictions,
+    contradictions_of_newest,
+    is_intact,
+    newest,
+)
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
 MAX_REFUSAL_TEXT = 2_000  # characters kept of a refused query
 MAX_REFUSALS_A_DAY = 1_000  # kept of one user
+
+_log = logging.getLogger("dpsql.ledger")
 
 T = TypeVar("T")
 
@@ -63,6 +74,8 @@ def limits_of(total: Price, allowances: Mapping[str, Price | None]) -> dict[str,
 class SqlLedger(ABC):
     """A Ledger over two kinds of transactions. The limits in force are those of the policy opened last, for all."""
 
+    _stores_durably = False
+
     def __init__(self, place: object, replay_days: float | None) -> None:
         self._place = place
         self._replay_days = replay_days
@@ -71,7 +84,8 @@ class SqlLedger(ABC):
         self.adopted = False
         self._protection: Protection | None = None
         self._protected: int | None = None  # the newest row that was compared with it
-        self._seen = 0  # the newest charge that this process knows of
+        self._mark = Mark()
+        self._told = False  # the owner, of what keeps it from being charged
         self._together = Together(self._transact)
 
     # --- what the database must do ---
@@ -121,7 +135,9 @@ class SqlLedger(ABC):
         ):
             return Receipt(accounts.FREE, None)
         receipt = self._write_once(self._standing(lambda db: accounts.pay(db, user, purchases, sql)))
-        self._seen = max(self._seen, receipt.number or 0)
+        if receipt.number is not None:
+            assert self._id is not None
+            self._mark.advance(Seen(self._id, receipt.number, receipt.hash.hex()))
         return receipt
 
     def fail(self, attempts: Sequence[Unanswered]) -> None:
@@ -181,11 +197,14 @@ class SqlLedger(ABC):
         marks = ", ".join("?" for _ in keys)
         rows = self._glance(
             lambda db: db.execute(
-                f"SELECT key, created, payload FROM answers WHERE key IN ({marks})", tuple(keys)
+                f"SELECT key, created, payload, checksum FROM answers WHERE key IN ({marks})", tuple(keys)
             ).fetchall()
         )
         found: dict[bytes, bytes] = {}
-        for key, created, payload in rows:
+        for key, created, payload, checksum in rows:
+            if not is_intact(key, created, payload, checksum):
+                self.condemn(ALTERED)
+                raise LedgerDamaged(ALTERED)
             if self._has_expired(created):
                 self._forget(bytes(key), created)
             else:
@@ -203,19 +222,21 @@ class SqlLedger(ABC):
     def store(self, key: bytes, answer: bytes, beside: Mapping[bytes, bytes] | None = None) -> None:
         """Keep a released answer, in place of an older one, and what stands beside it. They hold noisy values only.
 
-        Not durable by itself: an answer that a power failure takes is bought anew, as one that was never stored.
+        In a file it waits for no disk: an answer that a power failure takes is bought anew. A server that is killed
+        would lose what was not written, so there it waits.
         """
 
         def stored(db: Database) -> None:
             now = clock.timestamp()
             for name, payload in {**(beside or {}), key: answer}.items():
                 db.execute(
-                    "INSERT INTO answers (key, created, payload) VALUES (?, ?, ?) "
-                    "ON CONFLICT (key) DO UPDATE SET created = excluded.created, payload = excluded.payload",
-                    (name, now, payload),
+                    "INSERT INTO answers (key, created, payload, checksum) VALUES (?, ?, ?, ?)"
+                    " ON CONFLICT (key) DO UPDATE SET created = excluded.created, payload = excluded.payload,"
+                    " checksum = excluded.checksum",
+                    (name, now, payload, checksum_of(name, now, payload)),
                 )
 
-        self._together.do(self._standing(stored), durable=False)
+        self._together.do(self._standing(stored), durable=self._stores_durably)
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
         """The last charges, newest first."""
@@ -276,26 +297,74 @@ class SqlLedger(ABC):
         if self._protection is None:
             raise InternalError("a ledger that was opened for its limits alone takes no charges")
         protection = self._protection
-        seen = self._seen  # before the transaction, whose view may be older than charges made meanwhile
+        seen = self._mark.read()  # before the transaction, whose view may be older than charges made meanwhile
 
         def checked(db: Database) -> T:
-            found = standing(db)
+            found = standing(db, charge=0 if seen is None else seen.number)
             found.require_chargeable(self._place)
             if found.id != self._id:
                 raise OperationalError(
                     "the ledger was replaced by another while in use", hint="Put the ledger back and start again."
                 )
-            if found.charges < seen:
-                raise OperationalError(
-                    "the ledger has lost charges while in use",
-                    hint="An older copy was put in its place. Stop serving, and restore one that holds all charges.",
-                )
+            self._require_seen(found, seen)
             if found.protection != self._protected:
                 protections.require_unchanged(db, protection)
                 self._protected = found.protection
             return work(db)
 
         return checked
+
+    # --- whether it can be trusted ---
+
+    def check(self) -> None:
+        """Raise what keeps it from being charged: it cannot be read, has gone back in time, or is damaged."""
+        self._read(self._standing(lambda _: None))
+
+    def condemn(self, damage: str) -> None:
+        """Refuse all charges from now on, in all processes that share its state folder, until the owner accepts it."""
+        self._mark.condemn(self._id or "", damage)
+        self._tell("ledger_damaged", damage=damage)
+
+    def accept(self) -> None:
+        """Take the ledger as it is now for the right one, on the owner's word."""
+        self._mark.write(self._read(newest))
+        self._told = False
+
+    def require_recent(self) -> None:
+        """Look at its newest charges, which is quick however many there are; `verify` looks at all."""
+        self.check()
+        if found := self._read(contradictions_of_newest):
+            self.condemn(found[0])
+            raise LedgerDamaged(found[0])
+
+    def _require_seen(self, found: Standing, seen: Seen | None) -> None:
+        """Refuse a ledger that was found damaged, or that no longer holds the newest charge that was seen.
+
+        Claim: a ledger that has lost a charge which this machine has seen is not charged by it again.
+        Because: the hash of a charge covers all charges before it, so that a row with the same hash has the same past;
+            and the mark is not moved while it does not match, however many others charge. Only the owner moves it.
+        Needs: a mark of the newest charge (`SqlLedger.charge`), which a restart finds in the state folder.
+        """
+        if seen is None:
+            return
+        if seen.damage is not None:
+            self._tell("ledger_damaged", damage=seen.damage)
+            raise LedgerDamaged(seen.damage)
+        is_there = found.hash is not None and bytes(found.hash).hex() == seen.hash
+        if seen.number and not (found.id == seen.ledger and is_there):
+            self._tell("ledger_lost_charges", charge=seen.number, charges=found.charges)
+            raise LedgerLost(seen.number, found.charges)
+
+    def _tell(self, event: str, **facts: str | int) -> None:
+        if not self._told:
+            self._told = True
+            _log.error(event, extra={"facts": facts})
+
+    def _noticed(self, failure: OperationalError) -> OperationalError:
+        """The same failure; after the first damage nothing is charged any more."""
+        if isinstance(failure, LedgerDamaged):
+            self.condemn("its storage cannot be read")
+        return failure
 
     def _has_expired(self, created: str) -> bool:
         """An answer from further in the future than the limit was stored under a wrong clock: expired too."""

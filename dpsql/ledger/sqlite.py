@@ -20,10 +20,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from dpsql.errors import Error, InterfaceError, OperationalError, PolicyError
+from dpsql.errors import Error, InterfaceError, LedgerDamaged, OperationalError, PolicyError
 from dpsql.files import sync_directory
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
+from dpsql.ledger.mark import Mark
 from dpsql.ledger.sql_ledger import SqlLedger, Terms, limits_of
 from dpsql.ledger.sqlite_schema import APPLICATION, SCHEMA, format_of, upgrade
 from dpsql.policy.protection import Protection
@@ -72,6 +73,7 @@ class SqliteLedger(SqlLedger):
         create: bool,
         replay_days: float | None = None,
         accept_units: bool = False,
+        mark: Path | None = None,
     ) -> SqliteLedger:
         """Open the ledger of a dataset and put the policy's limits in force; a change of limits is recorded.
 
@@ -86,6 +88,7 @@ class SqliteLedger(SqlLedger):
                 raise missing(path)
             begun = create_file(path, lambda db: begin_ledger(db, dataset, accounting))
         ledger = cls(path, replay_days)
+        ledger._mark = Mark(mark)
         ledger.begun = begun
         ledger._adopt_or_close(terms)
         return ledger
@@ -133,7 +136,7 @@ class SqliteLedger(SqlLedger):
                 self._connection = connect(self._path)
             yield self._connection
         except sqlite3.Error as error:
-            raise plain(error) from error
+            raise self._noticed(plain(error)) from error
         finally:
             self._lock.release()
 
@@ -290,7 +293,6 @@ def _connect_to_read(path: Path) -> SqliteDatabase:
 
 _UNREADABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR)
 _LOCKED = ("the ledger is in use by another process", "Try again later.")
-_DAMAGED = ("the ledger is damaged", "Stop serving, keep the file, and restore a copy that holds all charges.")
 _UNWRITABLE = ("the ledger cannot be opened for writing", "Check that its file and directory can be written.")
 _FAILED = ("the ledger failed", "The owner finds the cause in the log.")
 _REASONS = {
@@ -300,9 +302,8 @@ _REASONS = {
     sqlite3.SQLITE_READONLY: _UNWRITABLE,
     sqlite3.SQLITE_CANTOPEN: _UNWRITABLE,
     sqlite3.SQLITE_PERM: _UNWRITABLE,
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: _DAMAGED,
 }
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _failure(reason: tuple[str, str]) -> OperationalError:
@@ -313,6 +314,8 @@ def _failure(reason: tuple[str, str]) -> OperationalError:
 def plain(error: sqlite3.Error) -> OperationalError:
     """A sentence of ours; SQLite's own text stays in the cause."""
     code = getattr(error, "sqlite_errorcode", None)  # absent where Python itself raises
+    if code is not None and code & 0xFF in _DAMAGED:
+        return LedgerDamaged()
     return _failure(_FAILED if code is None else _REASONS.get(code & 0xFF, _FAILED))
 
 

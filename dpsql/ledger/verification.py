@@ -9,7 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dpsql.ledger import failures
 from dpsql.ledger.database import Database
-from dpsql.ledger.schema import DATASET, MOVES_SINCE, PROTECTION_SINCE, PURE_SINCE, REFUSALS_SINCE, subject_of
+from dpsql.ledger.mark import Seen
+from dpsql.ledger.schema import (
+    DATASET,
+    FAILURES_SINCE,
+    MOVES_SINCE,
+    PROTECTION_SINCE,
+    PURE_SINCE,
+    REFUSALS_SINCE,
+    subject_of,
+)
 from dpsql.privacy.accounting import Price
 
 
@@ -22,7 +31,57 @@ def contradictions(db: Database) -> list[str]:
         *_of_moves(db),
         *_of_protections(db),
         *failures.contradictions(db),
+        *_of_answers(db),
     ]
+
+
+RECENT = 100  # charges that are looked at when a ledger is opened
+ALTERED = "a stored answer was altered"
+
+
+def contradictions_of_newest(db: Database) -> list[str]:
+    """The same, of the newest charges alone: quick, however many there are."""
+    [(last,)] = db.execute("SELECT COALESCE(MAX(number), 0) FROM charges").fetchall()
+    return list(_of_hashes(db, max(last - RECENT, 0)))
+
+
+def newest(db: Database) -> Seen:
+    """The newest charge, as it is now."""
+    [(ledger, number, hash_)] = db.execute(
+        "SELECT id, COALESCE(number, 0), hash FROM ledger"
+        " LEFT JOIN charges ON number = (SELECT MAX(number) FROM charges)"
+    ).fetchall()
+    return Seen(ledger, number, bytes(hash_ or b"").hex())
+
+
+def checksum_of(key: bytes, created: str, payload: bytes) -> bytes:
+    """What is stored with an answer, so that a bit that is not as it was written is noticed."""
+    return hashlib.sha256(b"".join((key, created.encode(), payload))).digest()
+
+
+def is_intact(key: bytes, created: str, payload: bytes, checksum: bytes | None) -> bool:
+    """Whether a stored answer is as it was written; of those of older versions nobody can tell."""
+    return checksum is None or checksum_of(key, created, payload) == checksum
+
+
+def drop_altered(db: Database) -> int:
+    """Forget stored answers that are not as they were written; how many. Whoever asks for them buys them anew."""
+    altered = list(_altered(db))
+    for key in altered:
+        db.execute("DELETE FROM answers WHERE key = ?", (key,))
+    return len(altered)
+
+
+def _altered(db: Database) -> Iterator[bytes]:
+    for key, created, payload, checksum in db.execute("SELECT key, created, payload, checksum FROM answers"):
+        if not is_intact(key, created, payload, checksum):
+            yield bytes(key)
+
+
+def _of_answers(db: Database) -> Iterator[str]:
+    if db.format() >= FAILURES_SINCE:
+        for key in _altered(db):
+            yield f"the stored answer {key.hex()[:12]} was altered"
 
 
 def first_hash(db: Database) -> bytes:
@@ -54,18 +113,31 @@ def hash_of_protection(previous: bytes, row: Sequence[str | int]) -> bytes:
 
 
 def _of_charges(db: Database) -> Iterator[str]:
-    keys: defaultdict[tuple[int, str], list[bytes]] = defaultdict(list)
-    for key, user, charge in db.execute('SELECT key, "user", charge FROM paid ORDER BY key'):
-        keys[charge, user].append(key)
     sums: defaultdict[str, Price] = defaultdict(Price)
+    yield from _of_hashes(db, 0, sums)
     has_pure = db.format() >= PURE_SINCE
-    previous = first_hash(db)
+    accounts = db.execute(f"SELECT subject, loss, delta, {'pure' if has_pure else 'NULL'} FROM accounts")
+    stored_sums = {subject: Price(*sum_) for subject, *sum_ in accounts}
+    for subject in sorted(sums.keys() | stored_sums.keys()):
+        if stored_sums.get(subject, Price()) != sums[subject]:
+            yield f"the sum of {subject} is not that of its charges"
+
+
+def _of_hashes(db: Database, after: int, sums: defaultdict[str, Price] | None = None) -> Iterator[str]:
+    """The chain of hashes behind a charge, and what its charges add up to."""
+    keys: defaultdict[tuple[int, str], list[bytes]] = defaultdict(list)
+    for key, user, charge in db.execute('SELECT key, "user", charge FROM paid WHERE charge > ? ORDER BY key', (after,)):
+        keys[charge, user].append(key)
+    has_pure = db.format() >= PURE_SINCE
+    before = db.execute("SELECT hash FROM charges WHERE number = ?", (after,)).fetchone()
+    previous = first_hash(db) if before is None else before[0]
     rows = db.execute(
         'SELECT number, at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta, hash, '
         f"{'dataset_pure, user_pure' if has_pure else 'NULL, NULL'},"
-        f" {'protection' if db.format() >= PROTECTION_SINCE else 'NULL'} FROM charges ORDER BY number"
+        f" {'protection' if db.format() >= PROTECTION_SINCE else 'NULL'} FROM charges WHERE number > ? ORDER BY number",
+        (after,),
     )
-    for expected, (*row, stored, for_all, own, protection) in enumerate(rows, start=1):
+    for expected, (*row, stored, for_all, own, protection) in enumerate(rows, start=after + 1):
         number, _, user, _, *grains = row
         if number != expected:
             yield f"charge {expected} is missing"
@@ -73,15 +145,11 @@ def _of_charges(db: Database) -> Iterator[str]:
         if stored != hash_of(previous, row, (for_all, own), keys.pop((number, user), ()), protection):
             yield f"charge {number} was altered, or one before it removed"
         previous = stored
-        sums[DATASET] += Price(grains[0], grains[1], for_all)
-        sums[subject_of(user)] += Price(grains[2], grains[3], own)
+        if sums is not None:
+            sums[DATASET] += Price(grains[0], grains[1], for_all)
+            sums[subject_of(user)] += Price(grains[2], grains[3], own)
     for charge, user in sorted(keys):
         yield f'user "{user}" is said to have paid by charge {charge}, which is not theirs'
-    accounts = db.execute(f"SELECT subject, loss, delta, {'pure' if has_pure else 'NULL'} FROM accounts")
-    stored_sums = {subject: Price(*sum_) for subject, *sum_ in accounts}
-    for subject in sorted(sums.keys() | stored_sums.keys()):
-        if stored_sums.get(subject, Price()) != sums[subject]:
-            yield f"the sum of {subject} is not that of its charges"
 
 
 def _of_limits(db: Database) -> Iterator[str]:

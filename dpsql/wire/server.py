@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dpsql.engine import Engine
-from dpsql.errors import Error
+from dpsql.errors import Error, LedgerDamaged, LedgerLost
 from dpsql.generate.query import Cancellation
 from dpsql.places import MOST, Places
 from dpsql.policy.model import Policy
@@ -471,13 +471,15 @@ async def problems_of(own: OwnSession, engine: Engine) -> list[str]:
     """What keeps a server from answering that all of its processes share."""
     checks: dict[str, Callable[[], object]] = {
         "the twin does not answer": lambda: own.use(answers),
-        "the ledger cannot be read": engine.ledger.spent,
+        "the ledger cannot be read": engine.ledger.check,
     }
     found = []
     for problem, check in checks.items():
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 await asyncio.to_thread(check)
+        except (LedgerLost, LedgerDamaged) as error:
+            found.append(error.message)
         except Exception:
             found.append(problem)
     return found

@@ -8,14 +8,16 @@ import os
 import resource
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpsql.dataset import open_engine
-from dpsql.errors import Error, OperationalError, PolicyError
-from dpsql.ledger.opening import ledger_place, record_limits
+from dpsql.engine import Engine
+from dpsql.errors import Error, LedgerDamaged, OperationalError, PolicyError
+from dpsql.ledger.opening import ledger_place, read_books, record_limits
 from dpsql.places import ARE_SHARED
 from dpsql.policy.loader import load
 from dpsql.policy.model import Policy, ServerPolicy
@@ -70,6 +72,7 @@ def serve(
                 warn("ledger_begun", ledger=str(ledger_place(policy)))
             if engine.ledger.adopted:  # from now on it counts for those whom this policy protects
                 warn("ledger_adopted_units", ledger=str(ledger_place(policy)))
+            _verify_in_background(policy, engine)
             with _counting(metrics):
                 twin = start_twin(state_folder(policy), engine.catalog, policy.users, address=policy.server.twin)
                 try:
@@ -132,6 +135,24 @@ def _open_door(policy: Policy, database: str, throttle: Throttle | None = None) 
             f'the state folder "{state_folder(policy)}" cannot be used: {error.strerror}',
             hint="Choose another with state in [server] of the policy.",
         ) from None
+
+
+def _verify_in_background(policy: Policy, engine: Engine) -> None:
+    """Look at the whole ledger once, beside the statements of clients; all processes stop charging if it is damaged."""
+
+    def verify() -> None:
+        try:
+            with read_books(policy) as books:
+                found = [] if books is None else books.verify()
+        except LedgerDamaged as error:
+            found = [error.message]
+        except Error as error:
+            warn("ledger_not_verified", reason=error.message)
+            return
+        if found:
+            engine.ledger.condemn(found[0])
+
+    threading.Thread(target=verify, name="dpsql verify", daemon=True).start()
 
 
 def _allow_files(wanted: int) -> None:

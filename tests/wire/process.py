@@ -62,7 +62,7 @@ def write_clinic(folder: Path, *, server: str = "", users: Sequence[str] = USERS
     """The toy data with a policy whose users can log in. The purse is large, so that tests need not count."""
     if not (folder / toy.DATABASE).exists():
         toy.create_database(folder / toy.DATABASE)
-    for ledger in folder.glob(f"{toy.DATABASE}.ledger*"):
+    for ledger in (*folder.glob(f"{toy.DATABASE}.ledger*"), *folder.glob(".dpsql/*/ledger.json")):
         ledger.unlink()
     policy = toy.write_policy(folder, epsilon="1_000", users=())
     policy.write_text(policy.read_text() + f"\n[server]\n{server}\n" + "".join(map(user_section, users)))

@@ -235,10 +235,10 @@ def test_a_view_from_before_the_last_charge_has_lost_nothing(
     """Another thread buys between the begin of a free question and its look at the books."""
     ledger.charge("bob", [buy(1, 1)], sql="q")
 
-    def after_another_charge(db: Database) -> Standing:
+    def after_another_charge(db: Database, **asked: Any) -> Standing:
         monkeypatch.undo()
         ledger.charge("bob", [buy(2, 1)], sql="q")
-        return standing(db)
+        return standing(db, **asked)
 
     monkeypatch.setattr(sql_ledger, "standing", after_another_charge)
     assert ledger.charge("bob", [replay(1, 1)], sql="q").paid == Price()
