@@ -25,7 +25,7 @@ from dpsql.placeholders import Bound, Parameters, bind
 from dpsql.policy.loader import load
 from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant, Price
-from dpsql.session import Session
+from dpsql.session import Session, SessionSettings
 from dpsql.tables import ResultTable
 from dpsql.types import Cell, Kind, Type
 
@@ -39,7 +39,11 @@ Result = TypeVar("Result")
 
 
 def connect(
-    policy: str | os.PathLike[str] = "dpsql.toml", user: str | None = None, *, new_ledger: bool = False
+    policy: str | os.PathLike[str] = "dpsql.toml",
+    user: str | None = None,
+    *,
+    new_ledger: bool = False,
+    timezone: str = "UTC",
 ) -> Connection:
     """Open the dataset that a policy file describes.
 
@@ -48,12 +52,16 @@ def connect(
 
     `new_ledger` is the owner's word that a ledger which the policy names, and which is missing, may be created:
     a new one knows nothing of what was spent before.
+
+    `timezone` is the time zone in which dates and times are read and shown, as `SET TimeZone` has it.
     """
+    settings = SessionSettings()
+    settings.set_zone(timezone)
     path = Path(policy)
     name = _only_user(path) if user is None else user
     engine = open_dataset(path, new_ledger=new_ledger)
     try:
-        return Connection(Session(engine, name))
+        return Connection(Session(engine, name, settings))
     except BaseException:
         engine.close()
         raise
@@ -480,7 +488,7 @@ class TypeObject:
 STRING = TypeObject(Kind.TEXT, Kind.UNKNOWN)
 BINARY = TypeObject()
 NUMBER = TypeObject(Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE, Kind.BOOLEAN)
-DATETIME = TypeObject(Kind.DATE, Kind.TIMESTAMP, Kind.INTERVAL)
+DATETIME = TypeObject(Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.INTERVAL)
 ROWID = TypeObject()
 
 

@@ -43,6 +43,7 @@ from dpsql.ledger import AttemptTaken, Ledger, PaidAttempt, Purchase, Receipt, U
 from dpsql.noise.apply import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.places import Places
+from dpsql.plan.zones import UTC_ZONE, Zone
 from dpsql.policy.model import Catalog, Limits
 from dpsql.postprocess import Postprocessor, require_size
 from dpsql.privacy.accounting import Accountant, Price
@@ -164,6 +165,7 @@ class Engine:
         fresh: bool = False,
         user: str = "",
         cancellation: Cancellation | None = None,
+        zone: Zone = UTC_ZONE,
     ) -> Release:
         """The release of a query. Where it has loose clips, those that were found before decide with the ledger.
 
@@ -171,7 +173,7 @@ class Engine:
         already, for they leave the whole price to the sums. A query that has little to give to a search does not make
         one: all later ones, of everybody, would have to live with what it finds.
         """
-        clock = Clock(this_minute())
+        clock = Clock(this_minute(), zone)
         asker = _Asker(user, cancellation)
 
         def compiled(clips: Clips) -> Release:
@@ -199,14 +201,17 @@ class Engine:
         return any(loss * least < self.accountant.price_of(usual) for loss, least in parts)
 
     def _compiled(self, source: Source, asker: _Asker, chosen: Choice = (), *, paid: bool = False) -> Release:
-        """Pure, and remembered, so that a repeated text costs no parsing; one that reads the clock, for its minute."""
+        """Pure, and remembered, so that a repeated text costs no parsing; one that reads the clock, for its minute,
+        and one that depends on the time zone, for it.
+        """
         _check_parameters(source.parameters)
         # By their text: equal decimals of different scale, and zeros of different sign, are different constants.
         values = tuple((type(value), repr(value)) for value in source.parameters)
         key = (source.sql, values, source.settings, source.clips, chosen)
-        now = source.clock.now
-        if (found := self._releases.get(key) or self._releases.get((*key, now))) is not None:
-            return found
+        now, zone = source.clock.now, source.clock.zone.name
+        for depends in ((), (now,), (zone,), (now, zone)):
+            if (found := self._releases.get((*key, *depends))) is not None:
+                return found
         try:
             compiled = self._compiler.compile(
                 source, chosen, user=asker.user, cancellation=asker.cancellation, paid=paid
@@ -220,7 +225,8 @@ class Engine:
                 hint="The owner finds the cause in the log under this id.",
             ) from None
         release = replace(compiled.release, source=source)
-        self._releases.put((*key, now) if compiled.reads_clock else key, release)
+        depends = (*((now,) if compiled.reads_clock else ()), *((zone,) if compiled.reads_zone else ()))
+        self._releases.put((*key, *depends), release)
         return release
 
     def answer(
@@ -718,8 +724,8 @@ def _check_parameters(parameters: Sequence[Value]) -> None:
     for number, value in enumerate(parameters, 1):
         if value is not None and type(value) not in (bool, int, float, Decimal, str, date, datetime):
             raise BadSetting(f"parameter ${number} has a type that is not supported")
-        if isinstance(value, datetime) and value.tzinfo is not None:
-            raise BadSetting(f"parameter ${number} has a time zone", hint="Pass a timestamp without one.")
+        if isinstance(value, datetime) and value.tzinfo is not UTC and value.tzinfo is not None:
+            raise BadSetting(f"parameter ${number} has a time zone other than UTC", hint="Pass it in UTC.")
         if isinstance(value, Decimal) and not value.is_finite():
             raise BadSetting(f"parameter ${number} is not a finite number")
 

@@ -20,6 +20,7 @@ _PANDAS_TYPES = {
     Kind.DOUBLE: "float64",
     Kind.DATE: "datetime64[us]",
     Kind.TIMESTAMP: "datetime64[us]",
+    Kind.TIMESTAMPTZ: "datetime64[us, UTC]",
 }
 
 
@@ -70,6 +71,8 @@ def _arrow_type(arrow: Any, type_: Type) -> Any:
             return arrow.date32()
         case Kind.TIMESTAMP:
             return arrow.timestamp("us")
+        case Kind.TIMESTAMPTZ:
+            return arrow.timestamp("us", tz="UTC")
         case Kind.INTERVAL:
             return arrow.duration("us")
         case Kind.ARRAY if type_.element is not None:

@@ -175,10 +175,10 @@ def _value(given: object, what: str, position: int) -> Value:
             return datetime.combine(value.date(), value.time())
         case datetime() if value.tzinfo is not None and value == value:
             try:
-                in_utc = value.astimezone(UTC)  # as all timestamps are
+                in_utc = value.astimezone(UTC)
             except OverflowError:
                 raise BadSetting(f"{what} is out of range", position=position) from None
-            return datetime.combine(in_utc.date(), in_utc.time())
+            return datetime.combine(in_utc.date(), in_utc.time(), UTC)
         case date() if not isinstance(value, datetime):
             return date(value.year, value.month, value.day)
         case _:

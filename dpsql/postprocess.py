@@ -26,6 +26,7 @@ _COLUMN_TYPES = {
     Kind.TEXT: "VARCHAR",
     Kind.DATE: "DATE",
     Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.TIMESTAMPTZ: "TIMESTAMP",  # in UTC
 }
 
 _NO_TABLES: Mapping[str, Mapping[str, Array]] = MappingProxyType({})

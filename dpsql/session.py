@@ -13,9 +13,11 @@ from dpsql.engine import Answer, Engine
 from dpsql.errors import BadSetting, BudgetExhausted, Error
 from dpsql.explain import explain
 from dpsql.generate.query import Cancellation
+from dpsql.plan.zones import UTC_ZONE, Zone, zone_of_setting
 from dpsql.privacy.confidence import LEAST, MOST, USUAL
 from dpsql.release import Output, Release, Settings
 from dpsql.settings import SETTINGS
+from dpsql.shown_times import in_zone
 from dpsql.sql.parse import is_explain
 from dpsql.tables import ResultTable
 from dpsql.tidy import tidied
@@ -26,6 +28,14 @@ _SET = re.compile(
 )
 _SHOW = re.compile(r"\s*SHOW\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
 _RESET = re.compile(r"\s*RESET\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
+# As PostgreSQL has it: SET TimeZone = x, SET TIME ZONE x, RESET TimeZone, SHOW TimeZone.
+_TIME_ZONE = r"(?:TimeZone|TIME\s+ZONE)"
+_SET_ZONE = re.compile(
+    r"\s*SET\s+(?:SESSION\s+)?(?:TimeZone\s*(?:=|\bTO\b)|TIME\s+ZONE\b)\s*(?:('[^']*'|\"[^\"]*\")|([^\s';]+))\s*;?\s*",
+    re.IGNORECASE | re.ASCII,
+)
+_RESET_ZONE = re.compile(rf"\s*RESET\s+{_TIME_ZONE}\s*;?\s*", re.IGNORECASE | re.ASCII)
+_SHOW_ZONE = re.compile(rf"\s*SHOW\s+{_TIME_ZONE}\s*;?\s*", re.IGNORECASE | re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE | re.ASCII)
 _LONGEST_NUMBER = 100  # characters; exact arithmetic on many more would keep everybody waiting
 _ON = dict.fromkeys(("on", "true", "t", "yes", "1"), True) | dict.fromkeys(("off", "false", "f", "no", "0"), False)
@@ -43,6 +53,16 @@ class SessionSettings:
     pure: bool = False  # Laplace noise and no delta, paid as pure
     confidence: Fraction | None = None  # with which margins hold; it costs nothing
     simultaneous: bool = False  # margins of all numbers of an answer hold at once
+    zone: Zone = UTC_ZONE  # the time zone in which dates and times are read and shown
+
+    def set_zone(self, text: str) -> None:
+        found = zone_of_setting(text)
+        if found is None:
+            raise BadSetting(
+                f'invalid value for parameter "TimeZone": "{text}"',
+                hint="Write a name of the IANA database, as in SET TimeZone = 'Europe/Berlin'.",
+            )
+        self.zone = found
 
     def set(self, name: str, text: str) -> None:
         match name:
@@ -121,7 +141,13 @@ class Session:
         """What a query would do. Free: nothing is read, nothing is paid."""
         wanted = Settings(self.settings.epsilon, self.settings.delta, self.settings.margin, self.settings.pure)
         return self.engine.compile(
-            sql, parameters, wanted, fresh=self.settings.fresh, user=self.user, cancellation=cancellation
+            sql,
+            parameters,
+            wanted,
+            fresh=self.settings.fresh,
+            user=self.user,
+            cancellation=cancellation,
+            zone=self.settings.zone,
         )
 
     def describe(
@@ -158,6 +184,15 @@ class Session:
         if (found := _RESET.fullmatch(sql)) is not None:
             self.settings.reset(found[1].lower())
             return None
+        if (found := _SET_ZONE.fullmatch(sql)) is not None:
+            text = found[1] or found[2]
+            self.settings.set_zone("UTC" if text.upper() in ("DEFAULT", "LOCAL") else text.strip("'\""))
+            return None
+        if _RESET_ZONE.fullmatch(sql) is not None:
+            self.settings.zone = UTC_ZONE
+            return None
+        if _SHOW_ZONE.fullmatch(sql) is not None:
+            return _text_table("TimeZone", [self.settings.zone.name])
         if (found := _SHOW.fullmatch(sql)) is not None:
             return _text_table(f"dpsql.{found[1].lower()}", [self.settings.show(found[1].lower())])
         if is_explain(sql):
@@ -174,6 +209,7 @@ class Session:
                 level=self.settings.confidence or USUAL,
                 simultaneous=self.settings.simultaneous,
             )
+        answer = in_zone(answer, self.settings.zone)
         return tidied(answer) if self.settings.tidy else answer
 
     @contextmanager

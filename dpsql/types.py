@@ -30,6 +30,7 @@ class Kind(Enum):
     TEXT = "text"
     DATE = "date"
     TIMESTAMP = "timestamp"
+    TIMESTAMPTZ = "timestamptz"  # an instant: a datetime without a zone, in UTC, until it is shown
     INTERVAL = "interval"
     ARRAY = "array"  # of released values: private rows have none
     UNKNOWN = "unknown"  # a bare NULL or string literal before its context gives it a type
@@ -58,7 +59,12 @@ class Type:
 
     @property
     def is_temporal(self) -> bool:
-        return self.kind in (Kind.DATE, Kind.TIMESTAMP)
+        return self.kind in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
+
+    @property
+    def is_moment(self) -> bool:
+        """A date with a time of day, with or without a time zone: one representation in engines and in Python."""
+        return self.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 
     def __str__(self) -> str:
         if self.element is not None:
@@ -76,6 +82,7 @@ NUMERIC = Type(Kind.DOUBLE, numeric=True)
 TEXT = Type(Kind.TEXT)
 DATE = Type(Kind.DATE)
 TIMESTAMP = Type(Kind.TIMESTAMP)
+TIMESTAMPTZ = Type(Kind.TIMESTAMPTZ)
 INTERVAL = Type(Kind.INTERVAL)
 UNKNOWN = Type(Kind.UNKNOWN)
 

@@ -37,7 +37,7 @@ def is_refused(text: str) -> bool:
 def oracle_faults(case: Case, answer: Answer, oracle: Oracle) -> Iterator[str]:
     """How our exact answer differs from PostgreSQL's."""
     try:
-        truth = oracle.ask(case.sql, case.params)
+        truth = oracle.ask(case.sql, case.params, case.settings)
     except psycopg.Error as error:
         yield f"PostgreSQL refuses it: {error}"
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 from dpsql.release import Release
@@ -73,9 +73,9 @@ def _is_number(value: object) -> bool:
 
 
 def _plain(value: object) -> object:
-    """Timestamps without a zone (both sides are in UTC); a date is its midnight."""
+    """Instants in UTC, without a zone; a date is its midnight."""
     if isinstance(value, datetime):
-        return value.replace(tzinfo=None)
+        return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day)
     return value

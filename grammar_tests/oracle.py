@@ -18,7 +18,8 @@ _VERSION = 16
 _CLASSES = {
     **dict.fromkeys(("int2", "int4", "int8", "numeric", "float4", "float8"), "number"),
     **dict.fromkeys(("text", "varchar", "bpchar", "name", "unknown"), "text"),
-    **dict.fromkeys(("timestamp", "timestamptz"), "timestamp"),
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
     "bool": "boolean",
     "date": "date",
     "interval": "interval",
@@ -27,6 +28,7 @@ _KINDS = {
     **dict.fromkeys((Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE), "number"),
     **dict.fromkeys((Kind.TEXT, Kind.UNKNOWN), "text"),
     Kind.TIMESTAMP: "timestamp",
+    Kind.TIMESTAMPTZ: "timestamptz",
     Kind.BOOLEAN: "boolean",
     Kind.DATE: "date",
     Kind.INTERVAL: "interval",
@@ -81,8 +83,12 @@ class Oracle:
             )
         self._connection.execute("SET enable_hashagg = off")
 
-    def ask(self, text: str, parameters: Sequence[Value] = ()) -> Truth:
-        """PostgreSQL's answer; raises psycopg.Error where it refuses."""
+    def ask(self, text: str, parameters: Sequence[Value] = (), settings: Sequence[str] = ()) -> Truth:
+        """PostgreSQL's answer, after the settings that are its own; raises psycopg.Error where it refuses."""
+        self._connection.execute("SET TimeZone = 'UTC'")
+        for setting in settings:
+            if not setting.lower().startswith("set dpsql."):
+                self._connection.execute(setting)
         cursor = self._connection.execute(text, list(parameters) or None)
         columns = cursor.description or []
         types = self._connection.adapters.types

@@ -29,7 +29,7 @@ def test_case(case: Case, lab: Lab, clean: Neighbourhood, dirty: Neighbourhood, 
             dataset.answer(case)
         assert failure.value.sqlstate == case.fails
         with pytest.raises(psycopg.Error):
-            oracle.ask(case.sql, case.params)
+            oracle.ask(case.sql, case.params, case.settings)
         return
     answer, asked = dataset.answer(case)
     assert answer.charged == answer.release.price

@@ -20,6 +20,7 @@ _TYPES = {
     Kind.TEXT: "VARCHAR",
     Kind.DATE: "DATE",
     Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.TIMESTAMPTZ: "TIMESTAMP WITH TIME ZONE",
 }
 
 

@@ -27,6 +27,7 @@ _TYPES = {
     Kind.TEXT: "text",
     Kind.DATE: "date",
     Kind.TIMESTAMP: "timestamp",
+    Kind.TIMESTAMPTZ: "timestamptz",
 }
 
 

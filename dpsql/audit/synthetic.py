@@ -143,7 +143,7 @@ def _value(column: Column, unit: int, share: float, place: int, habit: Habit) ->
             return f"key {unit % KEYS}"
         case Kind.DATE:
             return _DAY
-        case Kind.TIMESTAMP:
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             return datetime(2020, 1, 1)
         case _:
             return place if scattered else 0

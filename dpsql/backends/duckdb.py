@@ -34,7 +34,7 @@ from dpsql.policy.prepared import (
     with_copies,
 )
 from dpsql.tables import ExactTable, Integers
-from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Kind, Type, Value, decimal, integer
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, TIMESTAMPTZ, Kind, Type, Value, decimal, integer
 
 _TYPES = {
     "BOOLEAN": BOOLEAN,
@@ -54,8 +54,8 @@ _TYPES = {
     "TIMESTAMP_S": TIMESTAMP,
     "TIMESTAMP_MS": TIMESTAMP,
     "TIMESTAMP_NS": TIMESTAMP,
-    # The cast to TIMESTAMP depends on the zone, which the lock-down fixes.
-    "TIMESTAMP WITH TIME ZONE": TIMESTAMP,
+    # Its cast to TIMESTAMP depends on the zone, which the lock-down fixes.
+    "TIMESTAMP WITH TIME ZONE": TIMESTAMPTZ,
 }
 _PLAIN_NAMES = re.compile(r"\[(\w+(?:, \w+)*)\]")
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
@@ -71,6 +71,7 @@ _CAST = {
     Kind.TEXT: "VARCHAR",
     Kind.DATE: "DATE",
     Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.TIMESTAMPTZ: "TIMESTAMP",
 }
 
 # Connections to one file share a database inside a process: the second must not meet it half locked.
@@ -366,7 +367,7 @@ def _without_strange_times(table: ExactTable, key_types: list[str]) -> ExactTabl
 
 def _public_column(column: ColumnSchema, values: list[Value]) -> list[Value]:
     # DuckDB hands a date that Python cannot hold over as text.
-    if column.type in (DATE, TIMESTAMP) and any(isinstance(value, str) for value in values):
+    if column.type in (DATE, TIMESTAMP, TIMESTAMPTZ) and any(isinstance(value, str) for value in values):
         raise PolicyError(f'public column "{column.name}" holds a date outside the years 1 to 9999')
     return values
 

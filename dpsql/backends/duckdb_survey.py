@@ -71,7 +71,9 @@ def _extremes(connection: duckdb.DuckDBPyConnection, proposal: Proposal, column:
     assert type_ is not None
     name = quoted(column)
     # NaN and infinity are no extremes; whole numbers and decimals have neither.
-    finite = f" WHERE isfinite({name})" if type_.kind in (Kind.DOUBLE, Kind.DATE, Kind.TIMESTAMP) else ""
+    finite = (
+        f" WHERE isfinite({name})" if type_.kind in (Kind.DOUBLE, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ) else ""
+    )
     # A day says enough, and Python knows no moment of a zone without a further package.
     value = f"CAST({name} AS DATE)" if type_.is_temporal else name
     sql = f"SELECT MIN({value}), MAX({value}) FROM {qualified(proposal.table.source)}{finite}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsql.backends.postgres_connections import Connection
 from dpsql.policy.model import ColumnSchema, TableSchema
-from dpsql.types import BOOLEAN, DATE, DOUBLE, NUMERIC, TEXT, TIMESTAMP, Type, decimal, integer
+from dpsql.types import BOOLEAN, DATE, DOUBLE, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, Type, decimal, integer
 
 Source = tuple[str, str]
 
@@ -26,7 +26,7 @@ _TYPES = {
     "date": DATE,
     "timestamp": TIMESTAMP,
     # Read in UTC, which every transaction sets.
-    "timestamptz": TIMESTAMP,
+    "timestamptz": TIMESTAMPTZ,
 }
 
 _VIEWS = ("v", "m")

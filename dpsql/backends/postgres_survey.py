@@ -178,9 +178,8 @@ def _extremes(connection: Connection, proposal: Proposal, column: str) -> tuple[
     assert type_ is not None
     name = quoted(column)
     # NaN and infinity are no extremes. A day says enough of a moment.
-    finite = {Kind.DATE: f"isfinite({name})", Kind.TIMESTAMP: f"isfinite({name})"}.get(
-        type_.kind, f"CAST({name} AS text) NOT IN ('NaN', 'Infinity', '-Infinity')"
-    )
+    is_number = f"CAST({name} AS text) NOT IN ('NaN', 'Infinity', '-Infinity')"
+    finite = f"isfinite({name})" if type_.is_temporal else is_number
     value = f"CAST({name} AS date)" if type_.is_temporal else name
     where = f" WHERE {finite}" if type_.kind is not Kind.INTEGER else ""
     try:

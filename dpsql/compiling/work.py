@@ -30,6 +30,7 @@ class Ground:
 class Compiled:
     release: Release
     reads_clock: bool
+    reads_zone: bool
     steps: int
 
 
@@ -37,7 +38,7 @@ def compile_source(
     ground: Ground, source: Source, chosen: Choice, most: int, is_stopped: Callable[[], bool] = lambda: False
 ) -> Compiled:
     """The release of a text, in at most so many steps; raises OutOfSteps, or Stopped."""
-    clock = replace(source.clock, reads=0)
+    clock = replace(source.clock, reads=0, zone_reads=0)
     effort = Effort(most, is_stopped)
     try:
         with limited(effort):
@@ -49,7 +50,7 @@ def compile_source(
                 release = release.settle(dict(chosen))
     except RecursionError:
         raise NotSupported("the query is nested too deeply", hint="Split it into smaller queries.") from None
-    return Compiled(replace(release, settle=None, unsettled=None), clock.reads > 0, effort.steps)
+    return Compiled(replace(release, settle=None, unsettled=None), clock.reads > 0, clock.zone_reads > 0, effort.steps)
 
 
 def too_many_steps(most: int) -> TooComplex:

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from dpsql.errors import InternalError
 from dpsql.plan.scalars import Call, Op, Windowed
+from dpsql.plan.zones import Steps
 from dpsql.types import Kind, Type
 
 # Every date and timestamp lies between these, or is NULL.
@@ -54,6 +55,9 @@ class Dialect:
     date_trunc: str
     date_bin: Callable[[str, datetime, int], str]  # the bin of a moment; one begins there, and has so many microseconds
     to_char: Callable[[str, str], str]  # a timestamp in a format of plan/formats.py
+    offset: Callable[[str, Steps], str]  # the seconds that a time zone adds to a moment {0}
+    # A long text {0} used so often by another one, written once.
+    once: Callable[[str, int, Callable[[str], str]], str]
     in_list: str  # membership of {0} in the list parameter {1}
     array: str  # a parameter {0} as a list of {type}
     flag: str  # a parameter {0} that is true or false

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_calendar, in_steps
 from dpsql.plan.formats import as_strftime
 from dpsql.plan.scalars import Op
+from dpsql.plan.zones import Steps, moment_at
 from dpsql.types import MAX_DIGITS, Kind, Type
 
 _TYPES = {
@@ -18,6 +21,7 @@ _TYPES = {
     Kind.TEXT: "VARCHAR",
     Kind.DATE: "DATE",
     Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.TIMESTAMPTZ: "TIMESTAMP",  # in UTC
     Kind.INTERVAL: "DOUBLE",  # seconds: intervals are only compared
 }
 _LARGEST = "1.7976931348623157e308"
@@ -32,6 +36,8 @@ def _try_cast(text: str, target: Type) -> str:
 def _cast(text: str, source: Type, target: Type) -> str:
     if target.kind is Kind.INTEGER:
         return _to_integer(text, source, target)
+    if source.is_moment and target.is_moment:
+        return text
     if source.kind is Kind.DECIMAL and target.kind is Kind.TEXT:
         # With as many places as its type has, and a digit before the point, which DuckDB leaves out where none fits.
         whole = source.precision > source.scale or source.precision == MAX_DIGITS
@@ -61,6 +67,32 @@ def _trunc_places(text: str, places: int) -> str:
 def _date_bin(text: str, first: datetime, width: int) -> str:
     start = (first - datetime(1970, 1, 1)) // timedelta(microseconds=1)
     return f"make_timestamp({start} + (epoch_us({text}) - {start}) // {width} * {width})"
+
+
+# --- time zones ---
+
+_SHORT = 5_000  # characters: a lambda takes longer to compute than a text that is repeated
+
+
+def _offset(text: str, steps: Steps) -> str:
+    """By binary search. DuckDB follows only those branches that some row of a block takes."""
+
+    def searched(first: int, low: int, high: int) -> str:
+        if low == high:
+            return str(first)
+        middle = (low + high) // 2
+        at, seconds = steps.changes[middle]
+        below, above = searched(first, low, middle), searched(seconds, middle + 1, high)
+        return f"CASE WHEN {text} < TIMESTAMP '{moment_at(at)}' THEN {below} ELSE {above} END"
+
+    return searched(steps.first, 0, len(steps.changes))
+
+
+def _once(text: str, times: int, body: Callable[[str], str]) -> str:
+    if len(text) * times <= _SHORT:
+        return body(text)
+    name = next(name for depth in itertools.count() if (name := f"v{depth}") not in text)
+    return f"list_transform([{text}], lambda {name}: {body(name)})[1]"
 
 
 def _width_bucket(text: str, low: float, high: float, count: str, exact: bool) -> str:
@@ -134,6 +166,8 @@ DUCKDB = Dialect(
     extract_epoch="epoch({0})",
     date_trunc="CAST(date_trunc('{part}', {0}) AS TIMESTAMP)",
     date_bin=_date_bin,
+    offset=_offset,
+    once=_once,
     to_char=lambda text, format_: f"strftime({text}, '{as_strftime(format_)}')",
     in_list="list_contains({1}, {0})",
     array="CAST({0} AS {type}[])",

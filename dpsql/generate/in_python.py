@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from dpsql.plan.evaluate import apply
 from dpsql.plan.graph import Items, fields_read
 from dpsql.plan.nodes import Plan, Project, Released, Sort
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar, SortKey
@@ -36,6 +37,7 @@ _PYTHON: dict[Kind, set[type]] = {
     Kind.TEXT: {str},
     Kind.DATE: {date},
     Kind.TIMESTAMP: {datetime},
+    Kind.TIMESTAMPTZ: {datetime},
 }
 
 
@@ -226,6 +228,10 @@ def _rule(node: Call) -> Rule:
             return _COMPARISONS[op]
         case (op, Kind.BOOLEAN) if op in _LOGIC:
             return _LOGIC[op]
+        case Op.TO_ZONE | Op.FROM_ZONE | Op.ZONED_TRUNC, _:
+            return lambda column: [apply(node, [value]) for value in column]
+        case Op.CAST, Kind.TIMESTAMP | Kind.TIMESTAMPTZ if node.type.is_moment:
+            return lambda column: column
         case Op.IS_NULL, _:
             return lambda column: [value is None for value in column]
         case _:

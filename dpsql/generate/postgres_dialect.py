@@ -20,9 +20,10 @@ Measured on PostgreSQL 18 with EXPLAIN ANALYZE, two million rows of 400,000 peop
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, time, timedelta
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
@@ -31,6 +32,7 @@ from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_steps
 from dpsql.generate.magnitudes import combined, magnitude
 from dpsql.plan.scalars import Call, Const, Op, Windowed
+from dpsql.plan.zones import Steps, moment_at
 from dpsql.types import Kind, Type
 
 _TYPES = {
@@ -41,6 +43,7 @@ _TYPES = {
     Kind.TEXT: "text",
     Kind.DATE: "date",
     Kind.TIMESTAMP: "timestamp",
+    Kind.TIMESTAMPTZ: "timestamp",  # in UTC
     Kind.INTERVAL: "double precision",  # seconds: intervals are only compared
 }
 
@@ -260,7 +263,9 @@ def _cast(text: str, source: Type, target: Type) -> str:
             return _to_decimal(text, source, target)
         case Kind.INTEGER | Kind.DECIMAL, Kind.DOUBLE:
             return f"CAST({text} AS double precision)"  # 38 digits are far within its range
-        case Kind.DATE | Kind.TIMESTAMP, Kind.DATE | Kind.TIMESTAMP:
+        case _ if source.is_moment and target.is_moment:
+            return text
+        case _ if source.is_temporal and target.is_temporal:
             return f"CAST({text} AS {_TYPES[target.kind]})"
         case same, kind if same is kind:
             return text
@@ -301,7 +306,7 @@ def _from_text(text: str, target: Type) -> str:
             return _to_double(f"CAST({_matching(text, _NUMBER)} AS numeric)")
         case Kind.DATE:
             return f"CAST({_matching(text, f'^ *{_DAY} *$')} AS date)"
-        case Kind.TIMESTAMP:
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             return f"CAST({_matching(text, f'^ *{_DAY}{_TIME} *$')} AS timestamp)"
         case _:
             raise InternalError(f"text is not read as {target.kind.value}")
@@ -377,6 +382,24 @@ def _date_bin(text: str, first: datetime, width: int) -> str:
     )
 
 
+def _offset(text: str, steps: Steps) -> str:
+    """By binary search in an array of moments."""
+    moments = ",".join(f'"{moment_at(at)}"' for at, _ in steps.changes)
+    seconds = ",".join(map(str, (steps.first, *(seconds for _, seconds in steps.changes))))
+    return f"(CAST('{{{seconds}}}' AS integer[]))[1 + width_bucket({text}, CAST('{{{moments}}}' AS timestamp[]))]"
+
+
+_SHORT = 20_000  # characters: a subquery takes longer to compute than a text that is repeated
+
+
+def _once(text: str, times: int, body: Callable[[str], str]) -> str:
+    if len(text) * times <= _SHORT:
+        return body(text)
+    name = next(name for depth in itertools.count() if (name := f"v{depth}") not in text)
+    # OFFSET 0, or PostgreSQL would copy the text to wherever it is used.
+    return f"(SELECT {body(name)} FROM (SELECT {text} AS {name} OFFSET 0) AS {name}_)"
+
+
 # --- window functions ---
 
 # Which argument is a number of rows: an integer of 32 bits to PostgreSQL.
@@ -445,6 +468,8 @@ POSTGRES = Dialect(
     extract_epoch="CAST(extract(epoch FROM {0}) AS double precision)",
     date_trunc="date_trunc('{part}', {0})",
     date_bin=_date_bin,
+    offset=_offset,
+    once=_once,
     to_char=lambda text, format_: f"""(to_char({text}, '{format_}') COLLATE "C")""",
     in_list="({0} = ANY ({1}))",
     array="CAST({0} AS {type}[])",

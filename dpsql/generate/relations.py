@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from datetime import date, datetime
 from fractions import Fraction
 from typing import assert_never
 
@@ -52,6 +53,8 @@ from dpsql.plan.scalars import (
 from dpsql.policy.model import Bound, Column, Table
 from dpsql.policy.prepared import COPIED_OWNER, COPIED_ROWS
 from dpsql.privacy.derive import is_private
+from dpsql.privacy.facts import Fact, Interval, as_datetime, as_number
+from dpsql.privacy.intervals import interval
 from dpsql.privacy.owners import compared_fields, evidence, is_unit
 from dpsql.privacy.refine import conjuncts
 from dpsql.types import DOUBLE, Kind, Type
@@ -76,8 +79,19 @@ class RelationWriter:
         self.beyond = False  # or only the others
         self.fence = ""  # ends the subqueries that compute columns
         self.among = ""  # where only some owners' rows are wanted: a relation of these owners
+        self._ends: dict[int, tuple[date, date]] = {}  # the bounds of dates and timestamps, by field
         self._part: tuple[Table, str] | None = None  # or a copy, and a test of how many rows of it an owner has
-        self.scalars = ScalarWriter(dialect, self.name, self._subquery, short=not private)
+        self.scalars = ScalarWriter(dialect, self.name, self._subquery, self._bounds_of, short=not private)
+
+    def _bounds_of(self, moment: Scalar) -> tuple[datetime, datetime]:
+        """The moments between which an expression lies, as far as the columns of scans that are written tell it."""
+        facts: dict[object, Fact] = {
+            field: Fact(Interval(as_number(low), as_number(high))) for field, (low, high) in self._ends.items()
+        }
+        found = interval(moment, facts)
+        if found.low is None or found.high is None:
+            return datetime.min, datetime.max
+        return as_datetime(found.low), as_datetime(found.high)
 
     def name(self, field: Field) -> str:
         return self._names.setdefault(field.id, f"c{len(self._names) + 1}")
@@ -337,6 +351,12 @@ class RelationWriter:
     def _scan(self, plan: Scan, fields: list[Field], tests: Sequence[str] = ()) -> str:
         column_of = dict(zip((field.id for field in plan.fields), plan.columns, strict=True))
         table = plan.table
+        for field, name in zip(plan.fields, plan.columns, strict=True):
+            column = table.columns.get(name)
+            if column is None or self._public is not None:
+                continue  # loaded copies are not clamped
+            if isinstance(column.lower, date) and isinstance(column.upper, date):
+                self._ends[field.id] = column.lower, column.upper
         if not table.is_private:
             if self._public is not None:
                 columns = [f"{quoted(column_of[field.id])} AS {self.name(field)}" for field in fields]
@@ -489,7 +509,7 @@ class RelationWriter:
                 largest = f"CAST({self._dialect.largest_double} AS {native})"
                 value = f"CAST({self._dialect.column(name, type_)} AS {native})"
                 return self._finite(value, low, high, f"-{largest}", largest, type_)
-            case Kind.DATE | Kind.TIMESTAMP:
+            case Kind.DATE | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
                 first, last = calendar(type_)
                 moment = self._dialect.moment.format(name, type=native)
                 return self._finite(moment, low, high, first, last, type_)

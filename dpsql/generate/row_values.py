@@ -118,8 +118,9 @@ class RowValues:
             case Kind.DOUBLE:
                 largest = self._dialect.largest_double
                 return f"(CASE WHEN {text} >= -{largest} AND {text} <= {largest} THEN {text} + 0 END)"
-            case Kind.DATE | Kind.TIMESTAMP:
-                return f"(CASE WHEN {in_calendar(text, value.type)} THEN {text} END)"
+            case Kind.DATE | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+                guarded = f"(CASE WHEN {in_calendar('{0}', value.type)} THEN {{0}} END)"
+                return self._writer.scalars.filled(guarded, [text])
             case _:
                 return text
 

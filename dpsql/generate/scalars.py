@@ -7,15 +7,17 @@ evaluate early.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import assert_never
 
 from dpsql.effort import spend
 from dpsql.errors import InternalError, NotSupported
 from dpsql.generate.dialect import Dialect, literal
+from dpsql.generate.zones import zoned
 from dpsql.plan.scalars import (
     Aggregated,
     Array,
@@ -41,6 +43,7 @@ _LAST_SECOND = datetime.max.replace(microsecond=0)
 
 # Guards repeat their argument, so that nested ones grow quickly; beyond this an expression is refused.
 LONGEST = 200_000
+VERY_LONG = 5_000
 
 
 class ScalarWriter:
@@ -54,6 +57,7 @@ class ScalarWriter:
         dialect: Dialect,
         name: Callable[[Field], str],
         subquery: Callable[[Subquery | Correlated], str],
+        bounds: Callable[[Scalar], tuple[datetime, datetime]],
         *,
         short: bool,
     ) -> None:
@@ -61,6 +65,7 @@ class ScalarWriter:
         self._short = short
         self._name = name
         self._subquery = subquery
+        self._bounds = bounds  # of a moment, from those of the columns
 
     def type(self, type_: Type) -> str:
         return self._dialect.type(type_)
@@ -177,6 +182,8 @@ class ScalarWriter:
                 return form.format(args[0], part=node.option, type=self.type(node.type))
             case Op.DATE_BIN:
                 return self._binned(node, args[0])
+            case Op.TO_ZONE | Op.FROM_ZONE | Op.ZONED_TRUNC:
+                return zoned(dialect, node, args[0], self._bounds(node.args[0]))
             case Op.TO_CHAR:
                 return dialect.to_char(args[0], node.option)
             case Op.DATE_TRUNC:
@@ -184,7 +191,19 @@ class ScalarWriter:
             case _:
                 template = dialect.templates[node.op]
                 shown = self.type(node.type) if "{type}" in template else ""
-                return template.format(*args, type=shown)
+                return self.filled(template, args, shown)
+
+    def filled(self, template: str, args: Sequence[str], shown: str = "", first: int = 0) -> str:
+        """A template with its arguments. A very long one, as time zones make them, is written once."""
+        for place, text in enumerate(args[first:], first):
+            times = template.count(f"{{{place}}}")
+            if times > 1 and len(text) > VERY_LONG:
+                rest = partial(self._filled_at, template, args, shown, place)
+                return self._dialect.once(text, times, rest)
+        return template.format(*args, type=shown)
+
+    def _filled_at(self, template: str, args: Sequence[str], shown: str, place: int, text: str) -> str:
+        return self.filled(template, [*args[:place], text, *args[place + 1 :]], shown, place + 1)
 
     def _shifted(self, node: Call, args: list[str]) -> str:
         """A timestamp moved by a constant, or a constant one by seconds; NULL where it would leave the calendar."""
@@ -205,8 +224,9 @@ class ScalarWriter:
         first, last = datetime.min, datetime.max
         room = timedelta(seconds=float(abs(seconds)))
         low, high = (first, last - room) if seconds > 0 else (first + room, last)
-        inside = f"{args[0]} >= {self.constant(low, TIMESTAMP)} AND {args[0]} <= {self.constant(high, TIMESTAMP)}"
-        return self._dialect.templates[node.op].format(f"(CASE WHEN {inside} THEN {args[0]} END)", args[1])
+        inside = f"{{0}} >= {self.constant(low, TIMESTAMP)} AND {{0}} <= {self.constant(high, TIMESTAMP)}"
+        guarded = self._dialect.templates[node.op].format(f"(CASE WHEN {inside} THEN {{0}} END)", args[1])
+        return self.filled(guarded, args[:1])
 
     def _binned(self, node: Call, moment: str) -> str:
         """The bin of a moment. The first bin that begins within the calendar is known; what comes before it is NULL."""

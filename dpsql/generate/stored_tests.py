@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.plan.scalars import Call, Const, Op, Ref, Scalar
+from dpsql.plan.scalars import Call, Const, Op, Ref, Scalar, as_moment
 from dpsql.policy.model import Bound, Column
 from dpsql.types import Kind, Value
 
@@ -43,7 +43,7 @@ def stored_test(condition: Scalar, columns: Mapping[int, Column]) -> StoredTest 
     """
     if not isinstance(condition, Call) or condition.op not in _SIGNS:
         return None
-    op, (left, right) = condition.op, condition.args
+    op, (left, right) = condition.op, map(as_moment, condition.args)
     if isinstance(left, Const):
         op, left, right = _MIRRORED[op], right, left
     if not isinstance(left, Ref) or not isinstance(right, Const) or left.field.id not in columns:
@@ -71,7 +71,7 @@ def _of_type(value: Value, column: Column) -> Bound | None:
         return number if fits else None
     if kind is Kind.DATE:
         return value if type(value) is date else None
-    return value if kind is Kind.TIMESTAMP and isinstance(value, datetime) else None
+    return value if column.type.is_moment and isinstance(value, datetime) else None
 
 
 def _is_before(first: Bound, second: Bound) -> bool:

@@ -17,6 +17,7 @@ from typing import TypeVar
 from dpsql.effort import spend
 from dpsql.plan.formats import written
 from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar
+from dpsql.plan.zones import known_zone, second_of
 from dpsql.types import Kind, Type, Value
 
 T = TypeVar("T")
@@ -139,6 +140,7 @@ def cast(value: Value, source: Type, target: Type) -> Value:
 
 
 def _converted(value: Value, source: Type, target: Type) -> Value:
+    """A cast. Between moments, and of one to a date, it is that of UTC: for other zones TO_ZONE comes before."""
     if value is None:
         return None
     if source.kind is target.kind and target.kind is not Kind.DECIMAL:
@@ -158,13 +160,15 @@ def _converted(value: Value, source: Type, target: Type) -> Value:
             return str(value)
         case Kind.TEXT, Decimal() if source.kind is Kind.DECIMAL:
             return format(value.quantize(Decimal(1).scaleb(-source.scale)) + 0, "f")  # plus nothing: zero has no sign
-        case Kind.TEXT, datetime():
+        case Kind.TEXT, datetime() if source.kind is Kind.TIMESTAMP:
             return (
                 value.isoformat(sep=" ", timespec="auto").rstrip("0") if value.microsecond else value.isoformat(sep=" ")
             )
-        case Kind.TEXT, date():
+        case Kind.TEXT, date() if source.kind is Kind.DATE:
             return value.isoformat()
-        case Kind.TIMESTAMP, date() if not isinstance(value, datetime):
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ, datetime():
+            return value
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ, date():
             return datetime.combine(value, time())
         case Kind.DATE, datetime():
             return value.date()
@@ -271,6 +275,17 @@ def truncate(unit: str, moment: date) -> datetime:
             return day.replace(year=max(1, day.year - day.year % 10), month=1, day=1)
         case _:
             raise NotConstant
+
+
+# The option of ZONED_TRUNC: a unit and the name of a zone.
+FINE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
+
+
+def truncate_in_zone(option: str, moment: datetime) -> datetime | None:
+    """date_trunc of an instant to an hour or less, with the offset that holds at the instant."""
+    unit, name = option.split(" ")
+    ahead = timedelta(seconds=known_zone(name).leaving.at(second_of(moment)) % FINE_UNITS[unit])
+    return _in_calendar(lambda: truncate(unit, moment + ahead) - ahead)
 
 
 def bin_start(moment: datetime, stride: int | Decimal, origin: datetime) -> datetime | None:
@@ -398,6 +413,9 @@ _RULES: dict[Op, Callable[..., Value]] = {
     Op.EXTRACT: _extract,
     Op.DATE_TRUNC: lambda node, x: truncate(node.option, x),
     Op.DATE_BIN: lambda _, x, stride, origin: bin_start(x, stride, origin),
+    Op.TO_ZONE: lambda node, x: known_zone(node.option).to_local(x),
+    Op.FROM_ZONE: lambda node, x: known_zone(node.option).to_utc(x),
+    Op.ZONED_TRUNC: lambda node, x: truncate_in_zone(node.option, x),
     Op.MAKE_DATE: _make_date,
     Op.TO_CHAR: lambda node, x: written(x, node.option),
     Op.ADD_DAYS: lambda _, x, n: _in_calendar(lambda: x + timedelta(days=n)),

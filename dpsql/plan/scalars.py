@@ -92,6 +92,9 @@ class Op(Enum):
     EXTRACT = "extract"
     DATE_TRUNC = "date_trunc"
     DATE_BIN = "date_bin"
+    TO_ZONE = "at time zone"  # what clocks of a zone show at an instant
+    FROM_ZONE = "from time zone"  # the instant at which they show it
+    ZONED_TRUNC = "date_trunc in a zone"  # of an instant, to an hour or less: the offset stays
     MAKE_DATE = "make_date"
     TO_CHAR = "to_char"
     ADD_DAYS = "date + days"
@@ -152,7 +155,7 @@ class Call(CachedHash):
     op: Op
     args: tuple[Scalar, ...]
     type: Type
-    option: str = ""  # the field of EXTRACT, the unit of DATE_TRUNC, the format of TO_CHAR, the escape of LIKE
+    option: str = ""  # the field of EXTRACT, the unit of DATE_TRUNC, the format of TO_CHAR, the escape of LIKE, a zone
 
     __hash__ = CachedHash.__hash__
 
@@ -336,6 +339,13 @@ def walk(node: Scalar) -> Iterator[Scalar]:
         part = waiting.pop()
         yield part
         waiting += children(part)[::-1]
+
+
+def as_moment(node: Scalar) -> Scalar:
+    """A moment without the casts between moments around it: they change its type, never its value."""
+    while isinstance(node, Call) and node.op is Op.CAST and node.type.is_moment and node.args[0].type.is_moment:
+        (node,) = node.args
+    return node
 
 
 def has_subquery(node: Scalar) -> bool:

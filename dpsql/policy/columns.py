@@ -95,7 +95,7 @@ def _bounds_of_type(lower: Bound, upper: Bound, column_type: Type) -> tuple[Boun
             if type(lower) is not date or type(upper) is not date:
                 raise _Unfit("its bounds must be dates", "write: { min = 2000-01-01, max = 2029-12-31 }")
             return lower, upper
-        case Kind.TIMESTAMP:
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             if isinstance(lower, Fraction) or isinstance(upper, Fraction):
                 raise _Unfit("its bounds must be dates or dates with a time")
             return _moment(lower, time.min), _moment(upper, time.max)

@@ -202,7 +202,11 @@ class Column:
     @property
     def is_clamped(self) -> bool:
         """Whether different values of the database may look equal in a query."""
-        inexact = self.type.kind in (Kind.DOUBLE, Kind.TIMESTAMP)  # the finest timestamps are cut to microseconds
+        inexact = self.type.kind in (
+            Kind.DOUBLE,
+            Kind.TIMESTAMP,
+            Kind.TIMESTAMPTZ,
+        )  # the finest timestamps are cut to microseconds
         return self.lower is not None or self.values is not None or inexact
 
 

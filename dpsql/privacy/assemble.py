@@ -484,7 +484,7 @@ class Assembly:
             case Kind.DATE:
                 days = Call(Op.DAYS_BETWEEN, (arg, EPOCH_DAY), integer_type(8))
                 chosen: Scalar = Call(Op.ADD_DAYS, (EPOCH_DAY, self._ranked(days, where, rank, days.type)), type_)
-            case Kind.TIMESTAMP:
+            case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
                 seconds = Call(Op.SECONDS_BETWEEN, (arg, EPOCH), DOUBLE)
                 chosen = Call(Op.ADD_SECONDS, (EPOCH, self._ranked(seconds, where, rank, DOUBLE)), type_)
             case Kind.INTEGER | Kind.DECIMAL | Kind.DOUBLE:

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -246,7 +246,9 @@ def _point(subject: Scalar, constant: Scalar) -> Point | None:
             return value if kind is Kind.TEXT else None
         case int() | float() | Decimal() as value if subject.type.is_numeric and constant.type.is_numeric:
             return _number(float(value), kind) if Kind.DOUBLE in (kind, other) else as_number(value)
-        case date() as value if kind is other and kind in (Kind.DATE, Kind.TIMESTAMP):
+        case datetime() as value if subject.type.is_moment and constant.type.is_moment:
+            return as_number(value)
+        case date() as value if kind is other is Kind.DATE:
             return as_number(value)
         case _:
             return None

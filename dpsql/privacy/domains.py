@@ -17,9 +17,19 @@ from decimal import Decimal
 from fractions import Fraction
 
 from dpsql.effort import spend
-from dpsql.plan.evaluate import NotConstant, apply, bin_start, cast, evaluate, truncate
+from dpsql.plan.evaluate import (
+    FINE_UNITS,
+    NotConstant,
+    apply,
+    bin_start,
+    cast,
+    evaluate,
+    truncate,
+    truncate_in_zone,
+)
 from dpsql.plan.scalars import Call, Case, Const, Correlated, InStage, Op, Ref, Scalar, StageValue, refs
-from dpsql.privacy.facts import NOTHING, Facts
+from dpsql.plan.zones import EPOCH, known_zone
+from dpsql.privacy.facts import NOTHING, Facts, as_datetime
 from dpsql.privacy.intervals import interval, never_null
 from dpsql.types import Kind, Value
 
@@ -165,6 +175,10 @@ def _enumerated(node: Scalar, facts: Facts, limit: int) -> Domain | None:
         return _days(bounds.low, bounds.high, limit)
     if isinstance(node, Call) and node.op is Op.DATE_TRUNC:
         return periods(node.option, bounds.low, bounds.high, limit)
+    if isinstance(node, Call) and node.op is Op.ZONED_TRUNC:
+        moments = interval(node.args[0], facts)
+        assert moments.low is not None and moments.high is not None
+        return _zoned_units(node.option, as_datetime(moments.low), as_datetime(moments.high), limit)
     if isinstance(node, Call) and node.op is Op.DATE_BIN:
         return _bins(node, bounds.low, bounds.high, limit)
     if not _is_whole(node):
@@ -213,7 +227,7 @@ def _days(low: Fraction, high: Fraction, limit: int) -> Domain | None:
 
 
 def periods(unit: str, low: Fraction, high: Fraction, limit: int) -> Domain | None:
-    start, end = _moment(low), _moment(high)
+    start, end = as_datetime(low), as_datetime(high)
     at = truncate(unit, start)
     found: list[Value] = []
     while at <= end:
@@ -227,12 +241,29 @@ def periods(unit: str, low: Fraction, high: Fraction, limit: int) -> Domain | No
     return tuple(found)
 
 
+def _zoned_units(option: str, low: datetime, high: datetime, limit: int) -> Domain | None:
+    """Hours, minutes or seconds of a zone between two moments: from each change of its offset on they begin anew."""
+    unit, name = option.split(" ")
+    step = timedelta(seconds=FINE_UNITS[unit])
+    if (high - low) / step > limit:
+        return None
+    changes = [EPOCH + timedelta(seconds=at) for at, _ in known_zone(name).leaving.between(low, high).changes]
+    starts = [low, *changes]
+    found: set[Value] = set()
+    for start, end in zip(starts, [*changes, high], strict=True):
+        at = truncate_in_zone(option, start)
+        while at is not None and at <= end:
+            found.add(at)
+            at = None if datetime.max - at < step else at + step
+    return tuple(found)
+
+
 def _bins(node: Call, low: Fraction, high: Fraction, limit: int) -> Domain | None:
     _, stride, origin = (arg.value if isinstance(arg, Const) else None for arg in node.args)
     assert isinstance(stride, int | Decimal) and isinstance(origin, datetime)
     if (high - low) / Fraction(stride) + 1 > limit:
         return None
-    start, end = _moment(low), _moment(high)
+    start, end = as_datetime(low), as_datetime(high)
     found: list[Value] = []
     at = bin_start(start, stride, origin)
     while at is None or at <= end:
@@ -258,8 +289,3 @@ _STRIDE = {
     "year": timedelta(days=366),
     "decade": timedelta(days=3653),
 }
-
-
-def _moment(seconds: Fraction) -> datetime:
-    day, rest = divmod(seconds, 86400)
-    return datetime.fromordinal(int(day)) + timedelta(microseconds=int(rest * 10**6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from fractions import Fraction
 
 from dpsql.types import Value
@@ -48,6 +48,16 @@ class Fact:
 Facts = Mapping[object, Fact]
 
 NOTHING = Fact()
+
+
+# The place of 1970 on the number line of timestamps.
+EPOCH_SECOND = date(1970, 1, 1).toordinal() * 86400
+
+
+def as_datetime(seconds: Fraction) -> datetime:
+    """The timestamp at a place on the number line, cut to microseconds."""
+    day, rest = divmod(seconds, 86400)
+    return datetime.fromordinal(int(day)) + timedelta(microseconds=int(rest * 10**6))
 
 
 def as_number(value: Value) -> Fraction | None:

@@ -12,7 +12,7 @@ from datetime import date
 from fractions import Fraction
 
 from dpsql.effort import spend
-from dpsql.plan.evaluate import NotConstant, evaluate, truncate
+from dpsql.plan.evaluate import FINE_UNITS, NotConstant, evaluate, truncate
 from dpsql.plan.scalars import (
     Aggregated,
     Array,
@@ -31,7 +31,8 @@ from dpsql.plan.scalars import (
     Windowed,
     both,
 )
-from dpsql.privacy.facts import NOTHING, UNBOUNDED, Facts, Interval, as_number
+from dpsql.plan.zones import known_zone
+from dpsql.privacy.facts import EPOCH_SECOND, NOTHING, UNBOUNDED, Facts, Interval, as_datetime, as_number
 from dpsql.privacy.real_functions import FUNCTIONS
 from dpsql.types import Kind, Type
 
@@ -48,7 +49,7 @@ def interval(node: Scalar, facts: Facts) -> Interval:
 def _within_type(type_: Type, found: Interval) -> Interval:
     """The bounds without what the type does not hold: such a value is NULL, or its bounds are unknown."""
     if type_.is_temporal:
-        return _in_calendar(found, 86400 if type_.kind is Kind.TIMESTAMP else 1)
+        return _in_calendar(found, 86400 if type_.is_moment else 1)
     if type_.kind is Kind.DECIMAL:
         most = Fraction(10**type_.precision - 1, 10**type_.scale)
         return _cut(found, -most, most)  # beyond its digits it is NULL
@@ -366,9 +367,11 @@ def _cast(node: Call, parts: list[Interval]) -> Interval:
     (part,) = parts
     source, target = node.args[0].type.kind, node.type.kind
     match source, target:
-        case Kind.DATE, Kind.TIMESTAMP:
+        case ((Kind.TIMESTAMP | Kind.TIMESTAMPTZ), (Kind.TIMESTAMP | Kind.TIMESTAMPTZ)):
+            return part
+        case Kind.DATE, (Kind.TIMESTAMP | Kind.TIMESTAMPTZ):
             return _map(part, lambda days: days * 86400)
-        case Kind.TIMESTAMP, Kind.DATE:
+        case ((Kind.TIMESTAMP | Kind.TIMESTAMPTZ), Kind.DATE):
             return _map(part, lambda seconds: Fraction(math.floor(seconds / 86400)))
         case Kind.BOOLEAN, Kind.INTEGER:
             return Interval(Fraction(0), Fraction(1))
@@ -402,7 +405,7 @@ def _extract(node: Call, parts: list[Interval]) -> Interval:
     if node.option in _EXTRACTED:
         low, high = _EXTRACTED[node.option]
         return Interval(Fraction(low), Fraction(high))
-    per_day = 86400 if node.args[0].type.kind is Kind.TIMESTAMP else 1
+    per_day = 86400 if node.args[0].type.is_moment else 1
     if node.option == "epoch":
         epoch = date(1970, 1, 1).toordinal()
         return _map(part, lambda at: (at / per_day - epoch) * 86400)
@@ -430,6 +433,43 @@ def _date_trunc(node: Call, parts: list[Interval]) -> Interval:
 
     (part,) = parts
     return Interval(None if part.low is None else truncated(part.low), part.high)
+
+
+def _zoned(node: Call, parts: list[Interval]) -> Interval:
+    """What clocks show between two moments, or the moments at which they show it.
+
+    Claim: no moment between the bounds is moved beyond what is returned.
+    Because: between two changes of the offset the order is kept, so that the extremes are at the bounds, at a change,
+    or just before one.
+    """
+    zone, (part,) = known_zone(node.option), parts
+    steps = zone.leaving if node.op is Op.TO_ZONE else zone.arriving
+    if part.low is None or part.high is None:
+        return UNBOUNDED
+    ends = [end + steps.at(_epoch_second(end)) for end in (part.low, part.high)]
+    between = steps.between(as_datetime(part.low), as_datetime(part.high))
+    if between.repeats is not None:
+        offsets = [between.first, *(seconds for _, seconds in between.changes)]
+        return Interval(part.low + min(offsets), part.high + max(offsets))
+    before = between.first
+    for at, seconds in between.changes:
+        change = Fraction(at + EPOCH_SECOND)
+        ends += [change + seconds, change + before - Fraction(1, 10**6)]
+        before = seconds
+    return Interval(min(ends), max(ends))
+
+
+def _zoned_trunc(node: Call, parts: list[Interval]) -> Interval:
+    """From the first unit that begins not after a moment between the bounds to the last moment."""
+    (part,) = parts
+    if part.low is None or part.high is None:
+        return UNBOUNDED
+    unit, _ = node.option.split(" ")
+    return Interval(part.low - FINE_UNITS[unit], part.high)
+
+
+def _epoch_second(at: Fraction) -> int:
+    return math.floor(at) - EPOCH_SECOND
 
 
 def _add_months(_: Call, parts: list[Interval]) -> Interval:
@@ -523,6 +563,9 @@ _RULES: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
     Op.EXTRACT: _extract,
     Op.DATE_TRUNC: _date_trunc,
     Op.DATE_BIN: _date_bin,
+    Op.TO_ZONE: _zoned,
+    Op.FROM_ZONE: _zoned,
+    Op.ZONED_TRUNC: _zoned_trunc,
     Op.MAKE_DATE: _make_date,
     Op.ADD_DAYS: _add,
     Op.ADD_SECONDS: _add,

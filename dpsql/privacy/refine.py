@@ -14,7 +14,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dpsql.plan.evaluate import NotConstant, evaluate
-from dpsql.plan.scalars import Call, Const, Op, Ref, Scalar, refs
+from dpsql.plan.scalars import Call, Const, Op, Ref, Scalar, as_moment, refs
 from dpsql.privacy.facts import NOTHING, Fact, Facts, Interval, as_number
 from dpsql.types import Kind
 
@@ -85,7 +85,7 @@ def _compared(interval: Interval, ref: Ref, conjunct: Scalar) -> Interval:
     """Bounds that a comparison of the column with a constant sets."""
     if not isinstance(conjunct, Call) or conjunct.op not in _MIRRORED or len(conjunct.args) != 2:
         return interval
-    left, right = conjunct.args
+    left, right = map(as_moment, conjunct.args)
     op = conjunct.op
     if isinstance(left, Const):
         left, right, op = right, left, _MIRRORED[op]
@@ -93,7 +93,7 @@ def _compared(interval: Interval, ref: Ref, conjunct: Scalar) -> Interval:
     if left != ref or bound is None:
         return interval
     grain = Fraction(1, 10**ref.type.scale) if ref.type.kind is Kind.DECIMAL else None
-    if ref.type.kind is Kind.TIMESTAMP and op in (Op.LT, Op.GT):
+    if ref.type.is_moment and op in (Op.LT, Op.GT):
         bound += Fraction(1 if op is Op.GT else -1, 10**6)  # the next microsecond
     whole = ref.type.kind in (Kind.INTEGER, Kind.DATE)
     low, high = interval.low, interval.high

@@ -83,8 +83,8 @@ def _is(value: Scalar, of: Scalar) -> bool:
     if not isinstance(value, Call) or value.op is not Op.CAST or value.args[0] != of:
         return False
     source, target = of.type, value.type
-    if source.kind is Kind.DATE:
-        return target.kind is Kind.TIMESTAMP
+    if source.is_temporal:
+        return target.is_moment
     whole = source.kind is Kind.INTEGER or (source.kind is Kind.DECIMAL and source.scale <= target.scale)
     return whole and target.kind is Kind.DECIMAL and source.precision - source.scale <= target.precision - target.scale
 
@@ -95,7 +95,7 @@ def _period(value: Call) -> str | None:
             return _PERIODS.get(value.option)
         case Op.EXTRACT:
             return _PARTS.get(value.option)
-        case Op.CAST if value.type.kind is Kind.DATE and value.args[0].type.kind is Kind.TIMESTAMP:
+        case Op.CAST if value.type.kind is Kind.DATE and value.args[0].type.is_moment:
             return "day"
         case Op.TO_CHAR:
             pieces = value.option.upper()
@@ -139,8 +139,8 @@ def _place(point: Value, type_: Type) -> Fraction | None:
     if place is None or not isinstance(point, date):
         return place
     if isinstance(point, datetime):
-        return place if type_.kind is Kind.TIMESTAMP else place / 86400
-    return place * 86400 if type_.kind is Kind.TIMESTAMP else place
+        return place if type_.is_moment else place / 86400
+    return place * 86400 if type_.is_moment else place
 
 
 def _ends(bounds: Interval, type_: Type) -> Iterator[Fraction]:
@@ -157,7 +157,7 @@ def _grain(type_: Type) -> Fraction | None:
             return Fraction(1)
         case Kind.DECIMAL:
             return Fraction(1, 10**type_.scale)
-        case Kind.TIMESTAMP:
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             return Fraction(1, 10**6)
         case _:
             return None
@@ -199,7 +199,7 @@ def _value(place: Fraction, type_: Type) -> Value:
                 return Decimal(exact_decimal(place, type_.scale))
             case Kind.DATE:
                 return date.fromordinal(int(place))
-            case Kind.TIMESTAMP:
+            case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
                 day, rest = divmod(place, 86400)
                 return datetime.fromordinal(int(day)) + timedelta(microseconds=int(rest * 10**6))
             case _:

@@ -23,7 +23,7 @@ def is_measured(type_: Type) -> bool:
     """Whether values of a type can be near the truth or far from it: numbers and times, and arrays of them."""
     if type_.kind is Kind.ARRAY:
         return type_.element is not None and is_measured(type_.element)
-    return type_.is_numeric or type_.kind in (Kind.DATE, Kind.TIMESTAMP, Kind.INTERVAL)
+    return type_.is_numeric or type_.is_temporal or type_.kind is Kind.INTERVAL
 
 
 class Outputs:

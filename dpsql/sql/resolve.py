@@ -34,7 +34,7 @@ from dpsql.sql.names import Scope, folded, position
 from dpsql.sql.parse import Statement
 from dpsql.sql.reading import misreading
 from dpsql.sql.sources import Common, Context
-from dpsql.sql.typing import coerce, unify
+from dpsql.sql.typing import unify
 from dpsql.types import BIGINT, BOOLEAN, UNKNOWN, Type, Value
 
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Copy, exp.Command)
@@ -316,7 +316,7 @@ class Resolver(Grouping):
             return plan
         items = []
         for field, value, type_ in zip(plan.fields, values, types, strict=True):
-            changed = coerce(value if field.type.kind is not type_.kind else Ref(field), type_)
+            changed = self._expressions.coerce(value if field.type.kind is not type_.kind else Ref(field), type_)
             items.append((self._output(field.name, changed), changed))
         return Project(plan, tuple(items))
 

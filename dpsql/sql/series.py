@@ -13,8 +13,7 @@ from dpsql.sql.expressions.core import Expressions
 from dpsql.sql.expressions.time import shift
 from dpsql.sql.names import Scope, position
 from dpsql.sql.spans import Span, as_span
-from dpsql.sql.typing import coerce
-from dpsql.types import BIGINT, TIMESTAMP, Kind, Type
+from dpsql.types import BIGINT, TIMESTAMP, TIMESTAMPTZ, Kind, Type
 
 MOST = 1_000
 
@@ -31,10 +30,15 @@ def series(read: Expressions, node: exp.ExplodingGenerateSeries, scope: Scope) -
             raise BadSetting("step size cannot equal zero", position=position(node))
         _check_length((whole[1] - whole[0]) // by + 1, node)
         return BIGINT, [Const(value, BIGINT) for value in range(whole[0], whole[1] + (1 if by > 0 else -1), by)]
-    return TIMESTAMP, _moments(_moment(first, node), _moment(last, node), span, node)
+    # Of dates it makes instants, as PostgreSQL does.
+    type_ = TIMESTAMP if Kind.TIMESTAMP in (first.type.kind, last.type.kind) else TIMESTAMPTZ
+    start, end = (_moment(read, each, type_, node) for each in (first, last))
+    return type_, _moments(read, start, end, span, type_, node)
 
 
-def _moments(first: datetime, last: datetime, span: Span, node: exp.Expression) -> list[Const]:
+def _moments(
+    read: Expressions, first: datetime, last: datetime, span: Span, type_: Type, node: exp.Expression
+) -> list[Const]:
     least = span.months * 28 * 86400 + span.days * 86400 + span.seconds
     if least == 0:
         raise BadSetting("step size cannot equal zero", position=position(node))
@@ -43,11 +47,11 @@ def _moments(first: datetime, last: datetime, span: Span, node: exp.Expression) 
             "generate_series runs only forward in time", hint="Sort the answer.", position=position(node)
         )
     found: list[Const] = []
-    at: Scalar = Const(first, TIMESTAMP)
+    at: Scalar = Const(first, type_)
     while isinstance(at, Const) and isinstance(at.value, datetime) and at.value <= last:
         found.append(at)
         _check_length(len(found), node)
-        at = Const(evaluate(shift(at, span, 1)), TIMESTAMP)
+        at = Const(evaluate(shift(read, at, span, 1)), type_)
     return found
 
 
@@ -70,11 +74,11 @@ def _number(value: Scalar, node: exp.Expression) -> int:
     return found
 
 
-def _moment(value: Scalar, node: exp.Expression) -> datetime:
+def _moment(read: Expressions, value: Scalar, type_: Type, node: exp.Expression) -> datetime:
     if not (value.type.is_temporal or value.type.kind is Kind.UNKNOWN):
         raise _not_constant(node)
     try:
-        found = evaluate(coerce(value, TIMESTAMP))
+        found = evaluate(read.coerce(value, type_))
     except NotConstant:
         found = None
     if not isinstance(found, datetime):

@@ -31,10 +31,10 @@ _FUNCTIONS: dict[str, tuple[int, int]] = {
         1 3 lag lead substring
         2 3 substr
         2 2 power pow atan2 div strpos starts_with to_char to_date
-        2 2 mod nullif left right date_trunc date_part nth_value
+        2 2 mod nullif left right date_part nth_value timezone
         2 2 covar_pop covar_samp corr regr_slope regr_intercept
         2 2 regr_count regr_avgx regr_avgy regr_sxx regr_syy regr_sxy regr_r2
-        2 3 generate_series
+        2 3 generate_series date_trunc
         3 3 replace split_part date_bin make_date
         4 4 width_bucket
         1 10000 coalesce least greatest grouping concat

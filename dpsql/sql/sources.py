@@ -30,7 +30,7 @@ from dpsql.sql.names import Scope, Source, folded, position
 from dpsql.sql.parse import parse
 from dpsql.sql.reading import misreading
 from dpsql.sql.series import series
-from dpsql.sql.typing import coerce, unify
+from dpsql.sql.typing import unify
 from dpsql.types import Value
 
 MAX_VALUES = 200
@@ -248,7 +248,7 @@ class Sources(ABC):
         plans: list[Plan] = []
         for row in rows:
             items = tuple(
-                (Field(next(self._ids), f"column{i}", type_), coerce(value, type_))
+                (Field(next(self._ids), f"column{i}", type_), self._expressions.coerce(value, type_))
                 for i, (value, type_) in enumerate(zip(row, types, strict=True), 1)
             )
             plans.append(Project(OneRow(), items))
@@ -321,7 +321,11 @@ class Sources(ABC):
         for name, mine, theirs in columns:
             if join.kind is JoinKind.FULL:
                 common = unify((Ref(mine), Ref(theirs)), "joined")
-                value = Call(Op.COALESCE, (coerce(Ref(mine), common), coerce(Ref(theirs), common)), common)
+                value = Call(
+                    Op.COALESCE,
+                    (self._expressions.coerce(Ref(mine), common), self._expressions.coerce(Ref(theirs), common)),
+                    common,
+                )
                 # Of two units that are compared, the one that is there is the owner.
                 unit = mine.unit and theirs.unit
                 readable = mine.readable and theirs.readable

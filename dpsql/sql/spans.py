@@ -15,7 +15,7 @@ from dpsql.sql.names import position
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A constant interval."""
+    """A constant interval. A day is as long as the clocks of a zone say, and 24 hours only without one."""
 
     months: int
     days: int
@@ -23,10 +23,12 @@ class Span:
 
 
 _UNIT_MONTHS = {"MONTH": 1, "MONTHS": 1, "YEAR": 12, "YEARS": 12, "QUARTER": 3}
+_UNIT_DAYS = {"DAY": 1, "WEEK": 7}
 _UNIT_SECONDS = {
     "MICROSECOND": Decimal("1e-6"), "MILLISECOND": Decimal("1e-3"), "SECOND": Decimal(1), "MINUTE": Decimal(60),
-    "HOUR": Decimal(3600), "DAY": Decimal(86400), "WEEK": Decimal(7 * 86400),
+    "HOUR": Decimal(3600),
 }  # fmt: skip
+_UNITS = {*_UNIT_MONTHS, *_UNIT_DAYS, *_UNIT_SECONDS}
 UNITS_HINT = "Write a whole number and a unit from microsecond to year, such as interval '90 minutes'."
 
 
@@ -57,19 +59,23 @@ def as_span(node: exp.Expression) -> Span | None:
     words = f"{amount.this} {unit.this if unit is not None else ''}".split()
     if len(words) % 2 or not words:
         raise NotSupported(f"{_written(words)} is not supported", hint=UNITS_HINT, position=position(node))
-    months, seconds = 0, Decimal(0)
+    months, days, seconds = 0, 0, Decimal(0)
     for number, name in zip(words[::2], words[1::2], strict=True):
         name = name.upper()
-        single = name if name in _UNIT_SECONDS or name in _UNIT_MONTHS else name.removesuffix("S")
+        single = name if name in _UNITS else name.removesuffix("S")
         if not re.fullmatch(r"[+-]?\d{1,7}(\.\d{1,6})?", number):
             raise NotSupported(f"{_written(words)} is not supported", hint=UNITS_HINT, position=position(node))
         if single in _UNIT_MONTHS and "." not in number:
             months += int(number) * _UNIT_MONTHS[single]
+        elif single in _UNIT_DAYS:
+            amount_of_days = Decimal(number) * _UNIT_DAYS[single]
+            days += int(amount_of_days)
+            seconds += (amount_of_days - int(amount_of_days)) * 86400
         elif single in _UNIT_SECONDS:
             seconds += Decimal(number) * _UNIT_SECONDS[single]
         else:
             raise NotSupported(f"{_written(words)} is not supported", hint=UNITS_HINT, position=position(node))
-    return _span(months, seconds, position(node))
+    return _span(months, days, seconds, position(node))
 
 
 def _written(words: list[str]) -> str:
@@ -108,15 +114,14 @@ def _whole_number(node: exp.Expression) -> int | None:
 
 
 def _sum(left: Span, right: Span, times: int) -> Span:
-    seconds = (left.days + times * right.days) * 86400 + left.seconds + times * right.seconds
-    return _span(left.months + times * right.months, seconds, None)
+    days, seconds = left.days + times * right.days, left.seconds + times * right.seconds
+    return _span(left.months + times * right.months, days, seconds, None)
 
 
-def _span(months: int, seconds: Decimal, at: int | None) -> Span:
-    if abs(months) > 12 * 1000 or abs(seconds) > 366 * 86400 * 1000:
+def _span(months: int, days: int, seconds: Decimal, at: int | None) -> Span:
+    if abs(months) > 12 * 1000 or abs(days * 86400 + seconds) > 366 * 86400 * 1000:
         raise NotSupported("intervals longer than a thousand years are not supported", position=at)
-    days = int(seconds / 86400)
-    return Span(months, days, seconds - days * 86400)
+    return Span(months, days, seconds)
 
 
 _NOTHING = Span(0, 0, Decimal(0))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 
-from dpsql.errors import InvalidDate, InvalidText, OutOfRange, TypeMismatch
+from dpsql.errors import BadSetting, InternalError, InvalidDate, InvalidText, OutOfRange, TypeMismatch
+from dpsql.plan.evaluate import evaluate
 from dpsql.plan.scalars import Call, Const, Op, Scalar, children
+from dpsql.plan.zones import Zone, fixed_zone, zone_of_value
 from dpsql.sql.allowed import refuse_array
 from dpsql.types import (
     BIGINT,
@@ -22,6 +24,7 @@ from dpsql.types import (
     NUMERIC,
     TEXT,
     TIMESTAMP,
+    TIMESTAMPTZ,
     UNKNOWN,
     Kind,
     Type,
@@ -42,6 +45,8 @@ def constant(value: Value) -> Const:
             return decimal_constant(value)
         case float():
             return Const(value, DOUBLE)
+        case datetime() if value.tzinfo is not None:
+            return Const(value.astimezone(UTC).replace(tzinfo=None), TIMESTAMPTZ)
         case datetime():
             return Const(value, TIMESTAMP)
         case date():
@@ -101,16 +106,28 @@ def _common(left: Type, right: Type, what: str) -> Type:
     if left.is_numeric and right.is_numeric:
         return NUMERIC if left.is_exact and right.is_exact else DOUBLE
     if left.is_temporal and right.is_temporal:
-        return left if left.kind is right.kind else TIMESTAMP
+        return (
+            left
+            if left.kind is right.kind
+            else TIMESTAMPTZ
+            if Kind.TIMESTAMPTZ in (left.kind, right.kind)
+            else TIMESTAMP
+        )
     if left.kind is right.kind:
         return left
     raise TypeMismatch(f"{what} types {left.kind.value} and {right.kind.value} cannot be matched")
 
 
-def coerce(value: Scalar, target: Type) -> Scalar:
+def _no_zone() -> Zone:
+    raise InternalError("a time zone is needed where there is none")
+
+
+def coerce(value: Scalar, target: Type, zone: Callable[[], Zone] = _no_zone) -> Scalar:
     """`value` as `target`, where PostgreSQL would convert it without being asked."""
     if value.type.kind is Kind.UNKNOWN:
         if isinstance(value, Const):
+            if target.kind is Kind.TIMESTAMPTZ:
+                return Const(None if value.value is None else read_instant(str(value.value), zone), target)
             return Const(
                 read_literal(value.value, target), target if value.value is None else _read_type(value, target)
             )
@@ -121,6 +138,8 @@ def coerce(value: Scalar, target: Type) -> Scalar:
         return Const(None if value.value is None else float(str(value.value)), target)
     if isinstance(value, Const) and type(value.value) is date and target.kind is Kind.TIMESTAMP:
         return Const(datetime.combine(value.value, time()), TIMESTAMP)
+    if value.type.is_temporal and target.kind is Kind.TIMESTAMPTZ:
+        return from_zone(coerce(value, TIMESTAMP), zone())
     if isinstance(value, Const) and value.type.kind is Kind.INTEGER and target.kind is Kind.DECIMAL:
         return Const(None if value.value is None else Decimal(str(value.value)), decimal_type(value.type.precision, 0))
     if (value.type.is_numeric and target.is_numeric) or (
@@ -188,31 +207,71 @@ def read_literal(value: Value, target: Type) -> Value:
             case Kind.DATE:
                 return date.fromisoformat(text[:10]) if _is_midnight(text[10:]) else date.fromisoformat(text)
             case Kind.TIMESTAMP:
-                return datetime.fromisoformat(_ZONE.sub("", text) if ":" in text else text)
-            case Kind.INTERVAL | Kind.ARRAY:
-                raise ValueError
+                # PostgreSQL takes no notice of a time zone here, beyond reading it.
+                local, zone = _parts(text)
+                if zone is not None:
+                    _zone_in(zone, value)
+                return local
+            case Kind.TIMESTAMPTZ | Kind.INTERVAL | Kind.ARRAY:
+                raise ValueError  # an instant needs a zone
     except (ValueError, KeyError, InvalidOperation):
         kind = InvalidDate if target.is_temporal else InvalidText
         raise kind(f'invalid input syntax for type {target.kind.value}: "{value}"') from None
 
 
-def in_utc(literal: Const) -> Const:
-    """A quoted literal read as a timestamp with a time zone: here it is heeded, and UTC where there is none."""
-    plain = coerce(literal, TIMESTAMP)
-    assert isinstance(plain, Const)
-    if not isinstance(literal.value, str) or not isinstance(plain.value, datetime) or ":" not in literal.value:
-        return plain
-    zone = _ZONE.search(literal.value.strip())
-    if zone is None or zone[1] == "Z":
-        return plain
-    sign, hours, minutes = zone[1][0], int(zone[1][1:3]), int(zone[1][3:].lstrip(":") or 0)
-    ahead = timedelta(hours=hours, minutes=minutes)
-    if hours > 15 or minutes > 59:
-        raise OutOfRange(f'time zone displacement out of range: "{literal.value}"')
+def to_zone(instant: Scalar, zone: Zone) -> Scalar:
+    """What clocks of a zone show at an instant."""
+    return _moved(Call(Op.CAST if zone.is_utc else Op.TO_ZONE, (instant,), TIMESTAMP, "" if zone.is_utc else zone.name))
+
+
+def from_zone(local: Scalar, zone: Zone) -> Scalar:
+    """The instant at which clocks of a zone show a time."""
+    return _moved(
+        Call(Op.CAST if zone.is_utc else Op.FROM_ZONE, (local,), TIMESTAMPTZ, "" if zone.is_utc else zone.name)
+    )
+
+
+def _moved(call: Call) -> Scalar:
+    if not isinstance(call.args[0], Const):
+        return call
+    moved = evaluate(call)
+    if moved is None and call.args[0].value is not None:
+        raise OutOfRange("timestamp out of range")
+    return Const(moved, call.type)
+
+
+def read_instant(value: str, zone: Callable[[], Zone]) -> datetime:
+    """A quoted literal read as an instant: in the zone that it names, or that of the session."""
     try:
-        return Const(plain.value - ahead if sign == "+" else plain.value + ahead, TIMESTAMP)
-    except OverflowError:
-        raise OutOfRange(f'timestamp out of range: "{literal.value}"') from None
+        local, written = _parts(value.strip(" \t\n\r\f\v"))
+    except ValueError:
+        raise InvalidDate(f'invalid input syntax for type timestamptz: "{value}"') from None
+    instant = (zone() if written is None else _zone_in(written, value)).to_utc(local)
+    if instant is None:
+        raise OutOfRange(f'timestamp out of range: "{value}"')
+    return instant
+
+
+def _parts(text: str) -> tuple[datetime, str | None]:
+    """A date with or without a time of day, and the zone behind it. Behind a date alone only a name is one."""
+    found = _INSTANT.fullmatch(text)
+    if found is None or (":" not in found["local"] and (found["zone"] or "").startswith(("+", "-"))):
+        raise ValueError
+    return datetime.fromisoformat(found["local"]), found["zone"]
+
+
+def _zone_in(text: str, literal: str) -> Zone:
+    """The zone at the end of a timestamp: here a distance is one to the east."""
+    distance = _DISTANCE.fullmatch(text)
+    if distance is None:
+        if (found := zone_of_value(text)) is None:
+            raise BadSetting(f'time zone "{text.lower()}" not recognized')
+        return found
+    hours, minutes, seconds = (int(part or 0) for part in distance.groups()[1:])
+    if hours > 15 or minutes > 59 or seconds > 59:
+        raise OutOfRange(f'time zone displacement out of range: "{literal}"')
+    ahead = hours * 3600 + minutes * 60 + seconds
+    return fixed_zone(-ahead if distance[1] == "-" else ahead)
 
 
 # Python reads more spellings than PostgreSQL does.
@@ -223,12 +282,13 @@ _SHAPES = {
         Kind.DECIMAL: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?",
         Kind.DOUBLE: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?",
         Kind.DATE: r"\d{4}-\d\d-\d\d([ T][0:.]+Z?)?",
-        # PostgreSQL takes no notice of a time zone here.
-        Kind.TIMESTAMP: r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)? ?(Z|[+-]\d\d(:?\d\d)?)?)?",
     }.items()
 }
 
-_ZONE = re.compile(r" ?(Z|[+-]\d\d(:?\d\d)?)$", re.ASCII)
+_LOCAL = r"(?P<local>\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?)"
+_ZONE = r"(?P<zone>[+-]\d\d?(:?\d\d)?(:\d\d)?|(?<=\d)Z|(?<= )[A-Za-z][A-Za-z0-9_/+-]*)"
+_INSTANT = re.compile(rf"{_LOCAL} ?{_ZONE}?", re.ASCII | re.IGNORECASE)
+_DISTANCE = re.compile(r"([+-])(\d\d?)(?::?(\d\d))?(?::(\d\d))?", re.ASCII)
 
 _BOOLEANS = {"true": True, "t": True, "yes": True, "on": True, "1": True} | {
     "false": False, "f": False, "no": False, "off": False, "0": False

@@ -64,6 +64,8 @@ def type_name(column_type: Type) -> str:
             return "numeric" if column_type.numeric else "double precision"
         case Kind.TIMESTAMP:
             return "timestamp without time zone"
+        case Kind.TIMESTAMPTZ:
+            return "timestamp with time zone"
         case Kind.BOOLEAN | Kind.TEXT | Kind.DATE | Kind.INTERVAL:
             return str(column_type.kind.value)
         case Kind.UNKNOWN:

@@ -17,6 +17,7 @@ from dpsql.errors import BadSetting, Cancelled, Error, InternalError, NotSupport
 from dpsql.explain import number_text, price_text
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.query import Cancellation
+from dpsql.plan.zones import Zone, zone_of_setting
 from dpsql.privacy.accounting import Price
 from dpsql.release import Output
 from dpsql.session import Session, SessionSettings
@@ -35,6 +36,7 @@ class Question:
     settings: Mapping[str, str]  # those of `dpsql.settings` that are set
     columns: tuple[Column, ...]
     types: tuple[str, ...]  # the names of the columns' types
+    zone: str  # the session's TimeZone
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,21 @@ def _check_shape(outputs: Sequence[Output], columns: Sequence[Column]) -> None:
 
 
 def _session(engine: Engine, user: str, question: Question) -> Session:
-    settings = SessionSettings()
+    settings = SessionSettings(zone=_zone(question.zone))
     for name, text in question.settings.items():
         if text.lower() not in ("", "default"):
             settings.set(name, text)
     return Session(engine, user, settings)
+
+
+def _zone(name: str) -> Zone:
+    """The session's time zone, as the twin shows it."""
+    found = zone_of_setting(name)
+    if found is None:
+        raise NotSupported(
+            f'time zone "{name}" is not supported', hint="SET TimeZone to a name of the IANA database, as in 'UTC'."
+        )
+    return found
 
 
 def _notice(session: Session, result: Answer) -> str | None:
@@ -148,7 +160,7 @@ def _decoded(value: object, oid: int) -> Value:
             return date.fromisoformat(str(value))
         case render.TIMESTAMP | render.TIMESTAMPTZ:
             moment = datetime.fromisoformat(str(value))
-            return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+            return moment if moment.tzinfo is None else moment.astimezone(UTC)
         case _ if isinstance(value, list):
             return array_text(value)
         case _:

@@ -34,6 +34,7 @@ class Circumstances:
 
     values: tuple[bytes | None, ...]
     settings: dict[str, str]
+    zone: str  # TimeZone
     wants_notices: bool
 
 
@@ -155,14 +156,15 @@ def _circumstances_query(parameters: int) -> bytes:
         for number in range(1, parameters + 1)
     ]
     items += [f"pg_catalog.current_setting('dpsql.{name}', true)" for name in SETTINGS]
-    items.append("pg_catalog.current_setting('client_min_messages')")
+    items += [f"pg_catalog.current_setting('{name}')" for name in ("TimeZone", "client_min_messages")]
     return f"SELECT {', '.join(items)}".encode()
 
 
 def _circumstances(row: tuple[bytes | None, ...], parameters: int) -> Circumstances:
-    digits, texts, level = row[:parameters], row[parameters:-1], row[-1]
+    digits, texts, (zone, level) = row[:parameters], row[parameters:-2], row[-2:]
     values = tuple(None if each is None else bytes.fromhex(each.decode("ascii")) for each in digits)
     settings = {
         name: text.decode(errors="replace") for name, text in zip(SETTINGS, texts, strict=True) if text is not None
     }
-    return Circumstances(values, settings, level not in (b"warning", b"error"))
+    name = (zone or b"UTC").decode(errors="replace")
+    return Circumstances(values, settings, name, level not in (b"warning", b"error"))

@@ -434,7 +434,7 @@ class Relay:
         if around is None:
             around = await self._backstage.circumstances(described.types, parameters)
         values = asking.decoded(around.values, described.types)
-        question = Question(asked.question, values, around.settings, described.columns, names)
+        question = Question(asked.question, values, around.settings, described.columns, names, around.zone)
         cancellation = Cancellation()
 
         def job(engine: Engine) -> Reply:

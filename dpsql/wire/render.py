@@ -30,6 +30,7 @@ TYPE_NAMES = {
     VARCHAR: "character varying",
     DATE: "pg_catalog.date",
     TIMESTAMP: "timestamp without time zone",
+    TIMESTAMPTZ: "timestamp with time zone",
     NUMERIC: "numeric",
 }
 # Arrays by number, with what they are arrays of.
@@ -46,8 +47,8 @@ _RENDERED = {
     Kind.DOUBLE: frozenset((NUMERIC, FLOAT4, FLOAT8)),
     Kind.TEXT: _TEXTS,
     Kind.DATE: frozenset((DATE,)),
-    # date_trunc of a date has a time zone: midnight in the session's, as the twin reads the text.
-    Kind.TIMESTAMP: frozenset((TIMESTAMP, TIMESTAMPTZ)),
+    Kind.TIMESTAMP: frozenset((TIMESTAMP,)),
+    Kind.TIMESTAMPTZ: frozenset((TIMESTAMPTZ,)),
     Kind.INTERVAL: frozenset(),  # intervals are compared, never shown
     Kind.ARRAY: frozenset(),  # by their elements
 }

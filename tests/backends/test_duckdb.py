@@ -21,7 +21,7 @@ from dpsql.backends.duckdb import DuckDBBackend
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError, PolicyError
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.tables import ExactTable
-from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, decimal, integer
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, TIMESTAMPTZ, decimal, integer
 
 SETUP = """
 CREATE TABLE people (id INTEGER PRIMARY KEY, name VARCHAR, income BIGINT);
@@ -522,7 +522,7 @@ def test_types_are_mapped(backend: DuckDBBackend) -> None:
         "f_ts_s": TIMESTAMP,
         "f_ts_ms": TIMESTAMP,
         "f_ts_ns": TIMESTAMP,
-        "f_tz": TIMESTAMP,
+        "f_tz": TIMESTAMPTZ,
         "f_time": None,
         "f_blob": None,
         "f_list": None,

@@ -21,7 +21,7 @@ from dpsql.backends.postgres_connections import MOST_CONNECTIONS
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError, PolicyError, SchemaChanged
 from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.tables import ExactTable
-from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, NUMERIC, TEXT, TIMESTAMP, decimal, integer
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, decimal, integer
 from grammar_tests.servers import Server
 
 SETUP = """
@@ -472,7 +472,7 @@ def test_types_are_mapped(backend: PostgresBackend) -> None:
         "f_date": DATE,
         "f_ts": TIMESTAMP,
         "f_ts0": TIMESTAMP,
-        "f_tz": TIMESTAMP,
+        "f_tz": TIMESTAMPTZ,
         "f_time": None,
         "f_bytes": None,
         "f_json": None,

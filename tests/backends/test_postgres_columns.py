@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def engine(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         (
             "SELECT date_trunc('day', seen), COUNT(*) FROM people WHERE seen > '2021-06-29' AND seen < '2021-07-02'"
             " GROUP BY 1 HAVING COUNT(*) > 0 ORDER BY 1",
-            [(datetime(2021, 6, 30), 60), (datetime(2021, 7, 1), 60)],
+            [(datetime(2021, 6, 30, tzinfo=UTC), 60), (datetime(2021, 7, 1, tzinfo=UTC), 60)],
         ),
         # Padding is no part of the text.
         ("SELECT code, COUNT(*) FROM people GROUP BY code ORDER BY 1", [("a", 30), ("ab", 60)]),

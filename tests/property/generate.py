@@ -390,6 +390,7 @@ def _null_test(ask: Asking, _: Kind, depth: int) -> str:
 
 _D, _I, _X, _S = Kind.DECIMAL, Kind.INTEGER, Kind.DOUBLE, Kind.TEXT
 _MOMENTS = (Kind.DATE, Kind.TIMESTAMP)
+_ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Kathmandu")
 
 _CONDITIONAL: tuple[Form, ...] = (
     lambda ask, kind, depth: f"CASE WHEN {ask.predicate(1)} THEN {ask.of(kind, depth)} ELSE {ask.of(kind, depth)} END",
@@ -499,6 +500,9 @@ _FORMS: Mapping[Kind, tuple[Form, ...]] = {
         ),
         _choice("date_bin({option}, {}, TIMESTAMP '2020-06-01 12:00:00')", ("'7 days'", "'90 minutes'"), *_MOMENTS),
         _from("({} + {} * INTERVAL '6 hours')", Kind.TIMESTAMP, _I),
+        _choice("({} AT TIME ZONE 'UTC' AT TIME ZONE '{option}')", _ZONES, Kind.TIMESTAMP),
+        _choice("({} AT TIME ZONE '{option}' AT TIME ZONE 'UTC')", _ZONES, Kind.TIMESTAMP),
+        _choice("(date_trunc('hour', {}::timestamptz, '{option}') AT TIME ZONE 'UTC')", _ZONES, Kind.TIMESTAMP),
         _choice("CAST({} AS {option})", ("timestamp",), Kind.DATE, _S),
         *_EXTREMES,
     ),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from sqlglot import exp
 
 from dpsql.errors import CannotCast, NotSupported, SqlSyntaxError
-from dpsql.plan.scalars import Call, Const, Op, Scalar
+from dpsql.plan.scalars import Call, Case, Const, Op, Scalar
+from dpsql.plan.zones import Zone, offset_digits
 from dpsql.sql.expressions.core import UNARY, Expressions, Handlers
 from dpsql.sql.names import Scope, position
-from dpsql.sql.typing import coerce, has_fixed_places, in_utc
-from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, Kind, Type
+from dpsql.sql.typing import has_fixed_places, to_zone
+from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, Kind, Type
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
 
@@ -25,18 +26,19 @@ _TYPES: dict[str, Type] = {
     "BOOLEAN": BOOLEAN,
     "DATE": DATE,
     "TIMESTAMP": TIMESTAMP,
-    "TIMESTAMPTZ": TIMESTAMP,  # in UTC, as all timestamps are
+    "TIMESTAMPTZ": TIMESTAMPTZ,
     "INTERVAL": INTERVAL,
 }
 
 _NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
+_TIMES = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 
 _CASTS = frozenset(
     [(a, b) for a in _NUMBERS for b in _NUMBERS]
-    + [(kind, kind) for kind in (Kind.TEXT, Kind.BOOLEAN, Kind.DATE, Kind.TIMESTAMP)]
-    + [(Kind.DATE, Kind.TIMESTAMP), (Kind.TIMESTAMP, Kind.DATE), (Kind.BOOLEAN, Kind.INTEGER)]
-    + [(Kind.TEXT, kind) for kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE, Kind.DATE, Kind.TIMESTAMP)]
-    + [(kind, Kind.TEXT) for kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.BOOLEAN)]
+    + [(a, b) for a in _TIMES for b in _TIMES]
+    + [(Kind.TEXT, Kind.TEXT), (Kind.BOOLEAN, Kind.BOOLEAN), (Kind.BOOLEAN, Kind.INTEGER)]
+    + [(Kind.TEXT, kind) for kind in (*_NUMBERS, *_TIMES)]
+    + [(kind, Kind.TEXT) for kind in (Kind.INTEGER, Kind.DECIMAL, *_TIMES, Kind.BOOLEAN)]
 )
 
 
@@ -46,8 +48,7 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
     if value.type.kind is Kind.UNKNOWN:
         if target.kind is Kind.INTERVAL:
             raise NotSupported("intervals stand only beside dates", position=position(node))
-        is_zoned = isinstance(node.args["to"].this, exp.DType) and node.args["to"].this.name == "TIMESTAMPTZ"
-        value = in_utc(value) if is_zoned and isinstance(value, Const) else coerce(value, target)
+        value = read.coerce(value, target)
         if value.type.kind is Kind.UNKNOWN:
             return Const(None, target)
         return Call(Op.CAST, (value,), target) if node.args["to"].expressions else value
@@ -63,11 +64,19 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
     if target.kind is Kind.INTEGER and value.type.kind is Kind.DECIMAL:
         digits = value.type.precision - value.type.scale + 1
         target = integer_type(min(digits, target.precision), big=target.big)
-    return as_text(value, node) if target is TEXT else Call(Op.CAST, (value,), target)
+    if target.kind is Kind.TIMESTAMPTZ:
+        return read.coerce(Call(Op.CAST, (value,), TIMESTAMP) if value.type.kind is Kind.TEXT else value, target)
+    if value.type.kind is Kind.TIMESTAMPTZ and target.kind is Kind.TIMESTAMP:
+        return to_zone(value, read.zone())
+    if value.type.kind is Kind.TIMESTAMPTZ and target.kind is Kind.DATE:
+        value = read.local(value)
+    return as_text(read, value, node) if target is TEXT else Call(Op.CAST, (value,), target)
 
 
-def as_text(value: Scalar, node: exp.Expression) -> Scalar:
+def as_text(read: Expressions, value: Scalar, node: exp.Expression) -> Scalar:
     """What a value is written as."""
+    if value.type.kind is Kind.TIMESTAMPTZ:
+        return _instant_as_text(value, read.zone())
     if not has_fixed_places(value):
         raise NotSupported(
             "text made of numbers with different numbers of places is not supported",
@@ -75,6 +84,28 @@ def as_text(value: Scalar, node: exp.Expression) -> Scalar:
             position=position(node),
         )
     return Call(Op.CAST, (value,), TEXT)
+
+
+def _instant_as_text(instant: Scalar, zone: Zone) -> Scalar:
+    """What clocks show, and how far they are ahead of UTC."""
+    local = to_zone(instant, zone)
+    offsets = sorted({zone.leaving.first, *(seconds for _, seconds in zone.leaving.changes)})
+    written: Scalar = Const(_offset_text(offsets[-1]), TEXT)
+    if len(offsets) > 1:
+        ahead = Call(Op.SECONDS_BETWEEN, (local, instant), DOUBLE)
+        written = Case(
+            tuple(
+                (Call(Op.EQ, (ahead, Const(float(seconds), DOUBLE)), BOOLEAN), Const(_offset_text(seconds), TEXT))
+                for seconds in offsets[:-1]
+            ),
+            written,
+            TEXT,
+        )
+    return Call(Op.CONCAT, (Call(Op.CAST, (local,), TEXT), written), TEXT)
+
+
+def _offset_text(seconds: int) -> str:
+    return ("-" if seconds < 0 else "+") + offset_digits(seconds)
 
 
 def _cast_target(to: exp.Expression) -> Type:
@@ -92,7 +123,7 @@ def _cast_target(to: exp.Expression) -> Type:
         if scale > precision:
             raise NotSupported("a scale beyond the precision of numeric is not supported")
         return decimal_type(precision, scale)
-    if parts and name in ("VARCHAR", "CHAR", "TIMESTAMP"):
+    if parts and name in ("VARCHAR", "CHAR", "TIMESTAMP", "TIMESTAMPTZ"):
         raise NotSupported(f"{name.lower()} with a length is not supported", position=position(to))
     return _TYPES[name]
 
@@ -109,7 +140,7 @@ def array_type(to: exp.Expression) -> Type:
 
 def _date(read: Expressions, node: exp.Date, scope: Scope) -> Scalar:
     """DATE(x), which PostgreSQL takes for a cast."""
-    value = coerce(read.moment(node.this, scope, "DATE needs a date or timestamp"), TIMESTAMP)
+    value = read.local(read.moment(node.this, scope, "DATE needs a date or timestamp"))
     return Call(Op.CAST, (value,), DATE)
 
 

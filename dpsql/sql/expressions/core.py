@@ -14,13 +14,14 @@ from dpsql.errors import Error, NotSupported, TypeMismatch, UnknownFunction, Unk
 from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Call, Const, Op, Scalar, SortKey
+from dpsql.plan.zones import UTC_ZONE, Zone
 from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates, refuse_array
 from dpsql.sql.clock import Clock
 from dpsql.sql.expressions.long_sums import LONG, balanced
 from dpsql.sql.meter import Meter
 from dpsql.sql.names import Scope, position
-from dpsql.sql.typing import coerce, unify
-from dpsql.types import BOOLEAN, DOUBLE, TEXT, TIMESTAMP, Kind, Value
+from dpsql.sql.typing import coerce, to_zone, unify
+from dpsql.types import BOOLEAN, DOUBLE, TEXT, TIMESTAMP, Kind, Type, Value
 
 _ONLY_DATES = "an interval can only be added to a date or timestamp"
 
@@ -181,7 +182,24 @@ class Expressions:
                 hint="Cast one side.",
                 position=position(node),
             ) from None
-        return Call(op, (coerce(left, common), coerce(right, common)), BOOLEAN)
+        if common.kind is Kind.TIMESTAMPTZ and self.zone().is_utc and left.type.is_moment and right.type.is_moment:
+            return Call(op, (left, right), BOOLEAN)  # with or without a time zone, the same moments
+        return Call(op, (self.coerce(left, common), self.coerce(right, common)), BOOLEAN)
+
+    def zone(self) -> Zone:
+        """The session's time zone; a query that asks for it is another question in another zone."""
+        return UTC_ZONE if self.clock is None else self.clock.read_zone()
+
+    def coerce(self, value: Scalar, target: Type) -> Scalar:
+        """As that of `typing`, in the session's time zone."""
+        return coerce(value, target, self.zone)
+
+    def local(self, moment: Scalar) -> Scalar:
+        """A date or timestamp as clocks of the session show it. In UTC an instant is what they show."""
+        if moment.type.kind is not Kind.TIMESTAMPTZ:
+            return coerce(moment, TIMESTAMP)
+        zone = self.zone()
+        return moment if zone.is_utc else to_zone(moment, zone)
 
     def number(self, node: exp.Expression, scope: Scope) -> Scalar:
         value = self.scalar(node, scope)

@@ -14,7 +14,7 @@ from dpsql.sql.arrays import array_items
 from dpsql.sql.expressions.casts import array_type
 from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Rule
 from dpsql.sql.names import Scope, position
-from dpsql.sql.typing import coerce, constant, unify
+from dpsql.sql.typing import constant, unify
 from dpsql.types import BOOLEAN, TEXT, Kind, Type
 
 
@@ -42,13 +42,13 @@ def _in(read: Expressions, node: exp.In, scope: Scope) -> Scalar:
         if len(plan.fields) != 1:
             raise SqlSyntaxError("a subquery of IN must return one column", position=position(node))
         common = unify((value, Ref(plan.fields[0])), "compared")
-        return Subquery("in", plan, BOOLEAN, coerce(value, common), position(node))
+        return Subquery("in", plan, BOOLEAN, read.coerce(value, common), position(node))
     read.meter.listed(len(node.expressions), position(node))
     items = [read.scalar(item, scope) for item in node.expressions]
     if not items:
         raise SqlSyntaxError("IN needs at least one value", position=position(node))
     common = unify((value, *items), "compared")
-    return Call(Op.IN, tuple(coerce(part, common) for part in (value, *items)), BOOLEAN)
+    return Call(Op.IN, tuple(read.coerce(part, common) for part in (value, *items)), BOOLEAN)
 
 
 def quantified(read: Expressions, op: Op, node: exp.Expression, scope: Scope) -> Scalar:
@@ -107,7 +107,7 @@ def _in_array(read: Expressions, value: Scalar, array: exp.Expression, scope: Sc
     if not items:
         return Const(False, BOOLEAN)
     if of_type is not None:
-        items = [coerce(item, of_type) for item in items]
+        items = [read.coerce(item, of_type) for item in items]
     try:
         common = unify((value, *items), "compared")
     except TypeMismatch:
@@ -116,7 +116,7 @@ def _in_array(read: Expressions, value: Scalar, array: exp.Expression, scope: Sc
             hint="Cast one side.",
             position=position(array),
         ) from None
-    return Call(Op.IN, tuple(coerce(part, common) for part in (value, *items)), BOOLEAN)
+    return Call(Op.IN, tuple(read.coerce(part, common) for part in (value, *items)), BOOLEAN)
 
 
 def _is(read: Expressions, node: exp.Is, scope: Scope) -> Scalar:
@@ -177,7 +177,9 @@ def _case(read: Expressions, node: exp.Case, scope: Scope) -> Scalar:
     default = node.args.get("default")
     otherwise = constant(None) if default is None else read.scalar(default, scope)
     common = unify([*(then for _, then in branches), otherwise], "CASE")
-    return Case(tuple((when, coerce(then, common)) for when, then in branches), coerce(otherwise, common), common)
+    return Case(
+        tuple((when, read.coerce(then, common)) for when, then in branches), read.coerce(otherwise, common), common
+    )
 
 
 def _coalesce(read: Expressions, node: exp.Coalesce, scope: Scope) -> Scalar:
@@ -187,8 +189,8 @@ def _coalesce(read: Expressions, node: exp.Coalesce, scope: Scope) -> Scalar:
 def _nullif(read: Expressions, node: exp.Nullif, scope: Scope) -> Scalar:
     left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)
     common = unify((left, right), "compared")
-    left = coerce(left, common)
-    return Call(Op.NULLIF, (left, coerce(right, common)), left.type)
+    left = read.coerce(left, common)
+    return Call(Op.NULLIF, (left, read.coerce(right, common)), left.type)
 
 
 def _connective(op: Op) -> Rule:
@@ -234,7 +236,7 @@ def _extremum(op: Op) -> Rule:
 def _same_type(read: Expressions, op: Op, nodes: list[exp.Expression], scope: Scope) -> Scalar:
     parts = [read.scalar(node, scope) for node in nodes]
     common = unify(parts, op.value)
-    return Call(op, tuple(coerce(part, common) for part in parts), common)
+    return Call(op, tuple(read.coerce(part, common) for part in parts), common)
 
 
 HANDLERS: Handlers = {

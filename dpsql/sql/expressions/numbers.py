@@ -137,7 +137,7 @@ def _arithmetic(op: Op) -> Rule:
         if op in (Op.ADD, Op.SUB) and (moved := shifted_by_interval(read, op, node, scope)) is not None:
             return moved
         left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)
-        return date_arithmetic(op, left, right) or arithmetic(op, left, right, node)
+        return date_arithmetic(read, op, left, right) or arithmetic(op, left, right, node)
 
     return rule
 

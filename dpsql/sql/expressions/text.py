@@ -24,20 +24,20 @@ def _concat(read: Expressions, node: exp.DPipe, scope: Scope) -> Scalar:
     left, right = read.typed(node.this, scope), read.typed(node.expression, scope)
     if Kind.TEXT not in (left.type.kind, right.type.kind):
         raise UnknownOperator("|| needs text on at least one side", position=position(node))
-    parts = tuple(part if part.type.kind is Kind.TEXT else _as_text(part, node) for part in (left, right))
+    parts = tuple(part if part.type.kind is Kind.TEXT else _as_text(read, part, node) for part in (left, right))
     return Call(Op.CONCAT, parts, TEXT)
 
 
-def _as_text(value: Scalar, node: exp.Expression) -> Scalar:
-    if value.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP):
+def _as_text(read: Expressions, value: Scalar, node: exp.Expression) -> Scalar:
+    if value.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
         raise NotSupported(f"text made of {value.type.kind.value} is not supported", position=position(node))
-    return as_text(value, node)
+    return as_text(read, value, node)
 
 
 def _part_of_text(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
     """An argument of CONCAT, whatever its type."""
     value = read.typed(node, scope)
-    return value if value.type.kind is Kind.TEXT else _as_text(value, node)
+    return value if value.type.kind is Kind.TEXT else _as_text(read, value, node)
 
 
 def _concat_function(read: Expressions, node: exp.Concat, scope: Scope) -> Scalar:

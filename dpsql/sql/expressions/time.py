@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 
 from sqlglot import exp
 
-from dpsql.errors import InvalidDate, NotSupported, OutOfRange, TypeMismatch, UnknownFunction, UnknownOperator
-from dpsql.plan.evaluate import evaluate
+from dpsql.errors import (
+    BadSetting,
+    InvalidDate,
+    NotSupported,
+    OutOfRange,
+    TypeMismatch,
+    UnknownFunction,
+    UnknownOperator,
+)
+from dpsql.plan.evaluate import FINE_UNITS, evaluate
 from dpsql.plan.formats import PIECES, finest_unit, moment, pieces
 from dpsql.plan.scalars import Call, Const, Op, Scalar
+from dpsql.plan.zones import Zone, fixed_zone, zone_of_value
 from dpsql.sql.expressions.core import BINARY, UNARY, Expressions, Handlers, Named
 from dpsql.sql.names import Scope, position
 from dpsql.sql.spans import Span, as_multiple, as_span
-from dpsql.sql.typing import coerce, constant
-from dpsql.types import DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, Kind
+from dpsql.sql.typing import coerce, constant, from_zone, to_zone
+from dpsql.types import DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, Kind
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
 
@@ -44,21 +54,23 @@ def shifted_by_interval(read: Expressions, op: Op, node: exp.Expression, scope: 
     if left_interval is not None:
         if op is Op.SUB:
             raise TypeMismatch("a date cannot be subtracted from an interval", position=position(node))
-        return shift(read.moment(node.expression, scope), left_interval, 1)
+        return shift(read, read.moment(node.expression, scope), left_interval, 1)
     if right_interval is not None:
-        return shift(read.moment(node.this, scope), right_interval, 1 if op is Op.ADD else -1)
+        return shift(read, read.moment(node.this, scope), right_interval, 1 if op is Op.ADD else -1)
     return None
 
 
-def date_arithmetic(op: Op, left: Scalar, right: Scalar) -> Scalar | None:
+def date_arithmetic(read: Expressions, op: Op, left: Scalar, right: Scalar) -> Scalar | None:
     """date ± days and the time between two moments, or None for other sides."""
     if op is Op.SUB and left.type.is_temporal and right.type.kind is Kind.UNKNOWN:
-        right = coerce(right, left.type)
+        right = read.coerce(right, left.type)
     match left.type.kind, right.type.kind:
         case (Kind.DATE, Kind.DATE) if op is Op.SUB:
             return Call(Op.DAYS_BETWEEN, (left, right), integer_type(8))
-        case (Kind.DATE | Kind.TIMESTAMP, Kind.DATE | Kind.TIMESTAMP) if op is Op.SUB:
-            return Call(Op.SECONDS_BETWEEN, (coerce(left, TIMESTAMP), coerce(right, TIMESTAMP)), INTERVAL)
+        case _ if op is Op.SUB and left.type.is_temporal and right.type.is_temporal:
+            zoned = Kind.TIMESTAMPTZ in (left.type.kind, right.type.kind)
+            moments = [read.coerce(part, TIMESTAMPTZ if zoned else TIMESTAMP) for part in (left, right)]
+            return Call(Op.SECONDS_BETWEEN, tuple(moments), INTERVAL)
         case Kind.DATE, Kind.INTEGER:
             days = right if op is Op.ADD else Call(Op.NEG, (right,), right.type)
             return Call(Op.ADD_DAYS, (left, days), DATE)
@@ -81,23 +93,35 @@ def _moved_by_multiple(read: Expressions, op: Op, node: exp.Expression, scope: S
                 hint="Multiply an interval of days, hours, minutes or seconds.",
                 position=position(node),
             )
-        moment = coerce(read.moment(other, scope), TIMESTAMP)
+        moment = read.moment(other, scope)
+        if moment.type.kind is Kind.TIMESTAMPTZ and span.days and not read.zone().is_utc:
+            raise NotSupported(
+                "a number of days that is not constant is not supported for a timestamp with a time zone",
+                hint="Multiply an interval of hours, minutes or seconds.",
+                position=position(node),
+            )
+        moment = moment if moment.type.is_moment else coerce(moment, TIMESTAMP)
         number = coerce(read.number(factor, scope), DOUBLE)
         if (start := start_of_bin(moment, span, number)) is not None and op is Op.ADD:
             return start
         seconds = float(span.days * 86400 + span.seconds) * (1 if op is Op.ADD else -1)
-        return Call(Op.ADD_SECONDS, (moment, Call(Op.MUL, (number, Const(seconds, DOUBLE)), DOUBLE)), TIMESTAMP)
+        return Call(Op.ADD_SECONDS, (moment, Call(Op.MUL, (number, Const(seconds, DOUBLE)), DOUBLE)), moment.type)
     return None
 
 
-def shift(moment: Scalar, by: Span, sign: int) -> Scalar:
-    """date or timestamp ± interval is a timestamp."""
-    result = coerce(moment, TIMESTAMP)
+def shift(read: Expressions, moment: Scalar, by: Span, sign: int) -> Scalar:
+    """date or timestamp ± interval is a timestamp. Months and days of an instant are those of the session's zone."""
+    result = moment if moment.type.is_moment else coerce(moment, TIMESTAMP)
+    if result.type.kind is Kind.TIMESTAMPTZ and (by.months or by.days) and not (zone := read.zone()).is_utc:
+        for part in (Span(by.months, 0, Decimal(0)), Span(0, by.days, Decimal(0))):
+            if part.months or part.days:
+                result = from_zone(shift(read, to_zone(result, zone), part, sign), zone)
+        return shift(read, result, Span(0, 0, by.seconds), sign)
     if by.months:
-        result = Call(Op.ADD_MONTHS, (result, constant(sign * by.months)), TIMESTAMP)
+        result = Call(Op.ADD_MONTHS, (result, constant(sign * by.months)), result.type)
     seconds = by.days * 86400 + by.seconds
     if seconds:
-        result = Call(Op.ADD_SECONDS, (result, constant(sign * seconds)), TIMESTAMP)
+        result = Call(Op.ADD_SECONDS, (result, constant(sign * seconds)), result.type)
     return result
 
 
@@ -125,6 +149,8 @@ def _extract(read: Expressions, node: exp.Extract, scope: Scope) -> Scalar:
         raise UnknownOperator("EXTRACT needs a date or timestamp", position=position(node))
     if part == "epoch":
         return Call(Op.EXTRACT, (value,), NUMERIC, "epoch")
+    if value.type.kind is Kind.TIMESTAMPTZ:
+        value = read.local(value)
     if part not in EXTRACT_DIGITS:
         raise NotSupported(f"EXTRACT({part}) is not supported", position=position(node))
     if value.type.kind is Kind.DATE and part in ("hour", "minute", "second"):
@@ -152,7 +178,7 @@ def _months_of_age(read: Expressions, node: exp.Expression, scope: Scope) -> Sca
         node = node.this
     if not isinstance(node, exp.Anonymous) or read.function_name(node) != "age":
         return None
-    moments = [coerce(read.moment(part, scope, _ONLY_AGES), TIMESTAMP) for part in node.expressions]
+    moments = [read.local(read.moment(part, scope, _ONLY_AGES)) for part in node.expressions]
     if len(moments) == 1:
         moments.insert(0, coerce(_today(read, node, scope), TIMESTAMP))
     return Call(Op.MONTHS_BETWEEN, tuple(moments), integer_type(6))
@@ -176,26 +202,60 @@ def _age(_: Expressions, node: exp.Anonymous, __: Scope) -> Scalar:
 
 
 def _now(read: Expressions, node: exp.Expression, _: Scope) -> Scalar:
-    """The moment of the statement, in UTC as all timestamps are."""
+    """The moment of the statement."""
     if read.clock is None:
         raise NotSupported("there is no clock here", hint="Write a constant.", position=position(node))
-    return Const(read.clock.read(), TIMESTAMP)
+    return Const(read.clock.read(), TIMESTAMPTZ)
 
 
 def _today(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
-    return Call(Op.CAST, (_now(read, node, scope),), DATE)
+    return Call(Op.CAST, (_local_now(read, node, scope),), DATE)
+
+
+def _local_now(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+    return to_zone(_now(read, node, scope), read.zone())
 
 
 def _at_time_zone(read: Expressions, node: exp.AtTimeZone, scope: Scope) -> Scalar:
-    """All timestamps are of UTC, whether their columns know it or not: there they are what they are."""
-    zone = node.args["zone"]
-    if not (isinstance(zone, exp.Literal) and zone.is_string and str(zone.this).upper() in ("UTC", "ETC/UTC", "GMT")):
-        raise NotSupported(
-            "AT TIME ZONE knows only UTC",
-            hint="Timestamps are in UTC: add the difference, as in x + INTERVAL '1 hour'.",
+    return _in_zone(read, read.scalar(node.this, scope), _zone(read, node.args["zone"], scope), node)
+
+
+def _timezone(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
+    """timezone(zone, x), which is what PostgreSQL makes of AT TIME ZONE."""
+    zone, value = node.expressions
+    return _in_zone(read, read.scalar(value, scope), _zone(read, zone, scope), node)
+
+
+def _in_zone(read: Expressions, value: Scalar, zone: Zone, node: exp.Expression) -> Scalar:
+    """What clocks show at an instant; of a timestamp without a zone, the instant. A date begins in the session's."""
+    if value.type.kind is Kind.UNKNOWN or value.type.kind is Kind.DATE:
+        value = read.coerce(value, TIMESTAMPTZ)
+    match value.type.kind:
+        case Kind.TIMESTAMP:
+            return from_zone(value, zone)
+        case Kind.TIMESTAMPTZ:
+            return to_zone(value, zone)
+        case _:
+            raise UnknownOperator("AT TIME ZONE needs a timestamp", position=position(node))
+
+
+def _zone(read: Expressions, node: exp.Expression, scope: Scope) -> Zone:
+    """The zone that AT TIME ZONE names: its rules are written into the query, so that it must be known before."""
+    if (span := as_span(node)) is not None:
+        if span.months or span.days:
+            raise BadSetting("interval time zone must not include months or days", position=position(node))
+        if span.seconds != int(span.seconds) or abs(span.seconds) >= 86400 * 7:
+            raise BadSetting("interval time zone is out of range", position=position(node))
+        return fixed_zone(int(span.seconds))
+    name = read.constant_text(node, scope, "a time zone")
+    found = zone_of_value(name)
+    if found is None:
+        raise BadSetting(
+            f'time zone "{name}" not recognized',
+            hint="Write a name of the IANA database, as in 'Europe/Berlin', or an abbreviation of a fixed distance.",
             position=position(node),
         )
-    return coerce(read.moment(node.this, scope, "AT TIME ZONE needs a timestamp"), TIMESTAMP)
+    return found
 
 
 def _make_date(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
@@ -221,11 +281,16 @@ def _date_bin(read: Expressions, node: exp.DateBin, scope: Scope) -> Scalar:
         raise OutOfRange("stride must be greater than zero", position=position(node))
     if isinstance(node.args["unit"], exp.Var):  # a column that sqlglot takes for a unit
         raise NotSupported("the origin of DATE_BIN must be a constant", position=position(node))
-    origin = coerce(read.moment(node.args["unit"], scope, "DATE_BIN needs a date or timestamp"), TIMESTAMP)
+    given = [read.scalar(part, scope) for part in (node.expression, node.args["unit"])]
+    if not all(part.type.is_temporal or part.type.kind is Kind.UNKNOWN for part in given):
+        raise UnknownOperator("DATE_BIN needs a date or timestamp", position=position(node))
+    kinds = {part.type.kind for part in given}
+    # Of its two functions, PostgreSQL prefers that of instants, unless only the other has a type as it is given.
+    type_ = TIMESTAMP if Kind.TIMESTAMP in kinds and Kind.TIMESTAMPTZ not in kinds else TIMESTAMPTZ
+    value, origin = (read.coerce(part, type_) for part in given)
     if not isinstance(origin, Const) or origin.value is None:
         raise NotSupported("the origin of DATE_BIN must be a constant", position=position(node))
-    value = read.moment(node.expression, scope, "DATE_BIN needs a date or timestamp")
-    return Call(Op.DATE_BIN, (coerce(value, TIMESTAMP), constant(seconds), origin), TIMESTAMP)
+    return Call(Op.DATE_BIN, (value, constant(seconds), origin), type_)
 
 
 def start_of_bin(moment: Scalar, span: Span, number: Scalar) -> Scalar | None:
@@ -251,14 +316,15 @@ def start_of_bin(moment: Scalar, span: Span, number: Scalar) -> Scalar | None:
         return None
     match extracted:
         case Call(op=Op.EXTRACT, args=(subject,), option=option) if option == part:
-            same = coerce(subject, TIMESTAMP) == moment.args[0]
+            same = (subject if subject.type.is_moment else coerce(subject, TIMESTAMP)) == moment.args[0]
         case _:
             return None
     unit = {"minute": 60, "second": 1, "hour": 3600}[part]
     width = span.days * 86400 + span.seconds
     if not same or width != unit * Decimal(str(size)):
         return None
-    return Call(Op.DATE_BIN, (moment.args[0], constant(width), Const(datetime(2000, 1, 1), TIMESTAMP)), TIMESTAMP)
+    origin = Const(datetime(2000, 1, 1), moment.type)
+    return Call(Op.DATE_BIN, (moment.args[0], constant(width), origin), moment.type)
 
 
 def _without_casts(node: Scalar) -> Scalar:
@@ -269,7 +335,7 @@ def _without_casts(node: Scalar) -> Scalar:
 
 def _to_char(read: Expressions, node: exp.TimeToStr, scope: Scope) -> Scalar:
     """TO_CHAR of a date or timestamp, in a format whose pieces every engine writes alike."""
-    value = coerce(read.moment(node.this, scope, "TO_CHAR needs a date or timestamp"), TIMESTAMP)
+    value = read.local(read.moment(node.this, scope, "TO_CHAR needs a date or timestamp"))
     format_ = read.last_literal(node)
     if format_ is None or pieces(format_) is None:
         raise NotSupported(
@@ -277,7 +343,7 @@ def _to_char(read: Expressions, node: exp.TimeToStr, scope: Scope) -> Scalar:
             hint=f"A constant of {', '.join(PIECES)}, separators like - / :, digits and letters in double quotes is.",
             position=position(node),
         )
-    whole = Call(Op.DATE_TRUNC, (value,), TIMESTAMP, finest_unit(format_))
+    whole = Call(Op.DATE_TRUNC, (value,), value.type, finest_unit(format_))
     return Call(Op.TO_CHAR, (whole,), TEXT, format_)
 
 
@@ -302,6 +368,10 @@ def _read_moment(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar
     return Const(found, TIMESTAMP)
 
 
+def _read_instant(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar:
+    return read.coerce(_read_moment(read, node, scope), TIMESTAMPTZ)
+
+
 def _read_date(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar:
     return Const(evaluate(Call(Op.CAST, (_read_moment(read, node, scope),), DATE)), DATE)
 
@@ -309,8 +379,8 @@ def _read_date(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar:
 def _of_epoch(read: Expressions, node: exp.UnixToTime, scope: Scope) -> Scalar:
     """TO_TIMESTAMP of a number: seconds since 1970."""
     seconds = coerce(read.number(node.this, scope), DOUBLE)
-    value = Call(Op.ADD_SECONDS, (Const(datetime(1970, 1, 1), TIMESTAMP), seconds), TIMESTAMP)
-    return Const(evaluate(value), TIMESTAMP) if isinstance(seconds, Const) else value
+    value = Call(Op.ADD_SECONDS, (Const(datetime(1970, 1, 1), TIMESTAMPTZ), seconds), TIMESTAMPTZ)
+    return Const(evaluate(value), TIMESTAMPTZ) if isinstance(seconds, Const) else value
 
 
 def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
@@ -323,23 +393,51 @@ def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar
     if unit not in TRUNC_UNITS:
         units = ", ".join(sorted(TRUNC_UNITS))
         raise NotSupported(f"date_trunc('{unit}') is not supported", hint=f"There are {units}.")
-    value = read.moment(node.this, scope, "date_trunc needs a date or timestamp")
-    return Call(Op.DATE_TRUNC, (coerce(value, TIMESTAMP),), TIMESTAMP, unit)
+    zone = node.args.get("zone")
+    if zone is not None:
+        value = read.coerce(read.scalar(node.this, scope), TIMESTAMPTZ)
+        return _truncated(value, unit, _zone(read, zone, scope))
+    value = read.scalar(node.this, scope)
+    if value.type.kind is Kind.UNKNOWN:
+        value = read.coerce(value, TIMESTAMPTZ)
+    match value.type.kind:
+        case Kind.TIMESTAMPTZ:
+            return _truncated(value, unit, read.zone())
+        case Kind.DATE:
+            # An instant to PostgreSQL: midnight in the session's zone, or soon after it where clocks leave that out.
+            zone = read.zone()
+            if unit in FINE_UNITS or zone.skips_days:
+                return _truncated(read.coerce(value, TIMESTAMPTZ), unit, zone)
+            start = Call(Op.DATE_TRUNC, (coerce(value, TIMESTAMP),), TIMESTAMP, unit)
+            return replace(start, type=TIMESTAMPTZ) if zone.is_utc else from_zone(start, zone)
+        case Kind.TIMESTAMP:
+            return Call(Op.DATE_TRUNC, (value,), TIMESTAMP, unit)
+        case _:
+            raise UnknownOperator("date_trunc needs a date or timestamp", position=position(node))
+
+
+def _truncated(instant: Scalar, unit: str, zone: Zone) -> Scalar:
+    """An instant to the beginning of a unit as clocks of a zone show it."""
+    if zone.is_utc:
+        return Call(Op.DATE_TRUNC, (instant,), TIMESTAMPTZ, unit)
+    if unit in FINE_UNITS:
+        return Call(Op.ZONED_TRUNC, (instant,), TIMESTAMPTZ, f"{unit} {zone.name}")
+    return from_zone(Call(Op.DATE_TRUNC, (to_zone(instant, zone),), TIMESTAMP, unit), zone)
 
 
 HANDLERS: Handlers = {
     exp.CurrentDate: (_today, set()),
     exp.CurrentTimestamp: (_now, set()),
-    exp.Localtimestamp: (_now, set()),
+    exp.Localtimestamp: (_local_now, set()),
     exp.AtTimeZone: (_at_time_zone, {"this", "zone"}),
-    exp.StrToTime: (_read_moment, {"this", "format"}),
+    exp.StrToTime: (_read_instant, {"this", "format"}),
     exp.StrToDate: (_read_date, {"this", "format"}),
     exp.UnixToTime: (_of_epoch, UNARY),
     exp.DateBin: (_date_bin, {"this", "expression", "unit"}),
     exp.TimeToStr: (_to_char, {"this", "format"}),
     exp.Extract: (_extract, BINARY),
     exp.Interval: (_interval, {"this", "unit"}),
-    exp.TimestampTrunc: (_date_trunc, {"this", "unit"}),
+    exp.TimestampTrunc: (_date_trunc, {"this", "unit", "zone"}),
 }
 
-NAMED: Named = {"age": _age, "make_date": _make_date}
+NAMED: Named = {"age": _age, "make_date": _make_date, "timezone": _timezone}

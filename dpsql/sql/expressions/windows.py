@@ -11,7 +11,7 @@ from dpsql.sql.expressions.aggregates import arguments, result_type
 from dpsql.sql.expressions.core import Expressions, Handlers
 from dpsql.sql.frames import frame
 from dpsql.sql.names import Scope, folded, position
-from dpsql.sql.typing import coerce, constant, unify
+from dpsql.sql.typing import constant, unify
 from dpsql.types import BIGINT, DOUBLE, Type
 
 _RANKINGS: dict[type[exp.Expression], str] = {
@@ -92,7 +92,7 @@ def _window_function(read: Expressions, node: exp.Expression, scope: Scope) -> t
             if node.args.get("default") is not None:
                 default = read.scalar(node.args["default"], scope)
                 common = unify((value, default), "lag and default")
-                args = (coerce(value, common), constant(steps), coerce(default, common))
+                args = (read.coerce(value, common), constant(steps), read.coerce(default, common))
             return "lag" if isinstance(node, exp.Lag) else "lead", args, common
         case exp.FirstValue() | exp.LastValue():
             check_arguments(node, {"this"})

@@ -38,6 +38,7 @@ public class Jdbc {
         step("copy", Jdbc::copy);
         step("query timeout", Jdbc::queryTimeout);
         step("cancel", Jdbc::cancel);
+        step("instants", Jdbc::instants);
         step("refusal", Jdbc::refusal);
     }
 
@@ -61,6 +62,20 @@ public class Jdbc {
             List<String> row = new ArrayList<>();
             for (int i = 1; i <= width; i++) row.add(rows.getString(i));
             found.add(String.join("|", row));
+        }
+        return String.join(" ", found);
+    }
+
+    /** The driver sets TimeZone to the machine's zone when it connects. A value is an instant on both ways. */
+    static Object instants(Connection connection) throws SQLException {
+        String months = "SELECT date_trunc('month', seen::timestamptz) AS month, count(*) AS n FROM visits"
+            + " WHERE seen::timestamptz >= ? AND seen::timestamptz < ? GROUP BY 1 HAVING count(*) > 0 ORDER BY 1";
+        List<String> found = new ArrayList<>();
+        try (PreparedStatement statement = connection.prepareStatement(months)) {
+            statement.setTimestamp(1, Timestamp.from(java.time.Instant.parse("2021-06-30T12:00:00Z")));
+            statement.setTimestamp(2, Timestamp.from(java.time.Instant.parse("2021-10-31T11:00:00Z")));
+            ResultSet rows = statement.executeQuery();
+            while (rows.next()) found.add(rows.getTimestamp(1).toInstant() + " " + rows.getString(2));
         }
         return String.join(" ", found);
     }

@@ -51,6 +51,19 @@ const steps = {
     await other.end();
     return `${found.split(" ")[0]} then ${rows(await client.query(COUNT))}`;
   },
+  instants: async (client) => {
+    // A Date is written in the zone of the process, with its offset; what comes back is an instant as well.
+    const months =
+      "SELECT date_trunc('month', seen::timestamptz) AS month, count(*) AS n FROM visits" +
+      " WHERE seen::timestamptz >= $1 AND seen::timestamptz < $2 GROUP BY 1 HAVING count(*) > 0 ORDER BY 1";
+    await client.query("SET TimeZone = 'Pacific/Auckland'");
+    const found = await client.query(months, [
+      new Date("2021-06-30T12:00:00Z"),
+      new Date("2021-10-31T11:00:00Z"),
+    ]);
+    const epoch = await client.query("SELECT to_timestamp(0) AS epoch, count(*) > 0 AS some FROM people");
+    return `${found.rows.map((row) => `${row.month.toISOString()} ${row.n}`).join(" ")} ${epoch.rows[0].epoch.getTime()}`;
+  },
   refusal: async (client) => code(client.query("SELECT age FROM people")),
 };
 

@@ -13,6 +13,10 @@ import pytest
 from tests.wire.clients.questions import (
     COUNT,
     ENDLESS,
+    MONTH_ROWS,
+    MONTHS,
+    MONTHS_FROM,
+    MONTHS_UNTIL,
     OLDER,
     OLDER_THAN_65,
     PEOPLE,
@@ -22,6 +26,7 @@ from tests.wire.clients.questions import (
     STATES,
     UNKNOWN_COLUMN,
     UNKNOWN_COLUMN_AT,
+    ZONE,
 )
 from tests.wire.connection import PATIENCE, Address
 
@@ -137,3 +142,16 @@ def test_pool(served: Address) -> None:
             assert await asyncio.gather(*(pool.fetchval(COUNT) for _ in range(9))) == [PEOPLE] * 9
 
     asyncio.run(run())
+
+
+def test_instants(served: Address) -> None:
+    """In binary, both ways; the parameters are described as instants, or the driver would refuse those it is given."""
+
+    async def ask(connection: Any) -> None:
+        await connection.execute(f"SET TimeZone = '{ZONE}'")
+        statement = await connection.prepare(MONTHS.format("$1", "$2"))
+        assert [each.name for each in statement.get_parameters()] == ["timestamptz"] * 2
+        rows = await statement.fetch(MONTHS_FROM, MONTHS_UNTIL)
+        assert [tuple(row) for row in rows] == MONTH_ROWS
+
+    _with_connection(served, ask)

@@ -29,6 +29,7 @@ EXPECTED = {
     "copy": "CA,9 NY,9 TX,8 2 13",
     "query timeout": "57014 13",
     "cancel": "57014 13",
+    "instants": "2021-06-30T12:00:00Z 7 2021-07-31T12:00:00Z 6 2021-08-31T12:00:00Z 6 2021-09-30T11:00:00Z 7",
     "refusal": "42501 at 8",
 }
 ONLY_DPSQL = "refusal"
@@ -41,9 +42,16 @@ def steps(served: Address) -> dict[str, str]:
         pytest.skip("JDBC was not run: it needs java and libpostgresql-jdbc-java")
     url = f"jdbc:postgresql://{served.host}:{served.port}/{served.database}"
     program = Path(__file__).with_name("Jdbc.java")
-    command = [java, "-XX:TieredStopAtLevel=1", "-cp", str(DRIVER), str(program), url]
+    command = [
+        java,
+        "-XX:TieredStopAtLevel=1",
+        "-Duser.timezone=Pacific/Auckland",
+        "-cp",
+        str(DRIVER),
+        str(program),
+    ]
     done = subprocess.run(
-        [*command, served.user, served.password or ""],
+        [*command, url, served.user, served.password or ""],
         capture_output=True,
         text=True,
         timeout=120,

@@ -24,6 +24,8 @@ EXPECTED = {
     "transaction": "42703 at 35 then 25P02 at undefined then 48",
     "many at once": "48 48 48",
     "cancel": "57014 then 48",
+    "instants": "2021-06-30T12:00:00.000Z 7 2021-07-31T12:00:00.000Z 6 2021-08-31T12:00:00.000Z 6"
+    " 2021-09-30T11:00:00.000Z 7 0",
     "pool": "48 48 48 48 48",
     "refusal": "42501 at 8",
 }
@@ -44,6 +46,7 @@ def steps(served: Address, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     environment = {
         **os.environ,
         "NODE_PATH": str(folder / "node_modules"),
+        "TZ": "Pacific/Auckland",
         "PGHOST": served.host,
         "PGPORT": str(served.port),
         "PGUSER": served.user,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import psycopg
@@ -16,6 +16,10 @@ from tests.wire.clients.cancelling import repeatedly
 from tests.wire.clients.questions import (
     COUNT,
     ENDLESS,
+    MONTH_ROWS,
+    MONTHS,
+    MONTHS_FROM,
+    MONTHS_UNTIL,
     OLDER,
     OLDER_THAN_65,
     PEOPLE,
@@ -25,6 +29,7 @@ from tests.wire.clients.questions import (
     STATES,
     UNKNOWN_COLUMN,
     UNKNOWN_COLUMN_AT,
+    ZONE,
 )
 from tests.wire.connection import Address
 
@@ -305,3 +310,34 @@ def test_many_connections(served: Address) -> None:
         return await asyncio.gather(*(one() for _ in range(12)))
 
     assert asyncio.run(ask()) == [(PEOPLE,)] * 12
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_instants_in_the_zone_of_the_startup_packet(served: Address, binary: bool) -> None:
+    with psycopg.connect(served.url(), autocommit=True, options=f"-c TimeZone={ZONE}") as connection:
+        rows = connection.execute(MONTHS.format("%s", "%s"), [MONTHS_FROM, MONTHS_UNTIL], binary=binary).fetchall()
+        assert rows == MONTH_ROWS
+        assert [str(month)[:19] for month, _ in rows] == [f"2021-{month:02}-01 00:00:00" for month in (7, 8, 9, 10)]
+        # Without a zone they are times of the session's.
+        local = [datetime(2021, 7, 1), datetime(2021, 11, 1)]
+        assert connection.execute(MONTHS.format("%s", "%s"), local).fetchall() == MONTH_ROWS
+        assert connection.execute(MONTHS.format("'2021-07-01'", "'2021-11-01'")).fetchall() == MONTH_ROWS
+
+
+def test_the_zone_is_set_for_a_transaction_and_reset(connection: Connection) -> None:
+    day = "SELECT count(*) AS n, to_timestamp(0)::date AS day, to_timestamp(0) AS epoch FROM people"
+    with connection.transaction():
+        connection.execute("SET LOCAL TimeZone = 'America/New_York'")
+        shown = connection.execute(day).fetchone()
+        assert shown is not None and shown[1:] == (date(1969, 12, 31), datetime(1970, 1, 1, tzinfo=UTC))
+    assert connection.execute(day).fetchone() == (PEOPLE, date(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC))
+    connection.execute("SET TIME ZONE -5")
+    assert connection.execute("SELECT to_timestamp(0)::text, count(*) FROM people").fetchone() == (
+        "1969-12-31 19:00:00-05",
+        PEOPLE,
+    )
+    connection.execute("RESET TimeZone")
+    assert connection.execute("SELECT to_timestamp(0)::text, count(*) FROM people").fetchone() == (
+        "1970-01-01 00:00:00+00",
+        PEOPLE,
+    )
