@@ -52,6 +52,7 @@ from dpsql.privacy.rules.aggregates import CHOSEN, Counted
 from dpsql.release import Clips, Measurement, Release, Settings, Source, Stage, as_told, with_confidence
 from dpsql.remembered import Newest
 from dpsql.sql.clock import Clock
+from dpsql.sql.kept_text import kept_text
 from dpsql.stored import Known, decode, encode, grains_of, tagged_keys
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
 from dpsql.turns import Turns
@@ -180,6 +181,7 @@ class Engine:
             return self._compiled(Source(sql, tuple(parameters), settings, clips, clock), asker)
 
         searched = compiled("searched")
+        self._require_least_price(searched)
         if not searched.searches:
             return searched
         forms = [searched, compiled("declared")]
@@ -191,6 +193,19 @@ class Engine:
             forms.reverse()
         stored = [] if fresh else [form for form in forms if not self._bill(form, None, fresh=False).missing]
         return self._settled(stored[0] if stored else forms[0], asker)
+
+    def _require_least_price(self, release: Release) -> None:
+        """The owner may want no answers that cost next to nothing: each is kept, and none of them is of use."""
+        least = self.accountant.policy.min_query_epsilon
+        if least is None or not release.price.loss or self.accountant.epsilon_of(release.price.loss) >= least:
+            return
+        text = f"{float(least):g}"
+        asked = "dpsql.epsilon" if release.asked.margin is None else "dpsql.margin"
+        smaller = f"SET dpsql.epsilon = {text}, or more."
+        raise BadSetting(
+            f'"{asked}" asks for an answer that costs less than epsilon {text}, the least price of a query',
+            hint=smaller if release.asked.margin is None else f"RESET dpsql.margin, and {smaller}",
+        )
 
     def _is_cheap(self, settings: Settings, searches: Sequence[Measurement]) -> bool:
         """Whether a query pays less than half of the usual price, or shares its price among too many sums."""
@@ -535,7 +550,7 @@ class Engine:
         if not bill.purchases:
             return Receipt(Price(), None)
         try:
-            return self.ledger.charge(user, bill.purchases, sql=sql)
+            return self.ledger.charge(user, bill.purchases, sql=kept_text(sql))
         except BudgetExhausted as error:
             cost = sum((purchase.price for purchase in bill.purchases), Price())
             error.detail = f"The query costs {price_text(cost, self.accountant)}; left is {self.left(user)}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,6 +23,12 @@ def compiling(pid: int) -> list[int]:
 def hold(pid: int) -> None:
     """Let a process do nothing any more, as one that has lost itself in some long computation."""
     os.kill(pid, signal.SIGSTOP)
+
+
+def let_go(pid: int) -> None:
+    """Let it go on, if it is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def is_there(pid: int) -> bool:

@@ -37,7 +37,17 @@ from dpsql.policy.table_reader import read_tables
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
 _DATABASE = ("url", "ledger", "prepared")
 _PREPARED = ("copy", "version", "identity")
-_PRIVACY = ("epsilon", "delta", "accounting", "query_epsilon", "query_delta", "key_delta", "max_query_epsilon", "pure")
+_PRIVACY = (
+    "epsilon",
+    "delta",
+    "accounting",
+    "query_epsilon",
+    "query_delta",
+    "key_delta",
+    "max_query_epsilon",
+    "min_query_epsilon",
+    "pure",
+)
 _LIMITS = (
     "max_cells",
     "max_compile_steps",
@@ -224,6 +234,8 @@ def _read_privacy(root: Section) -> PrivacyPolicy | None:
     _at_most(section, "max_query_epsilon", largest, epsilon, "the dataset's total")
     _at_most(section, "query_epsilon", price, largest, "one query may cost")
     _at_most(section, "query_delta", query_delta, key_delta, "is kept for keys")
+    least = section.number("min_query_epsilon", POSITIVE)
+    _at_most(section, "min_query_epsilon", least, price, "a query costs by default")
     pure = section.flag("pure")
     if accounting == "basic" and "pure" in section.content:
         section.problem(
@@ -231,7 +243,7 @@ def _read_privacy(root: Section) -> PrivacyPolicy | None:
         )
     if epsilon is None or delta is None or accounting is None or key_delta is None or largest is None or price is None:
         return None
-    return PrivacyPolicy(epsilon, delta, accounting, price, query_delta, key_delta, largest, pure)
+    return PrivacyPolicy(epsilon, delta, accounting, price, query_delta, key_delta, largest, pure, least)
 
 
 def _read_accounting(section: Section, delta: Fraction | None) -> Accounting | None:

@@ -86,6 +86,7 @@ class PrivacyPolicy:
     key_delta: Fraction  # the part of delta kept for releasing unknown keys
     max_query_epsilon: Fraction  # the most one query may cost
     pure: bool = False  # whether pure answers are sold, by a sum of their own (zcdp)
+    min_query_epsilon: Fraction | None = None  # the least one query may cost; None: whatever the ledger can count
 
 
 @dataclass(frozen=True, slots=True)

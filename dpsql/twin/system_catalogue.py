@@ -90,6 +90,45 @@ END
 $body$
 """
 
+# What users have set for themselves with ALTER ROLE … SET is theirs: view, whose a row is, and the column with it.
+_SETTINGS = (("pg_roles", "rolname", "rolconfig"), ("pg_user", "usename", "useconfig"))
+_OWN_SETTINGS = """
+DO $body$
+BEGIN
+    IF to_regclass('pg_catalog.dpsql_real_pg_db_role_setting') IS NULL THEN
+        SET LOCAL allow_system_table_mods = on;
+        ALTER TABLE pg_catalog.pg_db_role_setting RENAME TO dpsql_real_pg_db_role_setting;
+        REVOKE SELECT ON pg_catalog.dpsql_real_pg_db_role_setting FROM PUBLIC;
+        CREATE VIEW pg_catalog.pg_db_role_setting AS
+            SELECT s.* FROM pg_catalog.dpsql_real_pg_db_role_setting AS s
+            WHERE s.setrole = 0 OR EXISTS (
+                SELECT FROM pg_catalog.pg_authid AS me
+                WHERE me.rolname = SESSION_USER AND (me.rolsuper OR me.oid = s.setrole)
+            );
+        GRANT SELECT ON pg_catalog.pg_db_role_setting TO PUBLIC;
+        SET LOCAL allow_system_table_mods = off;
+    END IF;
+END
+$body$
+"""
+_HIDE_SETTINGS = """
+DO $body$
+DECLARE
+    real text := rtrim(pg_catalog.pg_get_viewdef(('pg_catalog.' || {view})::regclass), ';');
+    shown text;
+BEGIN
+    IF real !~ 'SESSION_USER' THEN
+        SELECT string_agg(
+            CASE attname WHEN {settings} THEN format('CASE WHEN %s THEN v.%I END AS %2$I', {own}, attname)
+            ELSE format('v.%I', attname) END, ', ' ORDER BY attnum
+        ) INTO shown
+        FROM pg_catalog.pg_attribute WHERE attrelid = ('pg_catalog.' || {view})::regclass AND attnum > 0;
+        EXECUTE format('CREATE OR REPLACE VIEW pg_catalog.%I AS SELECT %s FROM (%s) AS v', {view}, shown, real);
+    END IF;
+END
+$body$
+"""
+
 # A session whose query the engine works on is idle in the twin, which would ignore the signal. So the relay is told, by
 # a notice that it recognises; it checks that both sessions are of the same user.
 CANCEL_NOTICE = "DP001"
@@ -158,6 +197,11 @@ def system_catalogue_statements() -> Iterator[sql.Composed]:
     for name in ("dp_low", "dp_high"):
         words = sql.Literal(f"{name} needs a noisy number")
         yield sql.SQL(_INTERVAL_END).format(name=sql.Identifier(name), words=words)
+    yield sql.SQL(_OWN_SETTINGS).format()
+    for view, name, settings in _SETTINGS:
+        yield sql.SQL(_HIDE_SETTINGS).format(
+            view=sql.Literal(view), settings=sql.Literal(settings), own=sql.Literal(f"{name} = SESSION_USER")
+        )
     yield sql.SQL(_MIDDLE).format()
     yield sql.SQL(_MEDIAN).format()
     yield sql.SQL(_TELL_OF_CANCEL).format(notice=sql.Literal(CANCEL_NOTICE))

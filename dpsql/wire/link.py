@@ -34,12 +34,14 @@ class Link:
         writer: asyncio.StreamWriter,
         client: asyncio.StreamWriter,
         on_cancel: Callable[[int], None],
+        is_own: Callable[[int], bool],  # whether a session is of the same user
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._to_twin = Outbox(writer)
         self._to_client = Outbox(client)
         self._on_cancel = on_cancel
+        self._is_own = is_own
         self._queue: deque[Owed] = deque()
         self._changed = asyncio.Event()
         self.status = b"I"  # of the transaction, as the last ReadyForQuery said
@@ -156,8 +158,10 @@ class Link:
                 self.show(message)
             case b"N":
                 self._notice(message)
-            case b"A":
+            case b"A" if self._is_own(int.from_bytes(message.body[:4], "big")):
                 self.show(message)
+            case b"A":
+                pass  # of another user: channels are not a way from one to the other
             case b"E":
                 self._error(message)
             case b"Z":

@@ -328,8 +328,15 @@ class Server:
         except Exception:
             _log.exception("no session on the twin")
             return _NO_TWIN
-        link = Link(reader, writer, client.writer, lambda pid: self.cancel(client.user, pid))
+        link = Link(
+            *(reader, writer, client.writer),
+            on_cancel=lambda pid: self.cancel(client.user, pid),
+            is_own=lambda pid: self._is_session_of(client.user, pid),
+        )
         return await self._relay(client, link, Relay(client.reader, link, desk, client.user))
+
+    def _is_session_of(self, user: str, pid: int) -> bool:
+        return any(each.link.pid == pid and each.client.user == user for each in self._connections)
 
     async def _open_session(self, client: Client) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A session on the twin. One that has died is started again, which takes a thread and a moment."""

@@ -55,6 +55,7 @@ def test_the_policy_can_be_read(served: Address) -> None:
 
 def test_long_texts_are_shown_in_part(served: Address) -> None:
     with connect(served) as connection:
-        connection.execute(f"SELECT count(*) /* {'x' * 90_000} */ FROM people WHERE age <> 101")
+        ages = ", ".join(map(str, range(9_000)))
+        connection.execute(f"SELECT count(*) FROM people WHERE age <> 101 AND age IN ({ages})".encode())
         [(length,)] = connection.execute("SELECT max(length(query)) FROM dpsql.history").fetchall()
     assert length == SHOWN_TEXT
