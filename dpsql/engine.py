@@ -382,7 +382,11 @@ class Engine:
 
     def with_confidence(self, release: Release, level: Fraction, *, simultaneous: bool) -> Release:
         """The release with margins of another confidence, for EXPLAIN; how many unknown keys there are is not known."""
-        return with_confidence(release, Confidence(level, _noisy_numbers(release, {}) if simultaneous else 1))
+        if not simultaneous:
+            return with_confidence(release, Confidence(level))
+        if any(measurement.cells is None for measurement in release.measurements if not measurement.is_search):
+            release = replace(release, notes=(*release.notes, "margins grow with the number of keys that are returned"))
+        return with_confidence(release, Confidence(level, _noisy_numbers(release, {})))
 
     def left(self, user: str) -> str:
         """What a user can still spend, in words; and where nothing more is paid as pure, why."""

@@ -371,6 +371,20 @@ def test_confidence_costs_nothing_and_widens_all_margins(cursor: dpsql.Cursor) -
     assert cursor.execute(sql).fetchall() == rows and cursor.row_margins == usual
 
 
+def test_margins_of_unknown_keys_grow_with_their_number(cursor: dpsql.Cursor) -> None:
+    sql = "SELECT sex, COUNT(*) FROM people GROUP BY sex"
+    cursor.execute(sql)
+    alone = cursor.row_margins[0][1]
+    cursor.execute("SET dpsql.simultaneous = on")
+    try:
+        assert "Note: margins grow with the number of keys that are returned" in cursor.explain(sql)
+        cursor.execute(sql)
+        assert alone is not None and (cursor.row_margins[0][1] or 0) > alone
+        assert "at once" in (cursor._repr_html_() or "") or cursor.rowcount == 1
+    finally:
+        cursor.execute("RESET dpsql.simultaneous")
+
+
 @pytest.mark.parametrize("text", ["0.4", "1", "95", "0", "much"])
 def test_a_confidence_is_less_than_one(cursor: dpsql.Cursor, text: str) -> None:
     with pytest.raises(dpsql.Error):
