@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
@@ -43,7 +44,7 @@ def test_the_driver_gives_lists(cursor: dpsql.Cursor) -> None:
         low, nothing, high = found
         assert isinstance(low, float) and nothing is None and isinstance(high, float) and low <= high
     assert cursor.description is not None and cursor.description[1][1] == "array"
-    assert [margins[1] for margins in cursor.row_margins] == [None] * 3
+    assert [margins[1] for margins in cursor.row_margins] == [math.inf] * 3
 
 
 def test_who_changes_a_list_changes_no_later_answer(cursor: dpsql.Cursor) -> None:
@@ -81,8 +82,8 @@ def test_files(clinic: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.parquet"
     query("--format", "parquet", "--margins", "-o", str(file))
     relation = duckdb.read_parquet(str(file))
-    assert (relation.columns, str(relation.types[1])) == (["state", "q"], "DOUBLE[]")
-    assert [found for _, found in relation.fetchall()] == wanted
+    assert (relation.columns, str(relation.types[1])) == (["state", "q", "q_margin"], "DOUBLE[]")
+    assert [found for _, found, _ in relation.fetchall()] == wanted
 
 
 def test_an_array_is_written_as_postgresql_does() -> None:
