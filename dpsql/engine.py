@@ -307,7 +307,7 @@ class Engine:
             if cancellation is not None:
                 cancellation.check()
             try:
-                return self._charge(user, bill, sql), bill, owed
+                return self._charge(user, bill, sql, cancellation), bill, owed
             except AttemptTaken:  # another process was faster
                 bill = self._bill(release, user, fresh)
 
@@ -550,11 +550,11 @@ class Engine:
                 if older is not None:
                     bill.older[index] = older
 
-    def _charge(self, user: str, bill: _Bill, sql: str) -> Receipt:
+    def _charge(self, user: str, bill: _Bill, sql: str, cancellation: Cancellation | None) -> Receipt:
         if not bill.purchases:
             return Receipt(Price(), None)
         try:
-            return self.ledger.charge(user, bill.purchases, sql=kept_text(sql))
+            return self.ledger.charge(user, bill.purchases, sql=kept_text(sql), cancellation=cancellation)
         except BudgetExhausted as error:
             cost = sum((purchase.price for purchase in bill.purchases), Price())
             error.detail = f"The query costs {price_text(cost, self.accountant)}; left is {self.left(user)}."

@@ -59,8 +59,10 @@ class Purse:
         self._total = total
         self._spent = Price()
 
-    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
-        del user, sql
+    def charge(
+        self, user: str, purchases: Sequence[Purchase], *, sql: str, cancellation: Cancellation | None = None
+    ) -> Receipt:
+        del user, sql, cancellation
         price = sum((purchase.price for purchase in purchases), Price())
         self._spent += price
         return Receipt(price, None)

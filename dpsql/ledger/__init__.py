@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from dpsql.errors import OperationalError
+from dpsql.generate.query import Cancellation
 from dpsql.privacy.accounting import Price
 
 
@@ -105,11 +106,14 @@ class Ledger(Protocol):
         """Whether it had charges when it was opened, and did not know until then whom they protect."""
         ...
 
-    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
+    def charge(
+        self, user: str, purchases: Sequence[Purchase], *, sql: str, cancellation: Cancellation | None = None
+    ) -> Receipt:
         """Record the purchases, durably when this returns, and say what the user paid.
 
         Raises BudgetExhausted, and then changes nothing, if the dataset or the user cannot pay for all of them; and
-        AttemptTaken if one of the paid attempts that they name is no longer there.
+        AttemptTaken if one of the paid attempts that they name is no longer there. A statement that was cancelled while
+        it waited for its turn is not charged.
         """
         ...
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from dpsql.errors import InternalError, LedgerDamaged, LedgerLost, OperationalError
+from dpsql.generate.query import Cancellation
 from dpsql.ledger import (
     Closing,
     Entry,
@@ -122,7 +123,9 @@ class SqlLedger(ABC):
 
     # --- what a ledger does ---
 
-    def charge(self, user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
+    def charge(
+        self, user: str, purchases: Sequence[Purchase], *, sql: str, cancellation: Cancellation | None = None
+    ) -> Receipt:
         """Record the purchases, durably when this returns, and say what the user paid.
 
         A question that costs nothing and buys nothing new leaves no row: nobody can fill the disk for free.
@@ -134,7 +137,13 @@ class SqlLedger(ABC):
             self._standing(lambda db: accounts.is_free(db, user, purchases))
         ):
             return Receipt(accounts.FREE, None)
-        receipt = self._write_once(self._standing(lambda db: accounts.pay(db, user, purchases, sql)))
+
+        def paid(db: Database) -> Receipt:
+            if cancellation is not None:  # while it waited for others who write
+                cancellation.check()
+            return accounts.pay(db, user, purchases, sql)
+
+        receipt = self._write_once(self._standing(paid))
         if receipt.number is not None:
             assert self._id is not None
             self._mark.advance(Seen(self._id, receipt.number, receipt.hash.hex()))

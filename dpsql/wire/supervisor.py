@@ -47,7 +47,12 @@ from dpsql.wire.server import CHECK_SECONDS, DRAIN_SECONDS, gauges_of, problems_
 _SPARE_SECONDS = 15.0  # beyond the time for statements, that a worker has to end
 _SOON_SECONDS = 5.0  # a worker that has lived no longer is started again only after a pause
 _PAUSE = 2.0
+_FIRST_TRIES = 3
 _MEMORY = re.compile(r"([0-9.]+)( ?)([KMGT]i?B)")
+
+
+class _Killed(OperationalError):
+    """A worker that a signal has ended, which says nothing of what it was told to do."""
 
 
 class _Worker:
@@ -103,7 +108,7 @@ class Supervisor:
         self._sockets = sockets
         self.port = sockets[0].getsockname()[1]
         try:
-            await asyncio.gather(*(self._launch(number) for number in range(1, self._count + 1)))
+            await asyncio.gather(*(self._launch_first(number) for number in range(1, self._count + 1)))
         except BaseException:
             for worker in self._workers.values():
                 _kill(worker)
@@ -159,13 +164,24 @@ class Supervisor:
                     reason = error.message if isinstance(error, OperationalError) else error.strerror
                     warn("worker_not_started", worker=number, reason=reason or type(error).__name__)
 
+    async def _launch_first(self, number: int) -> None:
+        """Start a worker when the server starts; one that is killed on the way is started again, a few times."""
+        for _ in range(_FIRST_TRIES - 1):
+            try:
+                return await self._launch(number)
+            except _Killed:
+                warn("worker_lost", worker=number)
+        return await self._launch(number)
+
     async def _launch(self, number: int) -> None:
         """Start a worker; it serves when this returns."""
         worker = await self._spawn(number)
         try:
             await worker.line.ask(Begin(number, self._count, _share(self.policy, self._count), self.twin.socket))
         except LineLost:
-            raise OperationalError(f"{worker.name} ended with status {await worker.end()}") from None
+            status = await worker.end()
+            failure = _Killed if status < 0 else OperationalError
+            raise failure(f"{worker.name} ended with status {status}") from None
         except BaseException:
             _kill(worker)
             raise

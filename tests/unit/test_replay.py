@@ -117,8 +117,8 @@ def open_clinic(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clinic:
 def _watch(ledger: Ledger, events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     charge, store = ledger.charge, ledger.store
 
-    def charged(user: str, purchases: Sequence[Purchase], *, sql: str) -> Receipt:
-        paid = charge(user, purchases, sql=sql)
+    def charged(user: str, purchases: Sequence[Purchase], *, sql: str, cancellation: Cancellation | None) -> Receipt:
+        paid = charge(user, purchases, sql=sql, cancellation=cancellation)
         events.append("charge")
         return paid
 

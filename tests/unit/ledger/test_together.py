@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dpsql.errors import BudgetExhausted, OperationalError, UnknownUser
+from dpsql.errors import BudgetExhausted, Cancelled, OperationalError, UnknownUser
+from dpsql.generate.query import Cancellation
 from dpsql.ledger.database import Database
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.policy.model import Place
@@ -117,6 +118,18 @@ def test_a_failure_is_everybodys_and_leaves_nothing(ledger: SqlLedger, defect: t
     assert ledger.spent() == Price()
     assert ledger.charge("alice", [buy(1, 10)], sql="q").paid == Price(10)  # and it goes on
     assert ledger.verify() == []
+
+
+def test_who_was_cancelled_while_waiting_is_not_charged(ledger: SqlLedger) -> None:
+    cancellation = Cancellation()
+    crowd = Crowd(ledger)
+    cancelled = crowd.later(ledger.charge, "alice", [buy(1, 10)], sql="q", cancellation=cancellation)
+    other = crowd.later(ledger.charge, "bob", [buy(2, 5)], sql="q")
+    cancellation.cancel()
+    crowd.go()
+    assert isinstance(cancelled.exception(), Cancelled)
+    assert other.result().paid == Price(5)
+    assert ledger.spent() == Price(5)
 
 
 def test_more_than_fit_into_one_transaction_are_all_written(ledger: SqlLedger) -> None:
