@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.bench import against_peers, parts, queries, serving
+from tests.bench import against_peers, fence, parts, queries, serving
 from tests.bench.datasets import ENGINES
 from tests.bench.figures import HEADER, Figure, line, machine, plot, write_json
 
@@ -21,7 +21,7 @@ _QUICK, _FULL = (10_000, 1_000_000), (10_000, 100_000, 1_000_000, 10_000_000)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument(
-        "what", nargs="*", help="sections: queries fixed peers wire start-up parts; all if none is named"
+        "what", nargs="*", help="sections: queries fixed peers wire fence start-up parts; all if none is named"
     )
     parser.add_argument("--full", action="store_true", help="up to ten million rows, and more repetitions")
     parser.add_argument("--rows", type=int, nargs="*", help="other sizes")
@@ -57,6 +57,10 @@ def main() -> None:
         arguments = () if options.workers == 1 else ("--workers", str(options.workers))
         serving.over_the_wire(2 * seconds, [1, 8, 64], show, arguments)
 
+    def heavy() -> None:
+        arguments = () if options.workers == 1 else ("--workers", str(options.workers))
+        fence.beside_heavy_texts(4 * seconds, show, arguments)
+
     def all_parts() -> None:
         parts.samplers(show)
         parts.ledgers(seconds, show)
@@ -66,6 +70,7 @@ def main() -> None:
         "fixed": fixed,
         "peers": peers,
         "wire": wire,
+        "fence": heavy,
         "start-up": lambda: serving.command_line(show),
         "parts": all_parts,
     }
