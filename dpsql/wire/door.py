@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
@@ -78,6 +79,12 @@ def open_door(policy: Policy, database: str, throttle: Throttle | None = None) -
     try:
         secret = kept_secret(state / "login.secret", _SECRET_BYTES)
         tls = open_tls(policy)
+    except ssl.SSLError:
+        raise PolicyError(
+            f'the certificate in the state folder "{state}" cannot be read',
+            hint="Delete certificate.pem and key.pem there: they are made anew. Clients that trust the old one must be"
+            " given the new one.",
+        ) from None
     except OSError as error:
         raise PolicyError(
             f'the folder "{state}" cannot be used: {error.strerror}',

@@ -5,16 +5,28 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from contextlib import ExitStack
 
 from dpsql.errors import PolicyError
+
+ORPHAN_SECONDS = 3.0  # in which the workers of a server that was killed let go of its port
+_PAUSE = 0.1
 
 
 def bind(host: str, port: int, hint: str) -> list[socket.socket]:
     """A socket for each address of a host, all on one port. They refuse connections until they are listened on."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return _bound(dict.fromkeys((family, address[0]) for family, _, _, _, address in found), port)
+        addresses: dict[tuple[int, str | int], None] = {(family, each[0]): None for family, _, _, _, each in found}
+        deadline = time.monotonic() + ORPHAN_SECONDS
+        while True:
+            try:
+                return _bound(addresses, port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
     except OSError as error:
         is_name = isinstance(error, socket.gaierror)
         reason = (error.strerror if is_name or not error.errno else os.strerror(error.errno)) or "unknown"

@@ -12,7 +12,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+
+from cryptography import x509
 
 from dpsql.dataset import open_engine
 from dpsql.engine import Engine
@@ -78,6 +81,7 @@ def serve(
                 try:
                     door = _open_door(policy, twin.database)
                     keep_engine_log(state_folder(policy))
+                    _warn_of_files(policy)
                     _allow_files(2 * policy.server.max_connections + _OTHER_FILES)
                     server: Server | Supervisor = (
                         Server(policy, engine, twin, door)
@@ -135,6 +139,21 @@ def _open_door(policy: Policy, database: str, throttle: Throttle | None = None) 
             f'the state folder "{state_folder(policy)}" cannot be used: {error.strerror}',
             hint="Choose another with state in [server] of the policy.",
         ) from None
+
+
+def _warn_of_files(policy: Policy) -> None:
+    """Tell the owner of a certificate that clients will not trust, and of secrets that others may read."""
+    if policy.server.tls != "off":
+        folder = state_folder(policy)
+        certificate = policy.server.certificate or folder / "certificate.pem"
+        key = policy.server.key or folder / "key.pem"
+        expires = x509.load_pem_x509_certificates(certificate.read_bytes())[0].not_valid_after_utc
+        if expires < datetime.now(UTC):
+            warn("certificate_expired", certificate=str(certificate), expired=expires.isoformat())
+        if key.stat().st_mode & 0o077:
+            warn("key_open_to_others", key=str(key))
+    if policy.path.stat().st_mode & 0o077 and any(user.password for user in policy.users.values()):
+        warn("policy_open_to_others", policy=str(policy.path))
 
 
 def _verify_in_background(policy: Policy, engine: Engine) -> None:
