@@ -128,12 +128,9 @@ def public_met(public: Plan, conditions: Sequence[Scalar], apart: Sequence[Scala
     if _at_most_one(public_unique(public), conditions, public.fields):
         return Met(True, 1)
     found = public_rows(public)
-    return Met(
-        False,
-        _declared_most(public, conditions)
-        if found is None
-        else max(fan_out(found, conditions, public.fields, apart), 1),
-    )
+    if found is None:
+        return Met(False, _declared_most(public, conditions))
+    return Met(False, max(fan_out(found, conditions, public.fields, apart), 1))
 
 
 def _declared_most(public: Plan, conditions: Sequence[Scalar]) -> int | None:
