@@ -441,3 +441,20 @@ def test_nobody_else_may_read(ledger: PostgresLedger, address: PostgresAddress) 
                 reopen(stranger)
         finally:
             owner.execute("DROP ROLE stranger")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("FATAL:  sorry, too many clients already", "no connection left"),
+        (
+            "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+            "no connection left",
+        ),
+        ("could not create socket: Too many open files", "too many files open"),
+        ("connection refused", "cannot be reached"),
+    ],
+)
+def test_why_a_connection_cannot_be_had_is_said(words: str, said: str) -> None:
+    """libpq gives no code for these; the words are those of PostgreSQL and of the system."""
+    assert said in postgres.plain(psycopg.OperationalError(words)).message
