@@ -59,6 +59,11 @@ def cursor(tmp_path: Path) -> Iterator[dpsql.Cursor]:
         yield connection.cursor()
 
 
+def cut(cursor: dpsql.Cursor) -> list[str]:
+    """The cautions that rows of a public table may be cut off."""
+    return [caution for caution in cursor.cautions if "public table" in caution]
+
+
 def to_tens(count: object) -> int:
     assert isinstance(count, int)
     return round(count, -1)
@@ -67,7 +72,7 @@ def to_tens(count: object) -> int:
 def test_every_row_that_is_met_counts(cursor: dpsql.Cursor) -> None:
     sql = "SELECT s.place, COUNT(*) FROM people p, small s WHERE p.age >= 10 GROUP BY 1 ORDER BY 1"
     assert [(place, to_tens(count)) for place, count in cursor.execute(sql).fetchall()] == [(i, 900) for i in range(5)]
-    assert cursor.cautions == ()
+    assert cut(cursor) == []
     cursor.execute("SELECT COUNT(*) FROM people p JOIN small s ON s.tag = p.tag")
     ((count,),) = cursor.fetchall()
     assert to_tens(count) == round(3 * 334 + 2 * 333, -1)
@@ -77,7 +82,7 @@ def test_where_nobody_counted_the_answer_says_so(cursor: dpsql.Cursor) -> None:
     cursor.execute("SELECT COUNT(*) AS n FROM people p JOIN large s ON s.tag = p.tag")
     ((count,),) = cursor.fetchall()
     assert to_tens(count) == 1000  # and not 2000
-    (caution,) = cursor.cautions
+    (caution,) = cut(cursor)
     assert "large" in caution and "at most 1 row" in caution
     assert cursor.margins == (None,)
 
@@ -86,9 +91,9 @@ def test_the_policy_may_say_how_many(cursor: dpsql.Cursor) -> None:
     cursor.execute("SELECT COUNT(*) AS n FROM people p JOIN (SELECT grade AS g FROM large) s ON s.g = p.tag")
     ((count,),) = cursor.fetchall()
     assert round(to_tens(count), -3) == 300_000
-    assert cursor.cautions == () and cursor.margins != (None,)
+    assert cut(cursor) == [] and cursor.margins != (None,)
     cursor.execute("SELECT COUNT(*) AS n FROM people p JOIN large s ON s.grade = p.tag AND s.place = p.age")
-    assert cursor.cautions == ()
+    assert cut(cursor) == []
 
 
 @pytest.mark.parametrize(
