@@ -18,10 +18,11 @@ import psycopg
 import pytest
 from psycopg.errors import AdminShutdown
 
+import dpsql
 from dpsql.wire.logs import JsonLines, Words
 from tests import toy
 from tests.unit.ledger.test_sqlite import as_format_1
-from tests.wire.process import PASSWORD, Serving, eventually, fetch, free_port, home, user_section, write_clinic
+from tests.wire.process import PASSWORD, USERS, Serving, eventually, fetch, free_port, home, user_section, write_clinic
 
 COUNT = "SELECT COUNT(*) FROM people"
 
@@ -232,8 +233,8 @@ def test_other_units_are_served_only_on_the_owners_word(arguments: tuple[str, ..
             reason = server.wait_for("reload", outcome="failed")["reason"]
             assert "protects others than the ledger" in reason
             connection.execute(count.format(2).encode())  # with the units of before
-            dpsql = [sys.executable, "-m", "dpsql", "ledger", "protect", "--yes", "--policy", str(policy)]
-            subprocess.run(dpsql, check=True, capture_output=True)
+            protect = [sys.executable, "-m", "dpsql", "ledger", "protect", "--yes", "--policy", str(policy)]
+            subprocess.run(protect, check=True, capture_output=True)
             with pytest.raises(psycopg.errors.SystemError, match="changed who is protected"):
                 connection.execute(count.format(3).encode())
             assert server.charges() == 2
@@ -248,12 +249,13 @@ def test_a_ledger_from_before_is_told_of_once() -> None:
     with home() as folder:
         policy = write_clinic(folder)
         place = folder / f"{toy.DATABASE}.ledger"
-        with Serving(policy) as first, first.connect() as connection:
-            connection.execute("SELECT COUNT(*) FROM people")
-            assert first.events("ledger_adopted_units") == []
+        with dpsql.connect(policy, user=USERS[0]) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT COUNT(*) FROM people")
         as_format_1(place)
+        with Serving(policy) as first:
+            assert [event["ledger"] for event in first.events("ledger_adopted_units")] == [str(place)]
         with Serving(policy) as again:
-            assert [event["ledger"] for event in again.events("ledger_adopted_units")] == [str(place)]
+            assert again.events("ledger_adopted_units") == []
 
 
 def test_ledger_users_and_settings_survive_a_restart(own: Serving) -> None:

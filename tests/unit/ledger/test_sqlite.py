@@ -15,7 +15,8 @@ import pytest
 from dpsql.errors import Error, OperationalError, PolicyError
 from dpsql.ledger import sqlite
 from dpsql.ledger.schema import FORMAT
-from dpsql.ledger.sqlite import SqliteLedger
+from dpsql.ledger.sqlite import SqliteDatabase, SqliteLedger
+from dpsql.ledger.verification import first_hash, hash_of
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import buy, key, reopen, rows, tamper
@@ -39,7 +40,7 @@ def ledger(path: Path) -> Iterator[SqliteLedger]:
 
 def as_format_1(path: Path) -> None:
     """What a ledger was before there were refusals, moves, pure answers, protections and failures."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+    with closing(sqlite3.connect(path, isolation_level=None, factory=SqliteDatabase)) as db:
         db.execute("DROP TABLE retries")
         db.execute("DROP TABLE failures")
         db.execute("ALTER TABLE answers DROP COLUMN checksum")
@@ -60,7 +61,21 @@ def as_format_1(path: Path) -> None:
             "CREATE TRIGGER accounts_never_shrink BEFORE UPDATE ON accounts WHEN NEW.loss < OLD.loss"
             " BEGIN SELECT RAISE(ABORT, 'nothing is refunded'); END"
         )
+        _hash_anew(db)
         db.execute("PRAGMA user_version = 1")
+
+
+def _hash_anew(db: SqliteDatabase) -> None:
+    """The chain of charges as it was before they named a protection."""
+    [(guard,)] = db.execute("SELECT sql FROM sqlite_master WHERE name = 'charges_never_update'").fetchall()
+    db.execute("DROP TRIGGER charges_never_update")
+    previous = first_hash(db)
+    columns = 'number, at, "user", sql, dataset_loss, dataset_delta, user_loss, user_delta'
+    for row in db.execute(f"SELECT {columns} FROM charges ORDER BY number").fetchall():
+        keys = db.execute("SELECT key FROM paid WHERE charge = ? ORDER BY key", row[:1]).fetchall()
+        previous = hash_of(previous, row, (None, None), [key for (key,) in keys])
+        db.execute("UPDATE charges SET hash = ? WHERE number = ?", (previous, row[0]))
+    db.execute(guard)
 
 
 def test_an_older_ledger_is_brought_up_to_date_and_loses_nothing(path: Path) -> None:
