@@ -8,7 +8,7 @@ Nothing private is read, and nothing is spent.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -17,10 +17,11 @@ from typing import Protocol
 
 import numpy as np
 
-from dpsql.audit.losses import Trials, audited, beside_delta, epsilon, rho
+from dpsql.audit.bounds import Seen
+from dpsql.audit.losses import Flags, Trials, audited, beside_delta, epsilon, rho
 from dpsql.audit.questions import Question, questions
-from dpsql.audit.synthetic import HABITS, Filled, synthetic
-from dpsql.audit.trials import Scores, scores
+from dpsql.audit.synthetic import HABITS, LONELY, Filled, Habit, synthetic
+from dpsql.audit.trials import Scores, came_out, scores
 from dpsql.backends import Backend
 from dpsql.errors import Error
 from dpsql.generate.dialect import Dialect
@@ -36,6 +37,8 @@ from dpsql.sql.resolve import resolve
 TRIALS = 20_000
 BLIND = 0.3  # a bound below this share of the claim proves nothing
 _OF_SEARCHES = {"epsilon": Fraction(20), "rho": Fraction(6)}  # the price of a query that gives a small part to a search
+# At a low price noise is wide, and one unit more in a threshold changes little: delta is nearly used up.
+_OF_KEYS = Fraction(1, 4)
 
 Pair = tuple[Backend, Backend]
 
@@ -55,14 +58,18 @@ class Finding:
     shown: float
     shares: float  # of the claim, in epsilons: rho goes with the square of the distance of two laws
     distributions: tuple[Trials, Trials] = field(repr=False)
+    # How likely a key comes out that one person alone has: what may be, and what was seen at least.
+    claimed_delta: float = 0.0
+    shown_delta: float = 0.0
 
     @property
     def is_defect(self) -> bool:
-        return self.shown > self.claimed
+        return self.shown > self.claimed or self.shown_delta > self.claimed_delta
 
     @property
     def has_power(self) -> bool:
-        return self.shares >= BLIND
+        """Whether it would see: the loss and, where keys are unknown, how often they come out."""
+        return self.shares >= BLIND and self.shown_delta >= BLIND * self.claimed_delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ class Audit:
     """The questions of one catalogue, and pairs of neighbours to ask them of."""
 
     def __init__(
-        self, catalog: Catalog, privacy: PrivacyPolicy, dialect: Dialect, pairs: list[Pair], sampler: Sampler
+        self, catalog: Catalog, privacy: PrivacyPolicy, dialect: Dialect, pairs: Mapping[Habit, Pair], sampler: Sampler
     ) -> None:
         self._catalog = catalog
         self._dialect = dialect
@@ -151,13 +158,37 @@ class Audit:
         claimed = float(price.loss_value)
         loss = beside_delta(epsilon if self.currency == "epsilon" else rho, float(price.delta_value))
         found: list[tuple[float, Scores]] = []
-        for pair in self.pairs:
-            seen = _all_scores(measurements, pair, self._sampler, trials)
+        for habit in HABITS if question.keys != "none" else HABITS[:3]:
+            seen = _all_scores(measurements, self.pairs[habit], self._sampler, trials)
             found.append((audited(seen.with_unit, seen.without_unit, loss) if seen.moved else 0.0, seen))
         shown, best = max(found, key=lambda each: each[0])
         share = max(shown, 0.0) / claimed
         shares = share if self.currency == "epsilon" else share**0.5
-        return Finding(question, claimed, max(shown, 0.0), shares, best.shown)
+        delta = self._delta(question, trials) if price.delta else (0.0, 0.0)
+        return Finding(question, claimed, max(shown, 0.0), shares, best.shown, *delta)
+
+    def _delta(self, question: Question, trials: int) -> tuple[float, float]:
+        """What is claimed, and what is shown."""
+        release = self._release(question.sql, replace(self._settings, epsilon=_OF_KEYS), "declared")
+        plain = [measurement for measurement in release.measurements if not measurement.stages]
+        shown = 0.0
+        for habit in LONELY:
+            seen = [came_out(measurement, self.pairs[habit], self._sampler, trials) for measurement in plain]
+            if came := [each for each in seen if each is not None]:
+                least = min(map(len, came))
+                shown = max(shown, _at_least(np.logical_or.reduce([each[:least] for each in came])))
+        return float(release.price.delta_value), shown
+
+
+def _at_least(came: Flags) -> float:
+    """The least probability of what came in these trials.
+
+    Claim: a lower bound on delta, where it can never come without the unit.
+    Because: (epsilon, delta)-DP and delta-approximate zCDP allow an event that is impossible on a neighbour with
+    probability delta at most.
+    Needs: keys that the neighbour does not have; such keys are never returned.
+    """
+    return Seen(int(np.count_nonzero(came)), len(came)).at_least
 
 
 def _all_scores(measurements: Sequence[Measurement], pair: Pair, sampler: Sampler, trials: int) -> Scores:
@@ -179,15 +210,15 @@ def open_audit(catalog: Catalog, privacy: PrivacyPolicy, owners: Backend, sample
     with ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="dpsql-audit-")))
         places = closing.enter_context(_places(owners, folder))
-        pairs: list[Pair] = []
-        for habit in HABITS:
+        pairs: dict[Habit, Pair] = {}
+        for habit in (*HABITS, *LONELY):
             made: list[Backend] = []
             for with_unit in (True, False):
                 tables = synthetic(catalog, owners, habit, with_unit=with_unit)
                 backend = places.database(f"{habit}_{'with' if with_unit else 'without'}", tables)
                 closing.callback(backend.close)
                 made.append(backend)
-            pairs.append((made[0], made[1]))
+            pairs[habit] = made[0], made[1]
         yield Audit(catalog, privacy, owners.dialect, pairs, sampler)
 
 

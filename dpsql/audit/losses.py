@@ -17,6 +17,8 @@ from dpsql.audit.bounds import Seen
 Trials = npt.NDArray[np.float64]  # NaN: NULL, or no such row
 Flags = npt.NDArray[np.bool_]
 
+ORDERS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0)  # of Renyi divergences
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -51,11 +53,24 @@ def epsilon(p: float, q: float) -> float:
 
 
 def rho(p: float, q: float) -> float:
-    """rho-zCDP bounds the Kullback-Leibler divergence of the answers, and an event shows no more than the answer.
+    """rho-zCDP bounds the Renyi divergence of each order alpha > 1 by alpha rho, and Kullback and Leibler's by rho.
 
-    Of all probabilities within the bounds, the nearest two: between them the divergence is smallest.
+    An event shows no more than the answer. Of all probabilities within the bounds, the nearest two: between them every
+    divergence is smallest. High orders see what is rare: a key of one person that comes out too often.
     """
-    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) if q < p < 1 else 0.0
+    if not q < p < 1:
+        return 0.0
+    first = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+    return max(first, *(_renyi(order, p, q) / order for order in ORDERS))
+
+
+def _renyi(order: float, p: float, q: float) -> float:
+    """Of two coins; the larger of both terms is taken out, so that neither overflows."""
+    terms = [
+        order * math.log(one) + (1 - order) * math.log(other) for one, other in ((p, q), (1 - p, 1 - q)) if one > 0
+    ]
+    largest = max(terms)
+    return (largest + math.log(sum(math.exp(term - largest) for term in terms))) / (order - 1)
 
 
 def beside_delta(loss: Loss, delta: float) -> Loss:

@@ -5,6 +5,7 @@ Nothing of the private tables is read. Public tables are copied, for what they h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -20,11 +21,20 @@ OTHERS = 1_200  # people beside the one who comes and goes: enough for a key of 
 MOST_PUBLIC_ROWS = 10_000
 
 KEYS = 6  # that the others share where a column's keys are unknown
+MOST_KEYS = 20  # that they share where one person may have more
 
-# How the one person is spread: all rows under one key, where a sum moves furthest; the same with a value in each row
-# that nobody else has; or over many keys.
-Habit = Literal["heavy", "various", "scattered"]
-HABITS: tuple[Habit, ...] = ("heavy", "various", "scattered")
+# How the rows of the one person are spread:
+# heavy      all under one key, where a sum moves furthest
+# various    the same, with a value in each row that nobody else has
+# scattered  over many keys that others have, too
+# spread     as many rows as count, in each of several keys: bounded only if all keys together are
+# Where keys are unknown, to see how often keys come out that nobody else has:
+# own_key    all under one such key
+# own_keys   each under another one: more keys than may count
+Habit = Literal["heavy", "various", "scattered", "spread", "own_key", "own_keys"]
+HABITS: tuple[Habit, ...] = ("heavy", "various", "scattered", "spread")
+LONELY: tuple[Habit, ...] = ("own_key", "own_keys")
+
 
 Row = dict[str, Value]
 
@@ -84,16 +94,45 @@ def _rows(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], habit: Habi
     found: list[list[Row]] = []
     number = 0
     for unit in range(OTHERS + 1):
-        # More than may count: what is beyond the declared rows must be bounded away.
-        count = 1 if unit or table.owner_unique else 2 * table.max_rows_per_unit + 1
+        count = _count(table, unit, habit)
         found.append([])
         for place in range(count):
             share = (place + 1) / count  # the last row, and the only one, is at the lower end
-            row = {name: _value(column, unit, share, place, habit) for name, column in table.columns.items()}
+            row = {name: _value(table, column, unit, share, place, habit) for name, column in table.columns.items()}
             row |= _numbered(table, number) | _owned(table, made, unit, place)
             found[-1].append(row)
             number += 1
     return found
+
+
+def _groups(table: Table) -> int:
+    """How many unknown keys of one person may count."""
+    return min(table.max_rows_per_unit, table.max_groups_per_unit or table.max_rows_per_unit)
+
+
+def _shared_keys(table: Table) -> int:
+    """As many as one person may have, so that all of them can be shared ones; but not so many that few have each."""
+    return max(KEYS, min(_groups(table), MOST_KEYS))
+
+
+def _count(table: Table, unit: int, habit: Habit) -> int:
+    if table.owner_unique:
+        return 1
+    if unit:
+        return _rows_of_others(table)
+    if habit == "spread":
+        return table.max_rows_per_unit * _spread_over(table)
+    # More than may count: what is beyond the declared rows must be bounded away.
+    return 2 * table.max_rows_per_unit + 1
+
+
+def _rows_of_others(table: Table) -> int:
+    """So many that each shared key has as many people as if there were few of these keys."""
+    return math.ceil(_shared_keys(table) / KEYS)
+
+
+def _spread_over(table: Table) -> int:
+    return min(_groups(table), KEYS)
 
 
 def _numbered(table: Table, number: int) -> Row:
@@ -126,10 +165,11 @@ def _name(number: int, type_: Type) -> Value:
             return number
 
 
-def _value(column: Column, unit: int, share: float, place: int, habit: Habit) -> Value:
-    scattered = habit == "scattered" and not unit
+def _value(table: Table, column: Column, unit: int, share: float, place: int, habit: Habit) -> Value:
+    scattered = habit in ("scattered", "spread") and not unit
     if column.values is not None:
-        return column.values[place % len(column.values) if scattered else 0]
+        among = min(len(column.values), _spread_over(table)) if habit == "spread" else len(column.values)
+        return column.values[place % among if scattered else 0]
     if column.lower is not None and column.upper is not None:
         if habit == "various" and not unit:
             return _between(column, column.lower, column.upper, Fraction(share))
@@ -138,15 +178,29 @@ def _value(column: Column, unit: int, share: float, place: int, habit: Habit) ->
         case Kind.BOOLEAN:
             return bool(place % 2) if scattered else False
         case Kind.TEXT:
-            if scattered:
-                return f"key {place}" if place < KEYS else "own"
-            return f"key {unit % KEYS}"
+            return _unknown_key(table, unit, place, habit)
         case Kind.DATE:
             return _DAY
         case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             return datetime(2020, 1, 1)
         case _:
             return place if scattered else 0
+
+
+def _unknown_key(table: Table, unit: int, place: int, habit: Habit) -> str:
+    if unit:
+        return f"key {(unit * _rows_of_others(table) + place) % _shared_keys(table)}"
+    match habit:
+        case "scattered":
+            return f"key {place % _shared_keys(table)}"
+        case "spread":
+            return f"key {place % _spread_over(table)}"
+        case "own_key":
+            return "own"
+        case "own_keys":
+            return f"own {place}"
+        case _:
+            return "key 0"
 
 
 def _of_bounds(column: Column, lower: Bound, upper: Bound, *, heavy: bool) -> Value:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dpsql.audit.choices import choices, most_moved
 from dpsql.audit.combined import combined_scores, is_combined
-from dpsql.audit.losses import Trials
+from dpsql.audit.losses import Flags, Trials
 from dpsql.audit.most import most_scores
 from dpsql.audit.searches import searches
 from dpsql.backends import Backend
@@ -33,6 +33,9 @@ TIMEOUT = 60.0
 CERTAIN = 1e6
 # Cells looked at where a person moves more; any choice of them is sound, and few hold nearly all that is to be seen.
 MOST_CELLS = 20
+# Keys that one person alone has are all looked at: each may come out.
+MOST_LONELY = 200
+MOST_DRAWS = 500_000  # in all cells together; where there would be more, there are fewer trials
 
 Key = tuple[Value, ...]
 Matrix = npt.NDArray[np.float64]  # a row for each trial, a column for each cell and statistic; NaN: no such row
@@ -74,6 +77,20 @@ def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler:
                 drawn, evidence = choices(measurement.statistics[i], measurement.noises[i], added, sampler, trials)
                 found = Scores(found.with_unit + evidence[0], found.without_unit + evidence[1], drawn)
     return found
+
+
+def came_out(
+    measurement: Measurement, backends: tuple[Backend, Backend], sampler: Sampler, trials: int
+) -> Flags | None:
+    """In which trials a key came out that the unit alone has, which only delta allows; None if it has no such key."""
+    if measurement.cells is not None:
+        return None
+    salt = sampler.salt()
+    one, other = (_sums(measurement, _exact(measurement, backend, salt)) for backend in backends)
+    cells = [key for key in one if key not in other][:MOST_LONELY]
+    if not cells:
+        return None
+    return _any_of(_noisy(measurement, one, cells, sampler, min(trials, MOST_DRAWS // len(cells))))
 
 
 def _sum_scores(
@@ -175,6 +192,11 @@ def _score(
         else:
             evidence = ((values - other) ** 2 - (values - mine) ** 2) / (2 * scale)
         total += np.nansum(evidence, axis=1)
-    if measurement.cells is None and alone.any():
-        total[~np.isnan(noisy[:, alone, 0]).all(axis=1)] = CERTAIN
+    if measurement.cells is None:
+        total[_any_of(noisy[:, alone])] = CERTAIN
     return total
+
+
+def _any_of(noisy: npt.NDArray[np.float64]) -> Flags:
+    """In which trials one of the cells, at least, is there."""
+    return np.asarray(~np.isnan(noisy[:, :, 0]).all(axis=1), dtype=np.bool_)

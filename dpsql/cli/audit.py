@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
     """Audit the policy: what do answers prove about one person, against what they cost?
 
-    Makes two synthetic databases with the declared tables, one of them with one person more, who breaks every bound.
-    Asks each aggregate, over each kind of key, along each join that the policy allows, and bounds the privacy loss of
-    the answers from below: for one kind of answer, wrong less than twice in a million audits. Reads no private row and
-    spends nothing. Takes minutes for many tables.
+    Makes pairs of synthetic databases with the declared tables, one of each pair with one person more, who breaks every
+    bound: with many rows under one key, under several, or under keys that nobody else has. Asks each aggregate, over
+    each kind of key, along each join that the policy allows, and bounds the privacy loss of the answers from below, and
+    delta where keys are unknown: for one kind of answer, wrong less than twice in a million audits. Reads no private
+    row and spends nothing. Takes minutes for many tables.
 
     The synthetic databases are of the same kind as the policy's: DuckDB files, or databases on a PostgreSQL server that
     is started for the audit. They are deleted after it.
@@ -83,7 +84,8 @@ def _verdict(finding: Finding) -> str:
 
 
 def _lines(findings: list[Finding], refused: list[Refused], currency: str) -> list[str]:
-    names = ("tables", "aggregate", "keys", f"claimed {currency}", f"shown {currency}", "")
+    numbers = (f"claimed {currency}", f"shown {currency}", "claimed delta", "shown delta")
+    names = ("tables", "aggregate", "keys", *numbers, "")
     rows = [
         (
             finding.question.tables,
@@ -91,11 +93,12 @@ def _lines(findings: list[Finding], refused: list[Refused], currency: str) -> li
             finding.question.keys,
             f"{finding.claimed:.3f}",
             f"{finding.shown:.3f}",
+            *((f"{finding.claimed_delta:.3f}", f"{finding.shown_delta:.3f}") if finding.claimed_delta else ("", "")),
             _verdict(finding),
         )
         for finding in findings
     ]
-    lines = aligned(names, rows, numeric=(False, False, False, True, True, False))
+    lines = aligned(names, rows, numeric=(False, False, False, True, True, True, True, False))
     if refused:
         reasons = sorted({found.reason for found in refused})
         lines += ["", f"not asked, for the policy does not allow them ({len(refused)}):"]
@@ -122,6 +125,8 @@ def _document(findings: list[Finding], refused: list[Refused], currency: str) ->
                 "sql": finding.question.sql,
                 "claimed": finding.claimed,
                 "shown": finding.shown,
+                "claimed_delta": finding.claimed_delta,
+                "shown_delta": finding.shown_delta,
                 "power": finding.has_power,
                 "defect": finding.is_defect,
             }

@@ -56,6 +56,12 @@ INSERT INTO visits VALUES
 (114, NULL, 'lab', 'ghost', 60.00, 6, 25, true, '2021-03-03', '2021-03-03 09:00:00'),
 (115, NULL, NULL, NULL, NULL, NULL, 7, NULL, NULL, NULL);
 
+-- unit 78 has as many rows as count, each at the upper bounds, in each of as many clinics as count: who may have several
+-- unknown keys must be bounded over all of them together
+INSERT INTO visits
+SELECT 200 + i, 78, 'lab', 'clinic ' || i % 6, 1000, 10, 240, true, '2021-03-01', '2021-03-01 08:00:00'
+FROM range(36) AS r(i);
+
 INSERT INTO surveys VALUES
 -- three rows where one is declared
 (1, 1, 3.5, 'yes'), (1, 5, 24, 'no'), (1, 3, -1, 'maybe'),
@@ -65,6 +71,7 @@ INSERT INTO surveys VALUES
 
 INSERT INTO "Gifts"
 SELECT 1, i * 100000000, ['book', 'toy', 'none', NULL][1 + i % 4], 'shop ' || i % 8 FROM range(20) AS r(i);
+INSERT INTO "Gifts" SELECT 78, 500, 'toy', 'shop ' || i % 2 FROM range(16) AS r(i);
 INSERT INTO "Gifts" VALUES
 (2, 500, 'book', 'shop 1'), (2, 1, 'toy', 'shop 2'), (2, 2, 'toy', 'shop 3'), (3, -5, 'book', 'shop 1'),
 (4, 20, NULL, NULL), (5, NULL, 'toy', ''), (NULL, 100, 'book', 'shop 1'), (NULL, NULL, NULL, NULL);
