@@ -32,7 +32,9 @@ from dpsql.errors import (
     InternalError,
     NotSupported,
     OperationalError,
+    TooManyFiles,
     TooManyRows,
+    is_for_files,
 )
 from dpsql.explain import price_text
 from dpsql.fairness import FairPlaces
@@ -234,6 +236,8 @@ class Engine:
         except Error:
             raise
         except Exception as error:
+            if is_for_files(error):
+                raise TooManyFiles from None
             # A defect of ours. It depends on the query alone, for no data was read; still, say nothing of its insides.
             raise InternalError(
                 f"the query could not be compiled (log id {log_engine_error(error)})",

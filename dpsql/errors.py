@@ -6,6 +6,7 @@ A message says what, where and what to do; it never holds a value from the data.
 
 from __future__ import annotations
 
+import errno
 import math
 from typing import Protocol
 
@@ -281,6 +282,19 @@ class ResultTooLarge(OperationalError):
     sqlstate = "54000"
 
 
+class TooManyFiles(OperationalError):
+    """The system lets the process, or all processes, open no more files or connections."""
+
+    sqlstate = "53000"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the server has too many open files",
+            hint="Try again soon. If it does not pass, the owner raises the limit of open files: ulimit -n in the"
+            " shell, LimitNOFILE in a systemd unit.",
+        )
+
+
 class Cancelled(OperationalError):
     """Cancelled or timed out. Where it was charged before, the detail says so."""
 
@@ -386,3 +400,10 @@ class SchemaChanged(PolicyError):
             f'table "{table}" was changed in the database after the policy was read',
             hint="The owner runs dpsql check, and then starts dpsql anew.",
         )
+
+
+def is_for_files(error: BaseException | None) -> bool:
+    """Whether an error comes from having too many files open."""
+    while error is not None and not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -56,10 +56,24 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # who uses it says when it ends
     control = socket.socket(fileno=int(sys.argv[1]))
-    ground = Packing().unpack(receive(control) or b"")
+    children: set[int] = set()
+    try:
+        _serve(control, children)
+    except ConnectionError:  # who uses it was killed, also while it waited for an answer
+        pass
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+
+
+def _serve(control: socket.socket, children: set[int]) -> None:
+    """Start and end children as the other end says, until it is closed."""
+    data = receive(control)
+    if data is None:
+        return
+    ground = Packing().unpack(data)
     gc.collect()
     gc.freeze()  # or every child would soon copy all of it
-    children: set[int] = set()
     waiting = select.poll()
     waiting.register(control, select.POLLIN)
     while True:
@@ -78,11 +92,10 @@ def main() -> None:
             control.sendall(STATUS.pack(child))
         elif order[:1] == END:
             (child,) = STATUS.unpack(order[1:])
-            control.sendall(STATUS.pack(_end(child) if child in children else 0))
+            status = _end(child) if child in children else 0
             children.discard(child)
+            control.sendall(STATUS.pack(status))
         else:
-            for child in children:
-                os.kill(child, signal.SIGKILL)
             return
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dpsql.compiling.nursery import END, FORK, STATUS, receive, send
 from dpsql.compiling.packing import Packing
 from dpsql.compiling.work import Ground
-from dpsql.errors import OperationalError
+from dpsql.errors import OperationalError, TooManyFiles, is_for_files
 
 _LONGEST_START, _LONGEST_MESSAGE = 60.0, 30.0  # seconds
 _LONGEST_END = 5.0
@@ -48,18 +48,25 @@ class Nursery:
             if self._idle:
                 return self._idle.pop()
             for another_try in (True, False):
-                control = self._control or self._start()
-                ours, theirs = socket.socketpair()
                 try:
-                    with theirs:
-                        socket.send_fds(control, [FORK + bytes(STATUS.size)], [theirs.fileno()])
-                        return Child(self, self._status(control), ours)
-                except OSError:  # the nursery itself was killed
-                    ours.close()
-                    self._stop()
+                    return self._forked(self._control or self._start())
+                except OSError as error:
+                    if is_for_files(error):
+                        raise TooManyFiles from None
+                    self._stop()  # the nursery itself was killed
                     if not another_try:
                         break
         raise OperationalError("no process can be started to compile the query", hint="Try again soon.")
+
+    def _forked(self, control: socket.socket) -> Child:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                socket.send_fds(control, [FORK + bytes(STATUS.size)], [theirs.fileno()])
+                return Child(self, self._status(control), ours)
+        except BaseException:
+            ours.close()
+            raise
 
     def warm(self) -> None:
         """Start what takes a moment to start."""
@@ -97,15 +104,20 @@ class Nursery:
     def _start(self) -> socket.socket:
         """A new interpreter, not a fork: this one has threads."""
         ours, theirs = socket.socketpair()
+        # Threads of a numerical library would not survive a fork.
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", "dpsql.compiling", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C at the terminal is for who asks
-                # Threads of a numerical library would not survive a fork.
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"},
-            )
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - our own module
+                    [sys.executable, "-P", "-m", "dpsql.compiling", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C at the terminal is for who asks
+                    env=env,
+                )
+            except OSError:
+                ours.close()
+                raise
         ours.settimeout(_LONGEST_START)
         self._control = ours
         send(ours, Packing().pack(self._ground))

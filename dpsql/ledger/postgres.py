@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import errors
 
-from dpsql.errors import LedgerDamaged, OperationalError, PolicyError
+from dpsql.errors import LedgerDamaged, OperationalError, PolicyError, TooManyFiles
 from dpsql.ledger import Receipt, connections
 from dpsql.ledger.connections import Connection, Connections, connect
 from dpsql.ledger.database import Database, Row, Rows
@@ -455,7 +455,6 @@ _DAMAGED = ("XX001", "XX002")
 _WORDS = {
     "too many clients": _REASONS["53300"],
     "connection slots": _REASONS["53300"],
-    "Too many open files": ("this process has too many files open", "Raise its limit, as with: ulimit -n 4096"),
 }
 _LOST = "08006"  # where libpq itself says so, there is no code
 _CONNECTION = ("08", "57P")  # lost, shut down, starting
@@ -477,6 +476,8 @@ def _in_doubt() -> OperationalError:
 def plain(error: psycopg.Error) -> OperationalError:
     """A sentence of ours; PostgreSQL's own text stays in the cause."""
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate or _LOST).startswith(_CONNECTION):
+        if "Too many open files" in str(error):
+            return TooManyFiles()
         # Errors of connecting have no code.
         return _failure(next((reason for words, reason in _WORDS.items() if words in str(error)), _UNREACHABLE))
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:

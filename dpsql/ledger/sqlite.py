@@ -20,7 +20,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from dpsql.errors import Error, InterfaceError, LedgerDamaged, OperationalError, PolicyError
+from dpsql.errors import (
+    Error,
+    InterfaceError,
+    LedgerDamaged,
+    OperationalError,
+    PolicyError,
+    TooManyFiles,
+    is_for_files,
+)
 from dpsql.files import sync_directory
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
@@ -316,7 +324,18 @@ def plain(error: sqlite3.Error) -> OperationalError:
     code = getattr(error, "sqlite_errorcode", None)  # absent where Python itself raises
     if code is not None and code & 0xFF in _DAMAGED:
         return LedgerDamaged()
+    if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN and not _can_open_files():
+        return TooManyFiles()
     return _failure(_FAILED if code is None else _REASONS.get(code & 0xFF, _FAILED))
+
+
+def _can_open_files() -> bool:
+    """SQLite does not say why it cannot open one."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return not is_for_files(error)
+    return True
 
 
 # --- forks ---

@@ -301,8 +301,11 @@ class _Tracer:
     def _released(self, plan: Released) -> Traced:
         keyed, width = self._keys[plan.measurement], self._sums[plan.measurement]
         sums = plan.fields[keyed : keyed + width]
-        # Where the rest of the query looks at margins itself, they are there already.
-        margins = plan.fields[keyed + width :] or tuple(self._field() for _ in sums)
+        usual: tuple[Field, ...] = ()
+        if any((plan.measurement, i) in self._choices for i in range(width)):
+            # Where margins decide what is shown, those of the usual confidence stand in front.
+            usual = plan.fields[keyed + width :] or tuple(self._field() for _ in sums)
+        margins = tuple(self._field() for _ in sums)
         cells = next(self._ids)
         known: dict[int, Errors | None] = {}
         for i, (field, column) in enumerate(zip(sums, margins, strict=True)):
@@ -310,7 +313,7 @@ class _Tracer:
             self._sum_of[field.id] = plan.measurement, i
             self._facts[field.id] = Fact(self._truths.get((plan.measurement, i), UNBOUNDED))
             known[field.id] = None if is_chosen else {Atom((plan.measurement, i), cells): Term(Ref(column), True)}
-        wide = (*plan.fields[:keyed], *sums, *margins)
+        wide = (*plan.fields[:keyed], *sums, *usual, *margins)
         if plan.measurement in self._chains:
             order, chained = self._chains[plan.measurement]
             keys = [field.id for field in plan.fields[:keyed]]

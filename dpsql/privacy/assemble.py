@@ -108,7 +108,7 @@ class Assembly:
     ratios: set[int] = field(default_factory=set)
     averages: dict[int, Linear] = field(default_factory=dict)  # output field -> at most so far, times the rows
     counts: list[Linear] = field(default_factory=list)  # every count that is shown or divided by
-    margins: dict[Statistic, Field] = field(default_factory=dict)  # columns for the margins that outputs look at
+    margins: dict[Statistic, Field] = field(default_factory=dict)  # columns for the 95 % margins that decide
     _places: dict[Statistic, int] = field(default_factory=dict)
     _rows: dict[Scalar | None, _Rows] = field(default_factory=dict)
 
@@ -520,7 +520,8 @@ class Assembly:
 
         Claim: a function of noisy numbers, and so of no price.
         Because: a noisy count of the same rows decides: one that is there anyway, else one of units, for a small part
-        of the price. A value is shown where the count is above its own margin: over no rows in 1 of 40 cases at most.
+        of the price. A value is shown where the count is above its own 95 % margin, whatever confidence the session
+        asks for: over no rows in 1 of 40 cases at most.
         Needs: nothing more. A key that a threshold selected has rows; no count is bought for it.
         """
         if where is None and self.cells.selected:

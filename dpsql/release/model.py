@@ -190,9 +190,19 @@ class Measurement:
         """Whether a number is made of the count by which its key was selected: near the threshold it is further off."""
         return self.cells is None and any(place == self.selection for place, size in number if size)
 
+    @property
+    def decides(self) -> bool:
+        """Whether margins of its sums may decide which of its values are shown, not only how far off they are."""
+        return any(statistic.kind in CHOSEN for statistic in self.statistics)
+
     def error_columns(self, sums: Sequence[Integers], rows: int) -> list[list[int | float | None]]:
         """For each of so many rows: the margin of each sum, in steps; then of each chained sum how many times as wide
-        those of its running total and of its whole chain are."""
+        those of its running total and of its whole chain are. In front, where margins decide, those of the usual
+        confidence: another one must not change the answer."""
+        usual: list[list[int | float | None]] = []
+        if self.decides:
+            as_usual = replace(self, confidence=USUAL)
+            usual = [[as_usual.steps(i) if self.is_sum(i) else None] * rows for i in range(len(self.statistics))]
         columns: list[list[int | float | None]] = [
             [self.steps(i) if self.is_sum(i) else None] * rows for i in range(len(self.statistics))
         ]
@@ -211,7 +221,7 @@ class Measurement:
             for k, place in enumerate(self.chains.places(self.cells)):
                 ratios[place] = running[k % self.chains.length] / cell
             columns += [ratios, [running[-1] / cell] * rows]
-        return columns
+        return usual + columns
 
 
 @dataclass(frozen=True, slots=True)

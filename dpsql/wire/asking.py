@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Literal
 
 from dpsql.engine import Answer, Engine
-from dpsql.errors import BadSetting, Cancelled, Error, InternalError, NotSupported
+from dpsql.errors import BadSetting, Cancelled, Error, InternalError, NotSupported, TooManyFiles, is_for_files
 from dpsql.explain import number_text, price_text
 from dpsql.generate.engine_log import log_engine_error
 from dpsql.generate.query import Cancellation
@@ -168,7 +168,9 @@ def _decoded(value: object, oid: int) -> Value:
 
 
 def defect(error: Exception) -> Error:
-    """A defect of ours, as the client shall see it: nothing of its insides."""
+    """A defect of ours, as the client shall see it: nothing of its insides, but for what an owner must know."""
+    if is_for_files(error):
+        return TooManyFiles()
     return InternalError(
         f"the query could not be answered (log id {log_engine_error(error)})",
         hint="The owner finds the cause in the log under this id.",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import resource
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from dpsql.compiling.nursery import FORK, STATUS
 from dpsql.dataset import open_engine
 from dpsql.dbapi import connect
 from dpsql.effort import Effort, OutOfSteps, Stopped, limited, spend
 from dpsql.engine import Engine
-from dpsql.errors import Cancelled, Error, TooComplex, UnknownColumn
+from dpsql.errors import Cancelled, Error, TooComplex, TooManyFiles, UnknownColumn
 from dpsql.generate.query import Cancellation
 from dpsql.policy.loader import load
 from dpsql.session import Session
@@ -182,6 +185,48 @@ def test_nothing_is_left_when_the_dataset_is_closed(tmp_path: Path) -> None:
         assert nursery is not None
     eventually(lambda: not is_there(nursery))
     eventually(lambda: not any(map(is_there, children)))
+
+
+def test_a_process_that_lost_who_uses_it_ends_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with engine_with(tmp_path, apart=False) as engine:
+        nursery = engine._compiler._nursery
+        control, (ours, theirs) = nursery._start(), socket.socketpair()
+        with ours, theirs:
+            socket.send_fds(control, [FORK + bytes(STATUS.size)], [theirs.fileno()])
+            control.close()  # before it has answered, as when the server is killed
+            assert nursery._process is not None and nursery._process.wait(60) == 0
+    assert capfd.readouterr().err == ""
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
+    opened: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_too_many_open_files_are_named(tmp_path: Path) -> None:
+    with engine_with(tmp_path, apart=False) as engine:
+        session, engine._compiler._small = Session(engine, "alice"), 0  # all of it apart, and nothing is started yet
+        with no_more_files():
+            started = refusal_of(engine, SMALL)
+        assert session.explain(SMALL)  # and it goes on
+        engine._compiler._nursery.child().close()  # none is idle any more
+        with no_more_files():
+            forked = refusal_of(engine, f"{SMALL} ")
+        assert session.explain(f"{SMALL} ")
+    for error in (started, forked):
+        assert isinstance(error, TooManyFiles) and error.sqlstate == "53000"
+        assert "too many open files" in error.message and "ulimit -n" in (error.hint or "")
 
 
 def test_the_driver_cancels_while_it_compiles(tmp_path: Path) -> None:

@@ -415,3 +415,21 @@ def test_the_nearer_the_threshold_the_wider(noise: Noise) -> None:
     found = selected_margins(noise, 61, 1, range(61, 120), plain, 0.95)
     assert found == sorted(found, reverse=True) or all(b <= a + 1 for a, b in itertools.pairwise(found))
     assert found[0] == 60 and found[-1] == plain  # of one unit at least; and far away as ever
+
+
+@pytest.mark.parametrize("setting", ["dpsql.confidence = 0.999", "dpsql.confidence = 0.5", "dpsql.simultaneous = on"])
+def test_confidence_does_not_decide_what_is_shown(cursor: dpsql.Cursor, setting: str) -> None:
+    """Groups of all sizes, so that some counts lie between the margins of either confidence."""
+    sql = (
+        "SELECT state, COUNT(*) FILTER (WHERE age < {n}) AS c, MAX(income) FILTER (WHERE age < {n}),"
+        " MODE() WITHIN GROUP (ORDER BY smoker) FILTER (WHERE age < {n}) FROM people GROUP BY state"
+    )
+    queries = [sql.format(n=n) for n in range(4, 60, 5)]
+    usual = [cursor.execute(query).fetchall() for query in queries]
+    assert {row[2] is None for rows in usual for row in rows} == {False, True}
+    cursor.execute(f"SET {setting}")
+    try:
+        assert [cursor.execute(query).fetchall() for query in queries] == usual
+    finally:
+        cursor.execute("RESET dpsql.confidence")
+        cursor.execute("RESET dpsql.simultaneous")

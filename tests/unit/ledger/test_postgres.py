@@ -451,7 +451,7 @@ def test_nobody_else_may_read(ledger: PostgresLedger, address: PostgresAddress) 
             "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
             "no connection left",
         ),
-        ("could not create socket: Too many open files", "too many files open"),
+        ("could not create socket: Too many open files", "too many open files"),
         ("connection refused", "cannot be reached"),
     ],
 )
