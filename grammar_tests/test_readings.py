@@ -62,8 +62,8 @@ def test_another_answer_is_seen(reader: Reader, monkeypatch: pytest.MonkeyPatch,
     """PostgreSQL is asked something else: neither rows nor zeros may pass for the same."""
     original = Oracle.ask
 
-    def ask(self: Oracle, asked: str, parameters: object = ()) -> object:
-        del parameters
+    def ask(self: Oracle, asked: str, *rest: object) -> object:
+        del rest
         return original(self, asked.replace("LIMIT 0", "").replace("SUM(age)", "SUM(age) + 1 AS sum"))
 
     monkeypatch.setattr(Oracle, "ask", ask)

@@ -42,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1)
 _LAST_SECOND = datetime.max.replace(microsecond=0)
 
 # Guards repeat their argument, so that nested ones grow quickly; beyond this an expression is refused.
-LONGEST = 200_000
+LONGEST = 400_000
 VERY_LONG = 5_000
 
 

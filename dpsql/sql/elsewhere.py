@@ -32,7 +32,7 @@ _HINTS = {
         "random rand": "A sample is not needed: noise and price are the same for all rows.",
         "format json_build_object": "Texts and numbers are put together with || and CONCAT.",
         "version current_user session_user current_database current_schema current_setting pg_typeof": (
-            "Ask for it in a statement of its own, such as SELECT version()."
+            "Ask for it in a statement of its own, without declared tables."
         ),
     }.items()
     for name in names.split()

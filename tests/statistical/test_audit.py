@@ -40,7 +40,7 @@ BLIND = 0.3  # a bound below this share of the claim proves nothing
 
 
 class HalfTheNoise:
-    """A planted defect: scales are half of what was paid for."""
+    """A planted defect: scales are half of what was paid for, or less."""
 
     def __init__(self) -> None:
         self._inner = SystemSampler()
@@ -52,7 +52,8 @@ class HalfTheNoise:
         return self._inner.discrete_gaussian(variance / 4, size)
 
     def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
-        return self._inner.exponential(widths, losses, scale / 2, exact)
+        # A third: a part of the price of a median buys a count of its rows, in which the defect does not show.
+        return self._inner.exponential(widths, losses, scale / 3, exact)
 
     def salt(self) -> str:
         return self._inner.salt()
@@ -83,12 +84,15 @@ y = {{ min = -20, max = 2 }}
 
 Way = Literal["basic", "zcdp", "pure"]  # the last: zcdp, with pure answers
 
+# So many that the noisy count of a group leaves no doubt that it has a median.
+CROWD = 41
+
 # Others in a group, and whether the unit is there that comes and goes.
 TABLES = {
     "with_unit": (OTHERS, True),
     "without_unit": (OTHERS, False),
-    "pair": (1, True),
-    "single": (1, False),
+    "crowd_with_unit": (CROWD, True),
+    "crowd": (CROWD, False),
     "alone": (0, True),
     "nobody": (0, False),
 }
@@ -139,7 +143,8 @@ def groups_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, g INTEGER, word VARCHAR, x DOUBLE, y INTEGER)"
             )
             connection.execute(
-                f"INSERT INTO {name} SELECT i, i % {GROUPS}, CAST(i % {GROUPS} AS VARCHAR), 0, 0"
+                f"INSERT INTO {name} SELECT i, i % {GROUPS}, CAST(i % {GROUPS} AS VARCHAR), 0,"
+                f" CASE sign(i // {GROUPS} - {others // 2}) WHEN -1 THEN -20 WHEN 0 THEN 0 ELSE 2 END"
                 f" FROM range({others * GROUPS}) AS t(i)"
             )
             if target:
@@ -194,8 +199,8 @@ QUESTIONS = {
     "SUM": ("SELECT g, SUM(x) FROM {table} GROUP BY g", "with_unit", "without_unit"),
     # A mean of one value or of none: its noisy count decides whether there is a mean at all.
     "AVG": ("SELECT g, AVG(x) FROM {table} GROUP BY g", "alone", "nobody"),
-    # Above the one value that stays: most candidates below it become worse, and these become better.
-    "MEDIAN": ("SELECT g, MEDIAN(y) FROM {table} GROUP BY g", "pair", "single"),
+    # One of the others is in the middle. One more above: candidates below the middle become worse, those above better.
+    "MEDIAN": ("SELECT g, MEDIAN(y) FROM {table} GROUP BY g", "crowd_with_unit", "crowd"),
     # As many units as the threshold asks, and one less: whether a key comes out is the question.
     "unknown keys": ("SELECT word, COUNT(*) FROM {table} GROUP BY word", "with_unit", "without_unit"),
 }

@@ -90,7 +90,7 @@ def test_many_words_are_refused_before_they_are_read(clinic: Path) -> None:
         engine.close()
 
 
-@pytest.mark.parametrize("words", ["NOT " * 5_000, "-" + " -" * 5_000, "1 + " * 5_000])
+@pytest.mark.parametrize("words", ["NOT " * 5_000, "-" + " -" * 5_000])
 def test_what_sqlglot_cannot_read_so_deep_is_refused(words: str, generous: Engine) -> None:
     """Without a parenthesis, nothing tells before how deep the tree will be."""
     with pytest.raises(NotSupported):
