@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
+from psycopg import errors
+from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
@@ -29,12 +31,23 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 20_000,
 }
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+SILENT_SECONDS = BUSY_SECONDS + 15  # longer than who waits for the row: then the server hangs, or the network does
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """One that breaks when the server says nothing for long: a process that is stopped keeps its connections alive."""
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        try:
+            return super().wait(gen, interval, SILENT_SECONDS if timeout is None else timeout)
+        except errors._WaitTimeout as silence:
+            self.pgconn.finish()
+            raise psycopg.OperationalError("the server of the ledger does not answer") from silence
 
 
 def connect(address: PostgresAddress) -> Connection:
     """A connection outside of any transaction. What a transaction needs is said where it begins."""
-    connection: Connection = psycopg.connect(
+    connection = Connection.connect(
         make_conninfo("", **{**_DEFAULTS, **conninfo_to_dict(address.url), "client_encoding": "utf8"}),
         autocommit=True,
         prepare_threshold=None,  # prepared statements do not survive a pooler between here and the server

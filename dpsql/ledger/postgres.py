@@ -22,6 +22,7 @@ import psycopg
 from psycopg import errors
 
 from dpsql.errors import LedgerDamaged, OperationalError, PolicyError, TooManyFiles
+from dpsql.generate.query import Cancellation
 from dpsql.ledger import Receipt, connections
 from dpsql.ledger.connections import Connection, Connections, connect
 from dpsql.ledger.database import Database, Row, Rows
@@ -223,7 +224,7 @@ class PostgresLedger(SqlLedger):
                 raise
             return result
 
-    def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
+    def _write_once(self, work: Callable[[Database], Receipt], cancellation: Cancellation | None) -> Receipt:
         attempt, tries = uuid.uuid4(), count()
 
         def once(db: Database) -> Receipt:
@@ -234,7 +235,7 @@ class PostgresLedger(SqlLedger):
                 db.execute("INSERT INTO attempts VALUES (?, ?)", (attempt, receipt.number))
             return receipt
 
-        return self._write(once)
+        return self._write(once, cancellation)
 
     def _read(self, work: Callable[[Database], T], tries: int = MAX_TRIES) -> T:
         try:

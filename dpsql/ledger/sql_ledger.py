@@ -106,13 +106,13 @@ class SqlLedger(ABC):
         """Do work of one statement, which has one consistent view by itself."""
         return self._read(work)
 
-    def _write(self, work: Callable[[Database], T]) -> T:
+    def _write(self, work: Callable[[Database], T], cancellation: Cancellation | None = None) -> T:
         """Do the work as if alone, durable when this returns; what others write just then shares its transaction."""
-        return self._together.do(work)
+        return self._together.do(work, cancellation=cancellation)
 
-    def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
+    def _write_once(self, work: Callable[[Database], Receipt], cancellation: Cancellation | None) -> Receipt:
         """As `_write`; the work is recorded once, also where it cannot be seen at first whether it was."""
-        return self._write(work)
+        return self._write(work, cancellation)
 
     @abstractmethod
     def _upgrade(self, db: Database) -> None:
@@ -143,7 +143,7 @@ class SqlLedger(ABC):
                 cancellation.check()
             return accounts.pay(db, user, purchases, sql)
 
-        receipt = self._write_once(self._standing(paid))
+        receipt = self._write_once(self._standing(paid), cancellation)
         if receipt.number is not None:
             assert self._id is not None
             self._mark.advance(Seen(self._id, receipt.number, receipt.hash.hex()))

@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -39,6 +40,8 @@ from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
 BUSY_SECONDS = 30.0  # how long to wait for another thread or process
+_GLANCE_MS = 50  # that one who waits keeps the connection from others
+_PAUSE = 0.005
 CHECKPOINT_BYTES = 4 * 2**20  # when the write-ahead log is copied into the file
 
 T = TypeVar("T")
@@ -52,6 +55,26 @@ class SqliteDatabase(sqlite3.Connection):
 
     def damage(self) -> list[str]:
         return [f"the file is damaged: {text}" for (text,) in self.execute("PRAGMA quick_check") if text != "ok"]
+
+
+class _Busy(Exception):
+    """Another process writes. Nothing was begun."""
+
+
+def _begin(db: SqliteDatabase, statements: Sequence[str], wait_ms: int | None) -> None:
+    if wait_ms is None:
+        for statement in statements:
+            db.execute(statement)
+        return
+    db.execute(f"PRAGMA busy_timeout = {wait_ms}")
+    try:
+        _begin(db, statements, None)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise _Busy from error
+        raise
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
 
 class SqliteLedger(SqlLedger):
@@ -109,8 +132,17 @@ class SqliteLedger(SqlLedger):
 
     def _transact(self, work: Callable[[Database], T], *, durable: bool) -> T:
         # Without, a commit waits for no disk; the next that does takes it along, so that nothing is out of order.
-        with self._transaction(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}", "BEGIN IMMEDIATE") as db:
-            result = work(db)
+        beginning = f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}", "BEGIN IMMEDIATE"
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                with self._transaction(*beginning, wait_ms=_GLANCE_MS) as db:
+                    result = work(db)
+                break
+            except _Busy as busy:
+                if time.monotonic() > deadline:
+                    raise _failure(_LOCKED) from busy.__cause__
+                time.sleep(_PAUSE)  # others may read meanwhile, or close it
         self._checkpoint()
         return result
 
@@ -149,11 +181,11 @@ class SqliteLedger(SqlLedger):
             self._lock.release()
 
     @contextmanager
-    def _transaction(self, *beginning: str) -> Iterator[SqliteDatabase]:
+    def _transaction(self, *beginning: str, wait_ms: int | None = None) -> Iterator[SqliteDatabase]:
+        """One transaction; raises _Busy where another process writes, and is not done within `wait_ms`."""
         with self._connected() as db:
             try:
-                for statement in beginning:
-                    db.execute(statement)
+                _begin(db, beginning, wait_ms)
                 yield db
                 db.execute("COMMIT")
             except BaseException:

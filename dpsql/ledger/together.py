@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from dpsql.errors import Error, OperationalError
+from dpsql.generate.query import Cancellation
 from dpsql.ledger.database import Database
 
+_GLANCE = 0.05  # seconds between looks at the cancellation of work that waits
 MOST = 64  # in one transaction, so that the first does not wait for too many
 
 T = TypeVar("T")
@@ -49,12 +51,15 @@ class Together:
         self._writing = False
         _all.add(self)
 
-    def do(self, work: Callable[[Database], T], *, durable: bool = True) -> T:
-        """The outcome of the work, recorded when this returns; durably, unless it may be lost in a power failure."""
+    def do(self, work: Callable[[Database], T], *, durable: bool = True, cancellation: Cancellation | None = None) -> T:
+        """The outcome of the work, recorded when this returns; durably, unless it may be lost in a power failure.
+
+        Work that is cancelled before its turn comes is withdrawn.
+        """
         job = _Job(work, durable)
         with self._change:
             self._waiting.append(job)
-        while (batch := self._turn(job)) is not None:
+        while (batch := self._turn(job, cancellation)) is not None:
             try:
                 self._write(batch)
             finally:
@@ -66,11 +71,14 @@ class Together:
         outcome: T = job.outcome
         return outcome
 
-    def _turn(self, job: _Job) -> list[_Job] | None:
+    def _turn(self, job: _Job, cancellation: Cancellation | None) -> list[_Job] | None:
         """The jobs to write, for whoever's turn it is to write them; None once the own job has ended."""
         with self._change:
             while self._writing and not job.ended:
-                self._change.wait()
+                self._change.wait(None if cancellation is None else _GLANCE)
+                if cancellation is not None and cancellation.cancelled and job in self._waiting:
+                    self._waiting.remove(job)
+                    cancellation.check()
             if job.ended:
                 return None
             self._writing = True

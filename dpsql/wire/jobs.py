@@ -19,6 +19,7 @@ from dpsql.wire.logs import note
 _THREADS = 1_000  # one for each statement that runs or waits: places for long work are given out within the engine
 
 _PAUSE = 0.02
+_PATIENCE = 2.0  # seconds that a job has to end once it is cancelled
 _GLANCE = 0.05  # seconds between looks at the cancellation of a job that waits, and at other processes
 
 
@@ -75,9 +76,11 @@ class Jobs:
         self._cancellations.add(cancellation)
         submitted.append(self._pool.submit(job, engine))
         submitted[0].add_done_callback(tell)
+        running = asyncio.wrap_future(submitted[0])
         try:
-            return await asyncio.wrap_future(submitted[0])
+            return await _outcome(running, cancellation)
         except asyncio.CancelledError:
+            running.cancel()
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -99,6 +102,27 @@ class Jobs:
             cancellation.cancel()
         await self.finished(within=within)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def _outcome(running: asyncio.Future[Reply], cancellation: Cancellation) -> Reply:
+    """The outcome of a job; one that was cancelled and does not end, since it waits for somebody else, is left alone.
+
+    It ends by itself, and charges nothing that it has not begun to charge.
+    """
+    loop = asyncio.get_running_loop()
+    since: float | None = None
+    while not running.done():
+        await asyncio.wait({running}, timeout=_GLANCE)
+        if cancellation.cancelled and since is None:
+            since = loop.time()
+        if since is not None and loop.time() - since > _PATIENCE and not running.done():
+            running.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody asks for it
+            raise Cancelled(
+                "canceling statement due to user request",
+                detail="The ledger or the database has not answered yet. If the query was charged, the charge stands.",
+                hint="Ask again: what was charged and has no answer is not charged twice.",
+            )
+    return running.result()
 
 
 def _note(engine: Engine, user: str, future: Future[Reply], seconds: float) -> None:

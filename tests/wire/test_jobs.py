@@ -75,3 +75,20 @@ def test_one_that_waits_can_be_cancelled() -> None:
         await jobs.stop(within=5)
 
     asyncio.run(scenario())
+
+
+def test_one_that_does_not_end_when_it_is_cancelled_is_left_alone() -> None:
+    async def scenario() -> None:
+        jobs, held, cancellation = Jobs(), Held(), Cancellation()
+        asked = asyncio.create_task(jobs.run(ENGINE, "alice", lambda _: held.of("alice"), cancellation, at_once=1))
+        await _until(held, "alice", 1)
+        cancellation.cancel()
+        with pytest.raises(Cancelled) as found:
+            await asked
+        assert held.running["alice"] == 1 == jobs.busy
+        assert "the charge stands" in (found.value.detail or "")
+        held.go.set()
+        assert await jobs.finished(within=30)
+        await jobs.stop(within=5)
+
+    asyncio.run(scenario())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -458,3 +460,21 @@ def test_nobody_else_may_read(ledger: PostgresLedger, address: PostgresAddress) 
 def test_why_a_connection_cannot_be_had_is_said(words: str, said: str) -> None:
     """libpq gives no code for these; the words are those of PostgreSQL and of the system."""
     assert said in postgres.plain(psycopg.OperationalError(words)).message
+
+
+def test_a_server_process_that_hangs_is_left_for_another(
+    ledger: PostgresLedger, address: PostgresAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is alive, and it never answers: as on a machine that was frozen."""
+    ledger.charge("bob", [buy(1, 7)], sql="first")
+    [idle] = ledger._connections._idle
+    stopped = idle.info.backend_pid
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.5)
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        assert ledger.charge("bob", [buy(2, 5)], sql="second").paid == Price(5)
+        assert ledger.remaining("bob") == Price(88, 10)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert [entry.sql for entry in ledger.history()] == ["second", "first"]
+    assert ledger.verify() == []

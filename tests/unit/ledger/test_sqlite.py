@@ -268,3 +268,19 @@ def test_a_fork_shares_the_ledger_but_no_connection(ledger: SqliteLedger) -> Non
     ledger.charge("bob", [buy(3, 1)], sql="parent")
     assert [entry.sql for entry in ledger.history()] == ["parent", "child", "parent"]
     assert ledger.verify() == []
+
+
+# --- others who write ---
+
+
+def test_reading_goes_on_while_a_charge_waits_for_another_process(ledger: SqliteLedger, path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        paid = pool.submit(ledger.charge, "bob", [buy(1, 7)], sql="q")
+        for _ in range(20):
+            assert ledger.remaining("bob") == Price(100, 10)
+            assert ledger.lookup(key(1)) is None
+        assert not paid.done()
+        other.execute("ROLLBACK")
+        assert paid.result(60).paid == Price(7)
+    assert ledger.verify() == []

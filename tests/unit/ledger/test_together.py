@@ -132,6 +132,17 @@ def test_who_was_cancelled_while_waiting_is_not_charged(ledger: SqlLedger) -> No
     assert ledger.spent() == Price(5)
 
 
+def test_who_is_cancelled_while_others_write_does_not_wait_for_them(ledger: SqlLedger) -> None:
+    cancellation = Cancellation()
+    crowd = Crowd(ledger)
+    cancelled = crowd.later(ledger.charge, "alice", [buy(1, 10)], sql="q", cancellation=cancellation)
+    cancellation.cancel()
+    assert isinstance(cancelled.exception(60), Cancelled)  # and the other still writes
+    assert ledger._together._writing and not ledger._together._waiting
+    crowd.go()
+    assert ledger.spent() == Price()
+
+
 def test_more_than_fit_into_one_transaction_are_all_written(ledger: SqlLedger) -> None:
     crowd = Crowd(ledger)
     paid = [crowd.later(ledger.charge, "bob", [buy(i, 1)], sql="q") for i in range(75)]
