@@ -270,6 +270,12 @@ class InvalidDate(DataError):
     sqlstate = "22007"
 
 
+class DateOutOfRange(DataError):
+    """A part of a date or timestamp is out of its range."""
+
+    sqlstate = "22008"
+
+
 class TooManyRows(DataError):
     """A scalar subquery over released values gave more than one row."""
 

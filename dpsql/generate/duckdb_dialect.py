@@ -52,6 +52,9 @@ def _to_integer(text: str, source: Type, target: Type) -> str:
     """A cast to an integer type: NULL for what does not fit, so that no more digits come out than the type says."""
     if source.numeric:
         text = f"round({text})"
+    if source.kind is Kind.TEXT:
+        # DuckDB reads 1e2 and 1_000 as well.
+        text = f"(CASE WHEN length({text}) <= 300 AND regexp_full_match({text}, ' *[-+]?[0-9]+ *') THEN {text} END)"
     fits = source.kind in (Kind.INTEGER, Kind.DECIMAL) and source.precision - source.scale < target.precision
     if not fits and source.kind is not Kind.BOOLEAN:
         narrow = next((name for digits, name in _NARROW if target.precision <= digits), None)

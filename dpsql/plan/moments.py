@@ -1,8 +1,8 @@
 """Dates and timestamps in constants, as PostgreSQL 16 reads them (DateStyle ISO, MDY).
 
-A text is cut into fields: numbers, dates with separators, times of day, words, distances from UTC. Each says what it can
-say, given what is known from those before it; what is said twice is refused. A number of three or more digits is a year
-where a date begins; else months come before days, and days before years.
+A text is cut into fields: numbers, dates with separators, times of day, words, distances from UTC. Each says what it
+can say, given what is known from those before it; what is said twice is refused. A number of three or more digits is a
+year where a date begins; else months come before days, and days before years.
 """
 
 from __future__ import annotations
@@ -56,7 +56,21 @@ _MONTHS = {name[:3]: number for number, name in enumerate(MONTHS, 1)} | {
 }
 _MONTHS["sept"] = 9
 DAYS = (
-    *("sunday", "sun", "monday", "mon", "tuesday", "tue", "tues", "wednesday", "wed", "weds", "thursday", "thu", "thur"),
+    *(
+        "sunday",
+        "sun",
+        "monday",
+        "mon",
+        "tuesday",
+        "tue",
+        "tues",
+        "wednesday",
+        "wed",
+        "weds",
+        "thursday",
+        "thu",
+        "thur",
+    ),
     *("thurs", "friday", "fri", "saturday", "sat"),
 )
 _CLOCK = {"today": 0, "tomorrow": 1, "yesterday": -1}
@@ -376,7 +390,7 @@ class _Reading:
     # --- all together ---
 
     def moment(self) -> Moment:
-        if self.label or "year" in self.known and not self._year_is_valid():
+        if self.label or ("year" in self.known and not self._year_is_valid()):
             raise Unreadable(SYNTAX if self.label else FIELD)
         year = self.year
         if "year" in self.known and self.short_year and not self.julian and year < 100 and not self.before_christ:

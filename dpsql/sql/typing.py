@@ -9,10 +9,20 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 
-from dpsql.errors import BadSetting, InternalError, InvalidDate, InvalidText, OutOfRange, TypeMismatch
+from dpsql.errors import (
+    BadSetting,
+    DateOutOfRange,
+    InternalError,
+    InvalidDate,
+    InvalidText,
+    NotSupported,
+    OutOfRange,
+    TypeMismatch,
+)
+from dpsql.plan import moments
 from dpsql.plan.evaluate import evaluate
 from dpsql.plan.scalars import Call, Const, Op, Scalar, children
-from dpsql.plan.zones import Zone, fixed_zone, zone_of_value
+from dpsql.plan.zones import Zone
 from dpsql.sql.allowed import refuse_array
 from dpsql.types import (
     BIGINT,
@@ -122,14 +132,17 @@ def _no_zone() -> Zone:
     raise InternalError("a time zone is needed where there is none")
 
 
-def coerce(value: Scalar, target: Type, zone: Callable[[], Zone] = _no_zone) -> Scalar:
+Now = Callable[[], datetime]  # what clocks of the session show when the statement is asked
+
+
+def coerce(value: Scalar, target: Type, zone: Callable[[], Zone] = _no_zone, now: Now | None = None) -> Scalar:
     """`value` as `target`, where PostgreSQL would convert it without being asked."""
     if value.type.kind is Kind.UNKNOWN:
         if isinstance(value, Const):
             if target.kind is Kind.TIMESTAMPTZ:
-                return Const(None if value.value is None else read_instant(str(value.value), zone), target)
+                return Const(None if value.value is None else read_instant(str(value.value), zone, now), target)
             return Const(
-                read_literal(value.value, target), target if value.value is None else _read_type(value, target)
+                read_literal(value.value, target, now), target if value.value is None else _read_type(value, target)
             )
         raise TypeMismatch(f"cannot convert an expression of unknown type to {target.kind.value}")
     if value.type.kind is target.kind:
@@ -170,13 +183,15 @@ def _cast_type(source: Type, target: Type) -> Type:
 
 def _read_type(value: Const, target: Type) -> Type:
     """A literal read as a number takes the digits that it has, not those of its context."""
+    if target.is_temporal:
+        return target
     read = read_literal(value.value, target)
     if isinstance(read, bool) or not isinstance(read, int | Decimal):
         return target
     return constant(read).type
 
 
-def read_literal(value: Value, target: Type) -> Value:
+def read_literal(value: Value, target: Type, now: Now | None = None) -> Value:
     """A quoted literal read as a value of `target`."""
     if value is None or not isinstance(value, str):
         return value
@@ -189,11 +204,12 @@ def read_literal(value: Value, target: Type) -> Value:
             case Kind.TEXT | Kind.UNKNOWN:
                 return value
             case Kind.INTEGER:
-                if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
+                whole = _whole(text)
+                if not -(2**63) <= whole < 2**63:
                     raise OutOfRange(f'value "{value}" is out of range for type bigint')
-                return int(text)
+                return whole
             case Kind.DECIMAL:
-                number = Decimal(text)
+                number = Decimal(_whole(text) if _BASED.fullmatch(text) else text)
                 if not number.is_finite():
                     raise ValueError
                 return number
@@ -205,18 +221,21 @@ def read_literal(value: Value, target: Type) -> Value:
             case Kind.BOOLEAN:
                 return _BOOLEANS[text.lower()]
             case Kind.DATE:
-                return date.fromisoformat(text[:10]) if _is_midnight(text[10:]) else date.fromisoformat(text)
+                return _moment(value, target, now).day
             case Kind.TIMESTAMP:
                 # PostgreSQL takes no notice of a time zone here, beyond reading it.
-                local, zone = _parts(text)
-                if zone is not None:
-                    _zone_in(zone, value)
-                return local
+                return _local(_moment(value, target, now), value)
             case Kind.TIMESTAMPTZ | Kind.INTERVAL | Kind.ARRAY:
                 raise ValueError  # an instant needs a zone
     except (ValueError, KeyError, InvalidOperation):
-        kind = InvalidDate if target.is_temporal else InvalidText
-        raise kind(f'invalid input syntax for type {target.kind.value}: "{value}"') from None
+        raise InvalidText(f'invalid input syntax for type {target.kind.value}: "{value}"') from None
+
+
+def _whole(text: str) -> int:
+    """An integer as PostgreSQL 16 reads it: also with a base, and with underscores between digits."""
+    if len(text) > 100:
+        raise OutOfRange("a number is out of range")
+    return int(text, 0) if _BASED.fullmatch(text) else int(text)
 
 
 def to_zone(instant: Scalar, zone: Zone) -> Scalar:
@@ -240,63 +259,70 @@ def _moved(call: Call) -> Scalar:
     return Const(moved, call.type)
 
 
-def read_instant(value: str, zone: Callable[[], Zone]) -> datetime:
+def read_instant(value: str, zone: Callable[[], Zone], now: Now | None = None) -> datetime:
     """A quoted literal read as an instant: in the zone that it names, or that of the session."""
-    try:
-        local, written = _parts(value.strip(" \t\n\r\f\v"))
-    except ValueError:
-        raise InvalidDate(f'invalid input syntax for type timestamptz: "{value}"') from None
-    instant = (zone() if written is None else _zone_in(written, value)).to_utc(local)
+    read = _moment(value, TIMESTAMPTZ, now)
+    instant = (zone() if read.zone is None else read.zone).to_utc(_local(read, value))
     if instant is None:
         raise OutOfRange(f'timestamp out of range: "{value}"')
     return instant
 
 
-def _parts(text: str) -> tuple[datetime, str | None]:
-    """A date with or without a time of day, and the zone behind it. Behind a date alone only a name is one."""
-    found = _INSTANT.fullmatch(text)
-    if found is None or (":" not in found["local"] and (found["zone"] or "").startswith(("+", "-"))):
-        raise ValueError
-    return datetime.fromisoformat(found["local"]), found["zone"]
+def _local(read: moments.Moment, value: str) -> datetime:
+    try:
+        return read.at
+    except OverflowError:
+        raise OutOfRange(f'timestamp out of range: "{value}"') from None
 
 
-def _zone_in(text: str, literal: str) -> Zone:
-    """The zone at the end of a timestamp: here a distance is one to the east."""
-    distance = _DISTANCE.fullmatch(text)
-    if distance is None:
-        if (found := zone_of_value(text)) is None:
-            raise BadSetting(f'time zone "{text.lower()}" not recognized')
-        return found
-    hours, minutes, seconds = (int(part or 0) for part in distance.groups()[1:])
-    if hours > 15 or minutes > 59 or seconds > 59:
-        raise OutOfRange(f'time zone displacement out of range: "{literal}"')
-    ahead = hours * 3600 + minutes * 60 + seconds
-    return fixed_zone(-ahead if distance[1] == "-" else ahead)
+def _moment(value: str, target: Type, now: Now | None) -> moments.Moment:
+    """A date or timestamp as PostgreSQL reads it, or its refusal."""
+    kind = target.kind.value
+    try:
+        return moments.read_moment(value, now)
+    except moments.Unreadable as error:
+        match error.why:
+            case moments.FIELD:
+                raise DateOutOfRange(
+                    f'date/time field value out of range: "{value}"', hint="Months stand before days, as in 12/31/2024."
+                ) from None
+            case moments.DISTANCE:
+                raise OutOfRange(f'time zone displacement out of range: "{value}"') from None
+            case moments.ZONE:
+                raise BadSetting(f'time zone "{error.word}" not recognized') from None
+            case moments.CLOCK:
+                raise NotSupported(f'there is no clock for "{error.word}" here', hint="Write a constant.") from None
+            case moments.INFINITE:
+                raise NotSupported(
+                    f"infinite values of type {kind} are not supported", hint="Leave this end of the range out."
+                ) from None
+            case moments.CALENDAR:
+                raise NotSupported(
+                    f'a {kind} outside the years 1 to 9999 is not supported: "{value}"',
+                    hint="Leave this end of the range out.",
+                ) from None
+            case _:
+                raise InvalidDate(
+                    f'invalid input syntax for type {kind}: "{value}"', hint="Write it as 2024-12-31."
+                ) from None
 
 
 # Python reads more spellings than PostgreSQL does.
+_BASE = r"[+-]?0([xX](_?[0-9a-fA-F])+|[oO](_?[0-7])+|[bB](_?[01])+)"
+_BASED = re.compile(_BASE, re.ASCII)
+_DIGITS = r"\d(_?\d)*"
 _SHAPES = {
     kind: re.compile(shape, re.ASCII)
     for kind, shape in {
-        Kind.INTEGER: r"[+-]?\d+",
-        Kind.DECIMAL: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?",
+        Kind.INTEGER: rf"{_BASE}|[+-]?{_DIGITS}",
+        Kind.DECIMAL: rf"{_BASE}|[+-]?({_DIGITS}\.?({_DIGITS})?|\.{_DIGITS})([eE][+-]?\d{{1,3}})?",
         Kind.DOUBLE: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?",
-        Kind.DATE: r"\d{4}-\d\d-\d\d([ T][0:.]+Z?)?",
     }.items()
 }
-
-_LOCAL = r"(?P<local>\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?)"
-_ZONE = r"(?P<zone>[+-]\d\d?(:?\d\d)?(:\d\d)?|(?<=\d)Z|(?<= )[A-Za-z][A-Za-z0-9_/+-]*)"
-_INSTANT = re.compile(rf"{_LOCAL} ?{_ZONE}?", re.ASCII | re.IGNORECASE)
-_DISTANCE = re.compile(r"([+-])(\d\d?)(?::?(\d\d))?(?::(\d\d))?", re.ASCII)
 
 _BOOLEANS = {"true": True, "t": True, "yes": True, "on": True, "1": True} | {
     "false": False, "f": False, "no": False, "off": False, "0": False
 }  # fmt: skip
-
-
-def _is_midnight(rest: str) -> bool:
-    return bool(rest) and rest.strip(" T0:.Z") == ""
 
 
 def arithmetic_type(op: Op, left: Type, right: Type) -> Type | None:

@@ -5,12 +5,26 @@ from __future__ import annotations
 from sqlglot import exp
 
 from dpsql.errors import CannotCast, NotSupported, SqlSyntaxError
+from dpsql.plan.evaluate import NotConstant, evaluate
 from dpsql.plan.scalars import Call, Case, Const, Op, Scalar
 from dpsql.plan.zones import Zone, offset_digits
 from dpsql.sql.expressions.core import UNARY, Expressions, Handlers
 from dpsql.sql.names import Scope, position
 from dpsql.sql.typing import has_fixed_places, to_zone
-from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, Kind, Type
+from dpsql.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTERVAL,
+    NUMERIC,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    UNKNOWN,
+    Kind,
+    Type,
+)
 from dpsql.types import decimal as decimal_type
 from dpsql.types import integer as integer_type
 
@@ -45,6 +59,8 @@ _CASTS = frozenset(
 def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
     target = _cast_target(node.args["to"])
     value = read.scalar(node.this, scope)
+    if value.type.kind is Kind.TEXT and target.kind in (*_NUMBERS, *_TIMES):
+        value = _constant_text(value)
     if value.type.kind is Kind.UNKNOWN:
         if target.kind is Kind.INTERVAL:
             raise NotSupported("intervals stand only beside dates", position=position(node))
@@ -71,6 +87,15 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
     if value.type.kind is Kind.TIMESTAMPTZ and target.kind is Kind.DATE:
         value = read.local(value)
     return as_text(read, value, node) if target is TEXT else Call(Op.CAST, (value,), target)
+
+
+def _constant_text(value: Scalar) -> Scalar:
+    """Text made of constants, as if it had been written as one: what cannot be read is refused then."""
+    try:
+        made = evaluate(value)
+    except NotConstant:
+        return value
+    return Const(made, UNKNOWN) if isinstance(made, str) else value
 
 
 def as_text(read: Expressions, value: Scalar, node: exp.Expression) -> Scalar:

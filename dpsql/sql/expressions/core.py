@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlglot
@@ -192,7 +193,11 @@ class Expressions:
 
     def coerce(self, value: Scalar, target: Type) -> Scalar:
         """As that of `typing`, in the session's time zone."""
-        return coerce(value, target, self.zone)
+        return coerce(value, target, self.zone, None if self.clock is None else self._local_now)
+
+    def _local_now(self) -> datetime:
+        assert self.clock is not None
+        return self.zone().to_local(self.clock.read()) or self.clock.now
 
     def local(self, moment: Scalar) -> Scalar:
         """A date or timestamp as clocks of the session show it. In UTC an instant is what they show."""
