@@ -221,12 +221,14 @@ class _Reading:
 
     def _single(self, text: str) -> None:
         """One number: what it is follows from what is known already."""
-        whole, point, _ = text.partition(".")
+        whole, point, places = text.partition(".")
         if not whole:
             raise Unreadable(SYNTAX)
         value = _small(whole)
         if point and len(whole) > 2:
             return self._compact_time(text)
+        if point:
+            self.micros = _micros(places)  # of the second, even behind a year
         known = self.dated
         if len(text) == 3 and known == {"year"} and 1 <= value <= 366:
             self.says("doy", "month", "day")
