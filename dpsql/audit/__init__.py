@@ -19,7 +19,7 @@ import numpy as np
 
 from dpsql.audit.bounds import Seen
 from dpsql.audit.losses import Flags, Trials, audited, beside_delta, epsilon, rho
-from dpsql.audit.questions import Question, questions
+from dpsql.audit.questions import QUARTILES, TOTALS, Question, questions
 from dpsql.audit.synthetic import HABITS, LONELY, Filled, Habit, synthetic
 from dpsql.audit.trials import Scores, came_out, scores
 from dpsql.backends import Backend
@@ -29,7 +29,7 @@ from dpsql.generate.duckdb_dialect import DUCKDB
 from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, PrivacyPolicy
 from dpsql.privacy.accounting import Accountant, Price
-from dpsql.privacy.rules.aggregates import Counted
+from dpsql.privacy.rules.aggregates import Counted, centres, clips
 from dpsql.release import Clips, Measurement, Release, Settings, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
@@ -37,6 +37,7 @@ from dpsql.sql.resolve import resolve
 TRIALS = 20_000
 BLIND = 0.3  # a bound below this share of the claim proves nothing
 _OF_SEARCHES = {"epsilon": Fraction(20), "rho": Fraction(6)}  # the price of a query that gives a small part to a search
+_OF_CUTS = Fraction(4)  # of epsilon: what is shared by several levels of cuts, and a count, is little of 1
 # At a low price noise is wide, and one unit more in a threshold changes little: delta is nearly used up.
 _OF_KEYS = Fraction(1, 4)
 
@@ -129,26 +130,43 @@ class Audit:
             tell()
 
     def _searches(self, question: Question) -> Iterator[Question]:
-        """What is chosen before the sums of a question, where no search comes before it."""
+        """What is chosen before the sums of a question, and the sums that use it."""
         if question.keys != "none" or question.aggregate not in ("SUM", "AVG"):
             return
         with suppress(Error):
-            for place, search in enumerate(self._first_searches(question)):
-                named = "centre" if search.statistics[0].kind is Counted.CENTRE else "clip"
-                yield replace(question, aggregate=f"{named} of {question.aggregate}", search=place)
+            release = self._release(question.sql, self._settings, "searched")
+            for index, measurement in enumerate(release.measurements if release.searches else ()):
+                named = _named(measurement).format(question.aggregate)
+                yield replace(question, aggregate=named, part=index)
 
     def _asked(self, question: Question) -> tuple[list[Measurement], Price]:
         """The measurements that are looked at, and what they cost together."""
-        if question.search is None:
-            release = self._release(question.sql, self._settings, "declared")
+        if question.part is None:
+            dear = question.aggregate == QUARTILES and self.currency == "epsilon"
+            settings = replace(self._settings, epsilon=_OF_CUTS) if dear else self._settings
+            release = self._release(question.sql, settings, "declared")
             return list(release.measurements), release.price
-        search = self._first_searches(question)[question.search]
-        return [search], search.price
+        measurement = self._part(question.sql, question.part)
+        return [measurement], measurement.price
 
-    def _first_searches(self, question: Question) -> list[Measurement]:
-        dear = replace(self._settings, epsilon=_OF_SEARCHES[self.currency])
-        release = self._release(question.sql, dear, "searched")
-        return [release.measurements[index] for index in release.searches if not release.measurements[index].clips]
+    def _part(self, sql: str, index: int) -> Measurement:
+        """One measurement of a query that chooses clips and centres, given what is chosen before.
+
+        Claim: what its answers show is a lower bound of what it costs.
+        Because: prices add up where each measurement is paid for whatever those before it gave, so it must keep its
+        price given any of that, and so given the middle of what they choose among.
+        Needs: nothing.
+        """
+        release = self._release(sql, self._settings, "searched")
+        if release.measurements[index].is_search:
+            release = self._release(sql, replace(self._settings, epsilon=_OF_SEARCHES[self.currency]), "searched")
+        settled, chosen = release, dict[int, int]()
+        for search in sorted({search for _, search in release.measurements[index].clips}):
+            (statistic,) = settled.measurements[search].statistics
+            chosen[search] = (centres(statistic) if statistic.kind is Counted.CENTRE else len(clips(statistic))) // 2
+            assert release.settle is not None
+            settled = release.settle(chosen)
+        return settled.measurements[index]
 
     def _release(self, sql: str, settings: Settings, clips: Clips) -> Release:
         plan = resolve(parse(sql), self._catalog)
@@ -158,7 +176,7 @@ class Audit:
         claimed = float(price.loss_value)
         loss = beside_delta(epsilon if self.currency == "epsilon" else rho, float(price.delta_value))
         found: list[tuple[float, Scores]] = []
-        for habit in HABITS if question.keys != "none" else HABITS[:3]:
+        for habit in _habits(question):
             seen = _all_scores(measurements, self.pairs[habit], self._sampler, trials)
             found.append((audited(seen.with_unit, seen.without_unit, loss) if seen.moved else 0.0, seen))
         shown, best = max(found, key=lambda each: each[0])
@@ -178,6 +196,19 @@ class Audit:
                 least = min(map(len, came))
                 shown = max(shown, _at_least(np.logical_or.reduce([each[:least] for each in came])))
         return float(release.price.delta_value), shown
+
+
+def _habits(question: Question) -> tuple[Habit, ...]:
+    """Those that tell something of such keys; a key that nobody else has is one more to count."""
+    return {"none": HABITS[:3], TOTALS: (*HABITS, "own_keys")}.get(question.keys, HABITS)
+
+
+def _named(measurement: Measurement) -> str:
+    if not measurement.is_search:
+        return "{} with what is chosen"
+    if measurement.statistics[0].kind is Counted.CENTRE:
+        return "centre of {}"
+    return "clip of differences of {}" if measurement.clips else "clip of {}"
 
 
 def _at_least(came: Flags) -> float:

@@ -10,16 +10,18 @@ own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
 
 from dpsql.audit.losses import Trials
+from dpsql.noise.cuts import Side, choose_cuts, histogram, wanted
 from dpsql.noise.ranks import choose
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms import Noise, rank_margin
-from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.quantiles import Cut, cut_in_turn
+from dpsql.privacy.rules.aggregates import Counted, Statistic, rank_of
 from dpsql.tables import ExactTable
 from dpsql.types import Value
 
@@ -47,6 +49,44 @@ def choices(
         for values in drawn
     )
     return drawn, (one, other)
+
+
+def cuts(
+    quantiles: Sequence[Statistic], noises: Sequence[Noise], added: Bars, sampler: Sampler, trials: int
+) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
+    """Sums of the values that are cut in turn, with the person and without, and a score of all cuts together."""
+    ranks = tuple(map(rank_of, quantiles))
+    first, noise_of = cut_in_turn(ranks), dict(zip(ranks, noises, strict=True))
+    middle = (quantiles[0].low + quantiles[0].high) // 2
+    others = {middle: 2 * quantiles[0].clip}
+    both = {value: others.get(value, 0) + added.get(value, 0) for value in others | added}
+    sides = [_side(quantiles[0], bars) for bars in (both, others)]
+    values, evidence = [], []
+    for side in sides:
+        drawn = [dict(choose_cuts(first, noise_of, side, sampler)) for _ in range(trials)]
+        values.append(np.array([sum(value for value, _ in found.values()) for found in drawn], dtype=np.float64))
+        evidence.append(np.array([_evidence(first, noise_of, found, sides[0], sides[1]) for found in drawn]))
+    return (values[0], values[1]), (evidence[0], evidence[1])
+
+
+def _side(statistic: Statistic, bars: Bars) -> Side:
+    values = np.array(sorted(bars), dtype=np.int64)
+    counts = np.array([bars[value] for value in sorted(bars)], dtype=np.int64)
+    return histogram(statistic.low, statistic.high, values, counts)
+
+
+def _evidence(
+    cut: Cut | None, noises: Mapping[Fraction, Noise], found: Mapping[Fraction, tuple[int, int]], one: Side, other: Side
+) -> float:
+    """The log of the likelihood ratio of all cuts, but for how likely others were: what was cut before is cut alike."""
+    if cut is None:
+        return 0.0
+    value, parts = found[cut.rank]
+    mine, rest = (wanted(cut, noises[cut.rank], side) for side in (one, other))
+    total = float(Fraction(rest.loss(value, parts) - mine.loss(value, parts)) / mine.scale)
+    (before, behind), (rest_before, rest_behind) = one.cut(value, parts), other.cut(value, parts)
+    total += _evidence(cut.before, noises, found, before, rest_before)
+    return total + _evidence(cut.behind, noises, found, behind, rest_behind)
 
 
 def _by_cell(table: ExactTable) -> Mapping[Key, Bars]:

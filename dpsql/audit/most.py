@@ -1,8 +1,9 @@
 """Trials of keys that are chosen before they are counted: those with most people (`privacy.top`).
 
-As for the most common value, the audit brings the other people: so many in a key of the one person's, and some more in
-a key that the person does not have, that without the person the other key is chosen in about four of five cases. What
-the person adds comes from the engine; the choice, and the noise on the count that it shows, are the product's own.
+As for the most common value, the audit brings the other people. Of as many keys of the one person's as are chosen, and
+as many that the person does not have, the others are so much more common that without the person each of them is chosen
+in about four of five cases. What the person adds comes from the engine; the choices, and the noise on the counts that
+they show, are the product's own.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ def most_scores(
     """Scores of what is chosen with the person and without, and the noisy counts that are shown."""
     with_unit, without = _counts(one), _counts(other)
     added = {key: with_unit.get(key, 0) - without.get(key, 0) for key in measurement.every_cell}
-    mine, rival = (end(added, key=lambda key: added[key]) for end in (max, min))
-    if added[mine] == added[rival]:
+    assert measurement.top is not None
+    ordered = sorted(added, key=lambda key: -added[key])
+    mine, rivals = ordered[: measurement.top.keys], ordered[-measurement.top.keys :]
+    if added[mine[0]] == added[rivals[-1]]:
         nothing = np.zeros(trials)
         return (nothing, nothing), (nothing, nothing)
-    assert measurement.top is not None and measurement.top.keys == 1  # no question asks for more
-    others = {mine: 0, rival: math.ceil(1.5 * float(measurement.top.noise.scale))}
+    ahead = math.ceil(1.5 * float(measurement.top.noise.scale))
+    others = dict.fromkeys(mine, 0) | dict.fromkeys(rivals, ahead)
     both = {key: others[key] + added[key] for key in others}
     # Keys that nobody has would be chosen now and then, and tell nothing.
     asked = replace(measurement, cells=tuple(others), remainder=())
@@ -55,7 +58,7 @@ def _drawn(measurement: Measurement, counts: Counts, sampler: Sampler, trials: i
 
 
 def _score(measurement: Measurement, table: NoisyTable, others: Counts, added: Counts) -> float:
-    """The log of the likelihood ratio, of the choice (but for what all have in common) and of the counts shown."""
+    """The log of the likelihood ratio, of the choices (but for what all have in common) and of the counts shown."""
     assert measurement.top is not None
     (noise,), total = measurement.noises, 0.0
     for key, value in zip(table.keys, table.sums[0].tolist(), strict=True):

@@ -13,6 +13,9 @@ from dpsql.privacy.top import LEAST_GAIN
 from dpsql.types import Kind
 
 MOST_STEPS = 250  # of a key of running totals
+MOST_CHOSEN = 3  # keys that are chosen one after another
+QUARTILES = "quartiles"
+TOTALS = "all unknown"  # keys of totals above groups
 
 _NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
 
@@ -23,7 +26,7 @@ class Question:
     aggregate: str
     keys: str
     sql: str
-    search: int | None = None  # where only a choice of a clip or a centre is looked at: which of them
+    part: int | None = None  # of a query that chooses clips and centres: which of its measurements is looked at
 
 
 def questions(catalog: Catalog) -> Iterator[Question]:
@@ -32,6 +35,7 @@ def questions(catalog: Catalog) -> Iterator[Question]:
     for table in private:
         yield from _over(table.name, f"{_named(table)} AS a", table, table, all_aggregates=True)
         yield from _combined(table)
+        yield from _totals(table)
     for table in private:
         for other in private:
             if table.path and other.name == table.path[0].table:
@@ -61,6 +65,8 @@ def _over(label: str, source: str, table: Table, keyed: Table, *, all_aggregates
         if all_aggregates:
             aggregates |= {"AVG": f"AVG({x})", "STDDEV": f"STDDEV({x})", "COUNT(DISTINCT)": f"COUNT(DISTINCT {x})"}
             aggregates |= {"VARIANCE": f"VAR_POP({x})", "SUM(DISTINCT)": f"SUM(DISTINCT {x})"}
+            ranks = "PERCENTILE_DISC(ARRAY[0.25, 0.5, 0.75])"
+            aggregates[QUARTILES] = f"{ranks} WITHIN GROUP (ORDER BY {x})"
             aggregates |= {"MEDIAN": f"MEDIAN({x})", "MIN": f"MIN({x})", "MAX": f"MAX({x})"}
             other = next((c for c in table.columns.values() if _is_bounded(c) and c is not number), None)
             if other is not None:
@@ -97,9 +103,22 @@ def _combined(table: Table) -> Iterator[Question]:
             yield Question(table.name, "running COUNT(*)", "declared", sql)
             if not table.path and table.max_rows_per_unit >= LEAST_GAIN:
                 counted = f"COUNT(DISTINCT a.{quoted(table.owner or '')})"
-                sql = f"SELECT {key}, {counted} FROM {source} GROUP BY {key} ORDER BY {counted} DESC LIMIT 1"
-                yield Question(table.name, "most COUNT(DISTINCT unit)", "declared", sql)
+                for most in sorted({1, min(table.max_rows_per_unit // LEAST_GAIN, MOST_CHOSEN)}):
+                    asked = f"most COUNT(DISTINCT unit), LIMIT {most}"
+                    sql = f"SELECT {key}, {counted} FROM {source} GROUP BY {key} ORDER BY {counted} DESC LIMIT {most}"
+                    yield Question(table.name, asked, "declared", sql)
             break
+
+
+def _totals(table: Table) -> Iterator[Question]:
+    """What is asked of all groups whose keys are unknown: measured of their rows, so that no key is held back."""
+    unknown = _unknown_key(table)
+    if unknown is None:
+        return
+    key = f"a.{quoted(unknown.name)}"
+    groups = f"(SELECT {key}, COUNT(*) AS n FROM {_named(table)} AS a GROUP BY {key}) AS g"
+    for aggregate in ("COUNT(*)", "SUM(n)"):
+        yield Question(table.name, f"{aggregate} of groups", TOTALS, f"SELECT {aggregate} FROM {groups}")
 
 
 def _is_heavy_above(column: Column) -> bool:

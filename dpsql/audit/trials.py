@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dpsql.audit.choices import choices, most_moved
+from dpsql.audit.choices import choices, cuts, most_moved
 from dpsql.audit.combined import combined_scores, is_combined
 from dpsql.audit.losses import Flags, Trials
 from dpsql.audit.most import most_scores
@@ -72,9 +72,14 @@ def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler:
     for branch, mine, rest in zip(measurement.branches, one, other, strict=True):
         if _is_chosen(measurement, branch):
             added = most_moved(mine, rest)
-            for i in branch.statistics:
-                assert len(measurement.in_turn(i)) == 1  # no question has quantiles that are cut in turn
-                drawn, evidence = choices(measurement.statistics[i], measurement.noises[i], added, sampler, trials)
+            for group in measurement.groups:
+                if group[0] not in branch.statistics:
+                    continue
+                statistics, noises = [measurement.statistics[i] for i in group], [measurement.noises[i] for i in group]
+                if len(group) > 1:
+                    drawn, evidence = cuts(statistics, noises, added, sampler, trials)
+                else:
+                    drawn, evidence = choices(statistics[0], noises[0], added, sampler, trials)
                 found = Scores(found.with_unit + evidence[0], found.without_unit + evidence[1], drawn)
     return found
 

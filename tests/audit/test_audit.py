@@ -46,14 +46,25 @@ CHOSEN = {
         ("people", "COUNT(*)", "cube"),
         ("items", "running COUNT(*)", "declared"),
         ("remarks", "centre of AVG", "none"),
-        ("visits", "most COUNT(DISTINCT unit)", "declared"),
+        ("visits", "most COUNT(DISTINCT unit), LIMIT 1", "declared"),
+        ("visits", "most COUNT(DISTINCT unit), LIMIT 3", "declared"),
+        ("people", "quartiles", "none"),
+        ("remarks", "clip of differences of AVG", "none"),
+        ("remarks", "SUM with what is chosen", "none"),
+        ("remarks", "AVG with what is chosen", "none"),
+        ("visits", "COUNT(*) of groups", "all unknown"),
+        ("visits", "SUM(n) of groups", "all unknown"),
     ],
     "laplace": [
         *SUMS,
         ("people", "MEDIAN", "none"),
         ("people", "MODE", "none"),
         ("remarks", "clip of SUM", "none"),
-        ("visits", "most COUNT(DISTINCT unit)", "declared"),
+        ("visits", "most COUNT(DISTINCT unit), LIMIT 1", "declared"),
+        ("people", "quartiles", "none"),
+        ("remarks", "SUM with what is chosen", "none"),
+        ("visits", "COUNT(*) of groups", "all unknown"),
+        ("visits", "SUM(n) of groups", "all unknown"),
     ],
     "basic": [("visits", "COUNT(*)", "none"), ("visits", "COUNT(*)", "unknown")],
     "on_postgres": [
@@ -84,7 +95,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fill_clean(connection)
     for name in ("zcdp", "basic", "laplace"):
         text = "\n".join((POLICIES / part).read_text() for part in (f"{name}.toml", "tables.toml"))
-        (made / f"{name}.toml").write_text(text)
+        # So many visits that three of the keys with most people are chosen, one after another.
+        (made / f"{name}.toml").write_text(text.replace("max_rows_per_unit = 6\n", "max_rows_per_unit = 12\n"))
     return made
 
 
@@ -130,8 +142,12 @@ def test_a_sound_policy_shows_no_more_than_it_costs(sound: Audit) -> None:
 def test_half_the_noise_is_shown(defective: Audit) -> None:
     for finding in defective.run(TRIALS):
         assert isinstance(finding, Finding)
-        # The loss of the most common value has half the range of what it costs: what is shown is far below that.
-        assert finding.is_defect or finding.question.aggregate == "MODE", finding
+        # The loss of a choice in epsilon has half the range of what it costs, and that of several choices is spread
+        # over all of them: what is shown is far below what was paid.
+        aggregate = finding.question.aggregate
+        blind = aggregate == "MODE" or aggregate.endswith("LIMIT 3")
+        blind |= aggregate == "quartiles" and defective.currency == "epsilon"
+        assert finding.is_defect or blind, finding
 
 
 def test_what_the_policy_refuses_is_told(pure: Audit) -> None:
