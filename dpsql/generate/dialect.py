@@ -186,6 +186,22 @@ EVERYWHERE: dict[Op, str] = {
 }
 
 
+def iso_date(text: str) -> str:
+    """Text of a row, its date as ISO has it: 20210103 and 01/03/2021, month first, are 2021-01-03. Other text stays.
+
+    Total, and the same on every engine: the patterns are of the part that their regular expressions share.
+    """
+    for pattern, order in _DATES_IN_ROWS:
+        text = f"regexp_replace({text}, '{pattern}', '{order}')"
+    return text
+
+
+_DATES_IN_ROWS = (
+    ("^ *([0-9]{4})([0-9]{2})([0-9]{2})( [ 0-9:.]*)?$", r"\1-\2-\3\4"),
+    ("^ *([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})( [ 0-9:.]*)?$", r"\3-\1-\2\4"),
+)
+
+
 def in_steps(value: str, step: Fraction) -> str:
     """The value in steps: multiplied and divided by whole numbers where that is exact."""
     text = value

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_calendar, in_steps
+from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_calendar, in_steps, iso_date
 from dpsql.plan.formats import as_strftime
 from dpsql.plan.scalars import Op
 from dpsql.plan.zones import Steps, moment_at
@@ -25,6 +25,8 @@ _TYPES = {
     Kind.INTERVAL: "DOUBLE",  # seconds: intervals are only compared
 }
 _LARGEST = "1.7976931348623157e308"
+# What PostgreSQL's form reads; which days there are TRY_CAST knows.
+_MOMENT = r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T]([01]?[0-9]|2[0-3]):[0-5]?[0-9](:[0-5]?[0-9](\.[0-9]{0,6})?)?)?"
 _NARROW = ((5, "SMALLINT"), (10, "INTEGER"))  # integer types with the digits they hold
 
 
@@ -42,6 +44,9 @@ def _cast(text: str, source: Type, target: Type) -> str:
         # With as many places as its type has, and a digit before the point, which DuckDB leaves out where none fits.
         whole = source.precision > source.scale or source.precision == MAX_DIGITS
         text = _try_cast(text, source if whole else replace(source, precision=source.precision + 1))
+    if target.is_temporal and source.kind is Kind.TEXT:
+        read = f"trim({iso_date(text)}, ' ')"
+        text = f"(CASE WHEN length({text}) <= 300 AND regexp_full_match({read}, '{_MOMENT}') THEN {read} END)"
     cast = _try_cast(text, target)
     # Text can name dates that no other expression may meet.
     made = target.is_temporal and source.kind is Kind.TEXT

@@ -29,7 +29,7 @@ from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 
 from dpsql.errors import InternalError, NotSupported
-from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_steps
+from dpsql.generate.dialect import EVERYWHERE, Dialect, Grid, in_steps, iso_date
 from dpsql.generate.magnitudes import combined, magnitude
 from dpsql.plan.scalars import Call, Const, Op, Windowed
 from dpsql.plan.zones import Steps, moment_at
@@ -247,6 +247,10 @@ def _matching(text: str, pattern: str) -> str:
     return f"""(CASE WHEN length({text}) <= {_LONGEST_NUMBER} AND {text} COLLATE "C" ~ '{pattern}' THEN {text} END)"""
 
 
+def _iso_date(text: str) -> str:
+    return iso_date(f'({text} COLLATE "C")')
+
+
 def _cast(text: str, source: Type, target: Type) -> str:
     match source.kind, target.kind:
         case Kind.TEXT, _:
@@ -305,9 +309,9 @@ def _from_text(text: str, target: Type) -> str:
         case Kind.DOUBLE | Kind.INTERVAL:
             return _to_double(f"CAST({_matching(text, _NUMBER)} AS numeric)")
         case Kind.DATE:
-            return f"CAST({_matching(text, f'^ *{_DAY} *$')} AS date)"
+            return f"CAST({_matching(_iso_date(text), f'^ *{_DAY}{_TIME} *$')} AS date)"
         case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-            return f"CAST({_matching(text, f'^ *{_DAY}{_TIME} *$')} AS timestamp)"
+            return f"CAST({_matching(_iso_date(text), f'^ *{_DAY}{_TIME} *$')} AS timestamp)"
         case _:
             raise InternalError(f"text is not read as {target.kind.value}")
 
