@@ -88,8 +88,8 @@ def is_running(pid: int) -> bool:
 
 def endless(connection: Connection, serving: Serving) -> None:
     before = serving.charges()
-    # Another question each time: one that was cancelled before its answer is not charged again.
-    sql = toy.ENDLESS.replace("FROM people)", f"FROM people WHERE age > {before % 100})")
+    # Another question each time, which nobody else asks: one that was cancelled before its answer is not charged again.
+    sql = toy.ENDLESS.replace("FROM people)", f"FROM people WHERE income > {before})")
     connection.pgconn.send_query(sql.encode())
     eventually(lambda: serving.charges() == before + 1)
 
