@@ -68,6 +68,7 @@ from dpsql.release.outputs import Outputs, is_measured
 from dpsql.release.partial import MARK, Partial, caution
 from dpsql.release.pricing import Pricing
 from dpsql.release.rows import refuse_rows
+from dpsql.release.text_casts import NULL_DATES, reads_dates_of_rows
 from dpsql.types import BIGINT, BOOLEAN, Kind
 
 
@@ -147,6 +148,8 @@ class _Compiler:
         sql = self._write(wide)
         price = sum((m.price for m in measurements), Price())
         notes = tuple(self._compilation.notes)
+        if reads_dates_of_rows(self._plan):
+            self._compilation.caution(NULL_DATES)
         if self._compilation.limits:
             self._compilation.caution(noise_alone(tuple(self._compilation.limits)))
         release = Release(
