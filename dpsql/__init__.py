@@ -23,7 +23,7 @@ from dpsql.errors import (
 from dpsql.version import __version__
 
 if TYPE_CHECKING:
-    from dpsql.dbapi import (
+    from dpsql.driver.dbapi import (
         BINARY,
         DATETIME,
         NUMBER,
@@ -84,7 +84,7 @@ if not TYPE_CHECKING:  # where it would allow every name
         """The driver, loaded when it is first needed: engines take long to import."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module("dpsql.dbapi"), name)
+        return getattr(import_module("dpsql.driver.dbapi"), name)
 
 
 def __dir__() -> list[str]:

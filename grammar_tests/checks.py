@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import psycopg
 import sqlglot
 
-from dpsql.engine import Answer
+from dpsql.answering.dataset import Answer
 from dpsql.errors import Error
-from dpsql.generate.query import EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.release import Release
 from grammar_tests import expectation
 from grammar_tests.case import Case

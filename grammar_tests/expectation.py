@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from dpsql.errors import Error
-from dpsql.explain import in_turn_text, key_text, number_text, price_text, statistic_text
 from dpsql.privacy.accounting import Accountant
-from dpsql.privacy.mechanisms import Noise
+from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
+from dpsql.release.explain import in_turn_text, key_text, number_text, price_text, statistic_text
 from dpsql.release.limits import NOISE_ALONE
 
 
@@ -29,7 +29,7 @@ def accepted(release: Release, accountant: Accountant, *, rewrite: bool) -> str:
         lines += _wrapped("rest", release.sql)
     lines.append(_line("output", ", ".join(f"{output.name} {output.type}" for output in release.outputs)))
     lines += [_line("mark", f'"{output.name}" {output.mark}') for output in release.outputs if output.mark]
-    # What declared limits may cut off would stand under most cases; tests/unit/test_margins.py holds it.
+    # What declared limits may cut off would stand under most cases; tests/release/test_margins.py holds it.
     lines += [_line("caution", sentence) for sentence in release.cautions if not sentence.startswith(NOISE_ALONE)]
     lines += [_line("note", note) for note in release.notes]
     return "\n".join(lines)

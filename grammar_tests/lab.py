@@ -9,19 +9,19 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from dpsql.backends import Backend
-from dpsql.backends.duckdb import DuckDBBackend
-from dpsql.dataset import bind_all
-from dpsql.engine import Answer, Engine
+from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.open_dataset import bind_all
+from dpsql.answering.session import Session
+from dpsql.engines.base import Backend
+from dpsql.engines.duckdb.engine import DuckDBBackend
 from dpsql.errors import Error
-from dpsql.generate.dialect import Dialect
-from dpsql.generate.query import Cancellation, EngineQuery
 from dpsql.ledger import Closing, Entry, PaidAttempt, Purchase, Receipt, Refusal, Unanswered
+from dpsql.lowering.dialect import Dialect
+from dpsql.lowering.query import Cancellation, EngineQuery
 from dpsql.noise.samplers import Exact, Losses
-from dpsql.policy.loader import load
+from dpsql.policy.load import load
 from dpsql.policy.model import DatabaseSchema
 from dpsql.privacy.accounting import Accountant, Price
-from dpsql.session import Session
 from dpsql.tables import ExactTable, Integers
 from dpsql.types import Value
 from grammar_tests import expectation

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import duckdb
 import psycopg
 
-from dpsql.backends import Backend
-from dpsql.backends.postgres import PostgresBackend, numbered
-from dpsql.backends.postgres_connections import SETTINGS
-from dpsql.generate.query import EngineQuery
+from dpsql.engines.base import Backend
+from dpsql.engines.postgres.connections import SETTINGS
+from dpsql.engines.postgres.engine import PostgresBackend, numbered
+from dpsql.lowering.query import EngineQuery
 from dpsql.policy.prepared import COPIED_OWNER
+from dpsql.privacy.mechanisms.running_totals import coefficients
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic, weight_in_keys
-from dpsql.privacy.running import coefficients
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
 from dpsql.types import Value

@@ -22,7 +22,7 @@ from pathlib import Path
 import psycopg
 import sqlglot
 
-from dpsql.engine import Answer
+from dpsql.answering.dataset import Answer
 from dpsql.errors import EngineFailed, Error, InternalError
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable

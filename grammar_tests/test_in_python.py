@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsql.engine import Engine, Rows
+from dpsql.answering.answer_store import Known
+from dpsql.answering.dataset import Engine, Rows
 from dpsql.errors import Error
-from dpsql.generate.in_python import FEW, InPython
-from dpsql.noise.apply import add_noise
+from dpsql.lowering.in_python import FEW, InPython
+from dpsql.noise.add_noise import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.plan.nodes import OneRow
 from dpsql.release import Measurement, Release
-from dpsql.stored import Known
 from dpsql.tables import ExactTable, Integers, NoisyTable
 from dpsql.types import Value
 from grammar_tests.case import all_files, read
@@ -68,7 +68,7 @@ def test_python_and_duckdb_agree(path: Path, lab: Lab, monkeypatch: pytest.Monke
     chance = random.Random(path.stem)  # noqa: S311
     for case in read(path):
         for _ in range(3):
-            monkeypatch.setattr("dpsql.engine.add_noise", differently_noisy(chance))
+            monkeypatch.setattr("dpsql.answering.dataset.add_noise", differently_noisy(chance))
             try:
                 lab.dataset(case.policy).session(case).execute(case.sql, case.params)
             except Error:

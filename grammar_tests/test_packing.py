@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.compiling.packing import Packing
-from dpsql.compiling.work import Ground, compile_source
+from dpsql.answering.compiling.packing import Packing
+from dpsql.answering.compiling.work import Ground, compile_source
 from dpsql.errors import Error
-from dpsql.explain import explain
 from dpsql.release import Clips, Release, Settings, Source
+from dpsql.release.explain import explain
 from dpsql.sql.clock import Clock
 from grammar_tests.case import all_files, read
 from grammar_tests.lab import Lab

@@ -15,12 +15,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from dpsql.backends.duckdb import DuckDBBackend
-from dpsql.generate import bounding
-from dpsql.generate.query import EngineQuery
+from dpsql.answering.prepare_copies import prepare
+from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.lowering import bounding
+from dpsql.lowering.query import EngineQuery
 from dpsql.policy.model import PreparedPolicy
 from dpsql.policy.prepared import COPIED_OWNER, COPIED_ROWS
-from dpsql.preparing import prepare
 from grammar_tests.case import Case, all_cases
 from grammar_tests.checks import neighbour_faults
 from grammar_tests.expectation import accepted

@@ -11,9 +11,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from dpsql.generate import bounding, relations
-from dpsql.generate.clip import Clip
-from dpsql.privacy import disjoint
+from dpsql.lowering import bounding, relations
+from dpsql.lowering.clip import Clip
+from dpsql.privacy.estimators import disjoint
 from dpsql.privacy.rules.aggregates import Cells
 from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults, oracle_faults
@@ -79,7 +79,7 @@ def test_sums_that_are_not_clipped_together_are_noticed(
     dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch, sql: str
 ) -> None:
     """Each is within its own clip, but not all of them at once."""
-    monkeypatch.setattr("dpsql.generate.clip.MOST_ROOM", 1)
+    monkeypatch.setattr("dpsql.lowering.clip.MOST_ROOM", 1)
     monkeypatch.setattr(bounding._Bounding, "_clipped_in_one_cell", lambda _, inner, *_rest: inner)
     original = bounding._Bounding._clipped
 

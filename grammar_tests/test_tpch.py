@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from dpsql.errors import Error
-from dpsql.generate.query import EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.tables import ExactTable
 from grammar_tests.case import Case, read
 from grammar_tests.compare import difference

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from dpsql.policy.model import Accounting, PrivacyPolicy
 from dpsql.privacy.accounting import LOSS_UNIT, Accountant, Price, pure_price
-from dpsql.privacy.mechanisms import Noise, gaussian, laplace, margin
+from dpsql.privacy.noise_laws import Noise, gaussian, laplace, margin
 from dpsql.release import least
 
 EPSILON, DELTA = Fraction(1), Fraction(1, 10**6)

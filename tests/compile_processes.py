@@ -10,7 +10,7 @@ from pathlib import Path
 
 def nursery_of(pid: int) -> int | None:
     """The process that a server has started to start others."""
-    found = [child for child in _children(pid) if b"dpsql.compiling" in _read(f"/proc/{child}/cmdline")]
+    found = [child for child in _children(pid) if b"dpsql.answering.compiling" in _read(f"/proc/{child}/cmdline")]
     return found[0] if found else None
 
 

@@ -22,10 +22,10 @@ from statistics import median
 
 import psycopg
 
-from dpsql.dataset import open_dataset
+from dpsql.answering.open_dataset import open_dataset
 from dpsql.ledger.sql_ledger import SqlLedger
-from tests.wire import process
-from tests.wire.process import USERS, Serving, eventually, free_port, home, write_clinic
+from tests.server import process
+from tests.server.process import USERS, Serving, eventually, free_port, home, write_clinic
 
 # What everybody asks, and is told the same.
 SHARED = (

@@ -17,15 +17,14 @@ from typing import Protocol
 
 import numpy as np
 
-from dpsql.audit.bounds import Seen
-from dpsql.audit.losses import Flags, Trials, audited, beside_delta, epsilon, rho
+from dpsql.audit.losses import Flags, Seen, Trials, audited, beside_delta, epsilon, rho
 from dpsql.audit.questions import QUARTILES, TOTALS, Question, questions
 from dpsql.audit.synthetic import HABITS, LONELY, Filled, Habit, synthetic
 from dpsql.audit.trials import Scores, came_out, scores
-from dpsql.backends import Backend
+from dpsql.engines.base import Backend
 from dpsql.errors import Error
-from dpsql.generate.dialect import Dialect
-from dpsql.generate.duckdb_dialect import DUCKDB
+from dpsql.lowering.dialect import Dialect
+from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, PrivacyPolicy
 from dpsql.privacy.accounting import Accountant, Price

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from dpsql.audit.losses import Trials
-from dpsql.noise.cuts import Side, choose_cuts, histogram, wanted
-from dpsql.noise.ranks import choose
+from dpsql.noise.add_noise import add_noise
+from dpsql.noise.bound_search import choose_clip
+from dpsql.noise.quantiles import Side, choose, choose_cuts, histogram, wanted
 from dpsql.noise.samplers import Sampler
-from dpsql.privacy.mechanisms import Noise, rank_margin
-from dpsql.privacy.quantiles import Cut, cut_in_turn
-from dpsql.privacy.rules.aggregates import Counted, Statistic, rank_of
-from dpsql.tables import ExactTable
+from dpsql.privacy.mechanisms.quantiles import Cut, cut_in_turn
+from dpsql.privacy.noise_laws import Noise, clip_penalty, rank_margin
+from dpsql.privacy.rules.aggregates import Counted, Statistic, centres, rank_of
+from dpsql.release import Measurement
+from dpsql.tables import ExactTable, NoisyTable
 from dpsql.types import Value
 
 Key = tuple[Value, ...]
@@ -156,3 +159,94 @@ def _from_end(rank: Fraction, noise: Noise, candidates: int) -> int:
     if rank not in (0, 1):
         return 0
     return rank_margin(noise, candidates) * (1 if rank == 0 else -1)
+
+
+# ------------------------------------------------------------
+# Trials of searches: the clip that later sums have, or the centre that they are counted from.
+#
+# Both are chosen from a histogram of units, in which one person is one bar more. As for other choices, the audit
+# brings
+# the other people. For a clip: so many with the person's contribution that the least clip, which cuts all of them
+# off,
+# and the one that holds them are chosen about equally often. One person more then tells most.
+
+
+def searches(
+    statistic: Statistic, noise: Noise, added: Bars, sampler: Sampler, trials: int
+) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
+    """Places chosen with the person and without, and a score of each."""
+    if statistic.kind is Counted.CENTRE:
+        return choices(replace(statistic, low=0, high=centres(statistic) - 1, clip=1), noise, added, sampler, trials)
+    place = max(added, default=0)
+    others = {place: clip_penalty(noise) * place}
+    both = {at: others.get(at, 0) + added.get(at, 0) for at in others | added}
+    drawn = _clips(statistic, noise, both, sampler, trials), _clips(statistic, noise, others, sampler, trials)
+    # The person makes all clips below likewise less likely: whether one holds them is all that there is to see.
+    held = (drawn[0] >= place).astype(np.float64), (drawn[1] >= place).astype(np.float64)
+    return drawn, held
+
+
+def _clips(statistic: Statistic, noise: Noise, bars: Bars, sampler: Sampler, trials: int) -> Trials:
+    table = ExactTable(tuple((place,) for place in bars), (np.array(list(bars.values()), dtype=np.int64),))
+    return np.array([choose_clip(statistic, noise, table, sampler) for _ in range(trials)], dtype=np.float64)
+
+
+# ------------------------------------------------------------
+# Trials of keys that are chosen before they are counted: those with most people (`privacy.top`).
+#
+# As for the most common value, the audit brings the other people. Of as many keys of the one person's as are chosen,
+# and
+# as many that the person does not have, the others are so much more common that without the person each of them is
+# chosen
+# in about four of five cases. What the person adds comes from the engine; the choices, and the noise on the counts
+# that
+# they show, are the product's own.
+
+Counts = dict[tuple[Value, ...], int]  # units by key
+
+
+def most_scores(
+    measurement: Measurement, one: Sequence[ExactTable], other: Sequence[ExactTable], sampler: Sampler, trials: int
+) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
+    """Scores of what is chosen with the person and without, and the noisy counts that are shown."""
+    with_unit, without = _counts(one), _counts(other)
+    added = {key: with_unit.get(key, 0) - without.get(key, 0) for key in measurement.every_cell}
+    assert measurement.top is not None
+    ordered = sorted(added, key=lambda key: -added[key])
+    mine, rivals = ordered[: measurement.top.keys], ordered[-measurement.top.keys :]
+    if added[mine[0]] == added[rivals[-1]]:
+        nothing = np.zeros(trials)
+        return (nothing, nothing), (nothing, nothing)
+    ahead = math.ceil(1.5 * float(measurement.top.noise.scale))
+    others = dict.fromkeys(mine, 0) | dict.fromkeys(rivals, ahead)
+    both = {key: others[key] + added[key] for key in others}
+    # Keys that nobody has would be chosen now and then, and tell nothing.
+    asked = replace(measurement, cells=tuple(others), remainder=())
+    drawn = [_drawn_keys(asked, counts, sampler, trials) for counts in (both, others)]
+    found = [np.array([_score(asked, table, others, added) for table in tables]) for tables in drawn]
+    shown = [np.array([table.sums[0].sum() for table in tables], dtype=np.float64) for tables in drawn]
+    return (found[0], found[1]), (shown[0], shown[1])
+
+
+def _counts(tables: Sequence[ExactTable]) -> Counts:
+    (table,) = tables
+    return dict(zip(table.keys, table.sums[0].tolist(), strict=True))
+
+
+def _drawn_keys(measurement: Measurement, counts: Counts, sampler: Sampler, trials: int) -> list[NoisyTable]:
+    table = ExactTable(tuple(counts), (np.array(list(counts.values()), dtype=np.int64),))
+    return [add_noise(measurement, [table], sampler) for _ in range(trials)]
+
+
+def _score(measurement: Measurement, table: NoisyTable, others: Counts, added: Counts) -> float:
+    """The log of the likelihood ratio, of the choices (but for what all have in common) and of the counts shown."""
+    assert measurement.top is not None
+    (noise,), total = measurement.noises, 0.0
+    for key, value in zip(table.keys, table.sums[0].tolist(), strict=True):
+        total += added[key] / float(measurement.top.noise.scale)
+        far, near = abs(value - others[key]), abs(value - others[key] - added[key])
+        if noise.law == "laplace":
+            total += (far - near) / float(noise.scale)
+        else:
+            total += (far**2 - near**2) / (2 * float(noise.scale))
+    return total

@@ -9,8 +9,8 @@ from typing import Self
 import duckdb
 
 from dpsql.audit.synthetic import Filled
-from dpsql.backends.duckdb import DuckDBBackend
-from dpsql.generate.dialect import quoted
+from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.lowering.dialect import quoted
 from dpsql.types import Kind, Type
 
 _TYPES = {

@@ -15,9 +15,8 @@ import psycopg
 from psycopg import sql
 
 from dpsql.audit.synthetic import Filled
-from dpsql.backends.postgres import PostgresBackend
-from dpsql.twin.cluster import ADMIN, Cluster
-from dpsql.twin.settings import PORT
+from dpsql.engines.postgres.engine import PostgresBackend
+from dpsql.engines.postgres.local_cluster import ADMIN, PORT, Cluster
 from dpsql.types import Kind, Type
 
 _TYPES = {

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpsql.audit.synthetic import furthest, in_order
-from dpsql.generate.dialect import quoted
+from dpsql.lowering.dialect import quoted
 from dpsql.policy.model import Catalog, Column, Table
-from dpsql.privacy.top import LEAST_GAIN
+from dpsql.privacy.mechanisms.top_keys import LEAST_GAIN
 from dpsql.types import Kind
 
 MOST_STEPS = 250  # of a key of running totals

@@ -13,7 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.backends import Backend
+from dpsql.engines.base import Backend
 from dpsql.policy.model import Bound, Catalog, Column, Table
 from dpsql.types import Kind, Type, Value
 

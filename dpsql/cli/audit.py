@@ -42,10 +42,10 @@ def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
       dpsql audit
       dpsql audit --picture audit.svg
     """
+    from dpsql.answering.open_dataset import bind_all, open_backend
     from dpsql.audit import Finding, Refused, open_audit
-    from dpsql.dataset import bind_all, open_backend
     from dpsql.noise.samplers import SystemSampler
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
 
     with refusals():
         declared = load(Path(policy))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpsql.cli.protected import protected_document, protected_lines, read_protected
+from dpsql.cli.amounts import protected_document, protected_lines, read_protected
 from dpsql.cli.report import refusals
 
 if TYPE_CHECKING:
     from dpsql.policy.model import Policy
     from dpsql.privacy.accounting import Accountant, Price
-    from dpsql.privacy.groups import GroupLoss
+    from dpsql.privacy.group_privacy import GroupLoss
 
 MARGIN = 100  # of the counts that are offered as a measure of what is left
 BAR_WIDTH = 30
@@ -86,7 +86,7 @@ def budget(user: str | None, people: int | None, format_: str, policy: str) -> N
     """
     from dpsql.ledger.opening import read_books
     from dpsql.policy.edit import unknown_user
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
     from dpsql.privacy.accounting import Accountant, Price
 
     with refusals():
@@ -154,7 +154,7 @@ class Group:
 
 
 def _group(people: int, accountant: Accountant, spent: Price, paid: list[tuple[Price, int]]) -> Group:
-    from dpsql.privacy.groups import spent_for_group, total_for_group
+    from dpsql.privacy.group_privacy import spent_for_group, total_for_group
 
     dearest = accountant.price_of(accountant.policy.max_query_epsilon)
     largest = max([dearest, *(price.loss for price, _ in paid if price.delta)])
@@ -192,7 +192,7 @@ def _prices(accountant: Accountant) -> Prices:
 def _price_of_count(accountant: Accountant) -> int:
     """The cheapest loss, in grains, at which a count that one person changes by one has the margin."""
     from dpsql.privacy.accounting import LOSS_UNIT
-    from dpsql.privacy.mechanisms import gaussian, laplace, margin
+    from dpsql.privacy.noise_laws import gaussian, laplace, margin
 
     noise = laplace if accountant.policy.accounting == "basic" else gaussian
     too_cheap, enough = 0, int(1 / LOSS_UNIT)  # a loss of 1 gives a margin of a few

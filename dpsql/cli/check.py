@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpsql.cli.protected import Protected, protected_lines, read_protected
+from dpsql.cli.amounts import Protected, protected_lines, read_protected
 from dpsql.cli.report import refusals
 from dpsql.cli.rows import aligned, printable
 from dpsql.errors import Error
 
 if TYPE_CHECKING:
-    from dpsql.dataset import Checked
+    from dpsql.answering.open_dataset import Checked
     from dpsql.policy.model import Bound, Column, Table
     from dpsql.release import Release
 
@@ -38,7 +38,7 @@ def check(policy: str) -> None:
       dpsql check
       dpsql check clinic/dpsql.toml
     """
-    from dpsql import dataset
+    from dpsql.answering import open_dataset as dataset
 
     with refusals():
         checked = dataset.check(Path(policy))
@@ -110,7 +110,7 @@ def _what_margins_mean(checked: Checked) -> str:
 def _what_groups_get(checked: Checked) -> str:
     """The total for people who belong together, as `dpsql budget --group` has it before anything is spent."""
     from dpsql.cli.amounts import group_text
-    from dpsql.privacy.groups import total_for_group
+    from dpsql.privacy.group_privacy import total_for_group
 
     accountant = checked.accountant
     largest = accountant.price_of(accountant.policy.max_query_epsilon)
@@ -191,7 +191,7 @@ def _margin(release: Release | None) -> str:
 
 
 def _number_text(number: Fraction) -> str:
-    from dpsql.explain import number_text
+    from dpsql.release.explain import number_text
 
     return number_text(number)
 

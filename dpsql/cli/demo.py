@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpsql.cli.progress import footer, run
 from dpsql.cli.report import describe, refusals
 from dpsql.cli.rows import bar, table
-from dpsql.cli.running import footer, run
-from dpsql.display import cell
+from dpsql.driver.display import cell
 from dpsql.errors import Error
 
 if TYPE_CHECKING:
-    from dpsql.dbapi import Connection, Row
-    from dpsql.wire.server import Server
-    from dpsql.wire.supervisor import Supervisor
+    from dpsql.driver.dbapi import Connection, Row
+    from dpsql.server.listener import Server
+    from dpsql.server.workers.supervisor import Supervisor
 
 _USER = "analyst"  # in the policy of the demo
 _PASSWORD = "demo"  # noqa: S105 - of made-up data, on this machine only
@@ -153,8 +153,8 @@ def demo(folder: Path, serves: bool, port: int | None) -> None:
       dpsql demo --serve
       dpsql demo /tmp/clinic
     """
-    from dpsql.dbapi import connect
-    from dpsql.demo_data import PATIENTS, POLICY, write_demo
+    from dpsql.cli.demo_data import PATIENTS, POLICY, write_demo
+    from dpsql.driver.dbapi import connect
 
     if port is not None and not serves:
         raise click.UsageError("--port is for --serve")
@@ -174,12 +174,12 @@ def demo(folder: Path, serves: bool, port: int | None) -> None:
 
 def _serve(policy: Path, port: int | None) -> None:
     from dpsql.cli.serve import psql_line
-    from dpsql.passwords import Verifier
     from dpsql.policy.edit import require_known, set_password
-    from dpsql.policy.loader import load
-    from dpsql.wire.ending import leave
-    from dpsql.wire.logs import write_logs
-    from dpsql.wire.serving import serve
+    from dpsql.policy.load import load
+    from dpsql.policy.passwords import Verifier
+    from dpsql.server.ending import leave
+    from dpsql.server.ops.logs import write_logs
+    from dpsql.server.serve import serve
 
     require_known(policy, _USER)
     password = load(policy).users[_USER].password

@@ -14,7 +14,7 @@ from dpsql.cli.report import refusals
 from dpsql.errors import PolicyError
 
 if TYPE_CHECKING:
-    from dpsql.backends import Backend
+    from dpsql.engines.base import Backend
     from dpsql.policy.draft import Suggestions
     from dpsql.policy.model import DatabaseSchema
     from dpsql.policy.propose import Proposal, SchemaDetails
@@ -85,7 +85,7 @@ def _database(address: str) -> Path:
 
 
 def _import(folder: Path) -> Path:
-    from dpsql.backends.duckdb_import import import_folder
+    from dpsql.engines.duckdb.import_files import import_folder
 
     # The name of "." is only known once it is resolved.
     database = folder.resolve().with_name(f"{folder.resolve().name}.duckdb")
@@ -116,8 +116,8 @@ def _surveyed(address: str, target: Path) -> _Survey:
 
 
 def _surveyed_file(database: Path, target: Path) -> _Survey:
-    from dpsql.backends.duckdb import DuckDBBackend
-    from dpsql.backends.duckdb_survey import read_details, suggest_bounds
+    from dpsql.engines.duckdb.engine import DuckDBBackend
+    from dpsql.engines.duckdb.survey import read_details, suggest_bounds
     from dpsql.policy.model import Limits
 
     limits = Limits()
@@ -133,9 +133,9 @@ def _surveyed_file(database: Path, target: Path) -> _Survey:
 
 
 def _surveyed_server(address: str) -> _Survey:
-    from dpsql.backends.postgres import PostgresBackend
-    from dpsql.backends.postgres_connections import without_password
-    from dpsql.backends.postgres_survey import read_details, suggest_bounds
+    from dpsql.engines.postgres.connections import without_password
+    from dpsql.engines.postgres.engine import PostgresBackend
+    from dpsql.engines.postgres.survey import read_details, suggest_bounds
     from dpsql.policy.model import Limits
 
     limits = Limits()

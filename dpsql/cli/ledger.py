@@ -38,7 +38,7 @@ def verify(policy: str) -> None:
     """
     from dpsql.errors import PolicyError
     from dpsql.ledger.opening import ledger_place, read_books
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
 
     with refusals():
         declared = load(Path(policy))
@@ -78,10 +78,10 @@ def migrate(target: str, policy: str) -> None:
       dpsql ledger migrate clinic.duckdb.ledger
     """
     from dpsql.errors import BadSetting
-    from dpsql.ledger.moving import move_ledger
+    from dpsql.ledger.migrate import move_ledger
     from dpsql.ledger.opening import dataset_name, ledger_place
     from dpsql.policy.address import PostgresAddress
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
 
     with refusals():
         declared = load(Path(policy))
@@ -119,7 +119,7 @@ def accept(yes: bool, policy: str) -> None:
       dpsql ledger accept --policy clinic/dpsql.toml --yes
     """
     from dpsql.ledger.opening import accept_ledger, ledger_place
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
 
     with refusals():
         declared = load(Path(policy))
@@ -150,7 +150,7 @@ def protect(yes: bool, policy: str) -> None:
       dpsql ledger protect
       dpsql ledger protect --policy clinic/dpsql.toml --yes
     """
-    from dpsql import dataset
+    from dpsql.answering import open_dataset as dataset
     from dpsql.errors import PolicyError
     from dpsql.ledger.opening import ledger_place, open_ledger, read_books
 

@@ -16,8 +16,8 @@ from dpsql.cli.report import refusals
 
 if TYPE_CHECKING:
     from dpsql.ledger import Entry, Refusal
-    from dpsql.ledger.books import Books, LimitChange, Selection
     from dpsql.ledger.protections import Recorded
+    from dpsql.ledger.reading import Books, LimitChange, Selection
     from dpsql.privacy.accounting import Accountant, Price
 
     Row = Entry | Refusal | LimitChange | Recorded
@@ -78,10 +78,10 @@ def log(
       dpsql log --limits
       dpsql log --units
     """
-    from dpsql.ledger.books import Selection
     from dpsql.ledger.opening import read_books
+    from dpsql.ledger.reading import Selection
     from dpsql.policy.edit import unknown_user
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
     from dpsql.privacy.accounting import Accountant
 
     if refused + limits + units > 1:
@@ -135,8 +135,8 @@ def _lines(rows: Sequence[Row], accountant: Accountant) -> Iterator[str]:
 def _columns(rows: Sequence[Row]) -> tuple[list[str], list[bool]]:
     """The names, and which of them are numbers."""
     from dpsql.ledger import Entry
-    from dpsql.ledger.books import LimitChange
     from dpsql.ledger.protections import Recorded
+    from dpsql.ledger.reading import LimitChange
 
     if isinstance(rows[0], Recorded):
         return ["time (UTC)", "table", "from", "to"], [False] * 4

@@ -35,7 +35,7 @@ def prepare(policy: str, to: str | None, writer: str | None, yes: bool, off: boo
       dpsql prepare --as postgresql://owner@db.example.org/clinic
       dpsql prepare --off
     """
-    from dpsql import preparing
+    from dpsql.answering import prepare_copies as preparing
 
     if off and (to is not None or writer is not None):
         raise click.UsageError("--off makes no copy: it goes with neither --to nor --as")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 
-from dpsql.display import NOISE, Column, Margins, bar_shares, cells, plain
+from dpsql.driver.display import NOISE, Column, Margins, bar_shares, cells, plain
 from dpsql.types import Cell
 
 Rows = Sequence[Sequence[Cell]]

@@ -13,8 +13,8 @@ import click
 from dpsql.cli.report import refusals
 
 if TYPE_CHECKING:
-    from dpsql.wire.server import Server
-    from dpsql.wire.supervisor import Supervisor
+    from dpsql.server.listener import Server
+    from dpsql.server.workers.supervisor import Supervisor
 
 
 @click.command()
@@ -52,9 +52,9 @@ def serve(host: str | None, port: int | None, policy: str, workers: int, new_led
       dpsql serve
       dpsql serve --host 0.0.0.0 --port 5432 2>> serve.log
     """
-    from dpsql.wire.ending import leave
-    from dpsql.wire.logs import write_logs
-    from dpsql.wire.serving import serve as run
+    from dpsql.server.ending import leave
+    from dpsql.server.ops.logs import write_logs
+    from dpsql.server.serve import serve as run
 
     write_logs(sys.stderr)
     with refusals():

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from dpsql import __version__
-from dpsql.cli.ask import show_table
-from dpsql.cli.catalogue import table_description, table_list
+from dpsql.cli.catalog import table_description, table_list
+from dpsql.cli.progress import footer, run, say_if_ledger_is_new
+from dpsql.cli.prompt import is_command, split
+from dpsql.cli.query import show_table
 from dpsql.cli.report import Refusal, refusals
-from dpsql.cli.running import footer, run, say_if_ledger_is_new
-from dpsql.cli.statements import is_command, split
 from dpsql.errors import BadSetting, ProgrammingError
 
 if TYPE_CHECKING:
-    from dpsql.dbapi import Connection
+    from dpsql.driver.dbapi import Connection
 
 HELP = r"""SQL ends with a semicolon and may take several lines. EXPLAIN in front of a query is free.
 
@@ -162,7 +162,7 @@ def shell(policy: str, user: str | None) -> None:
       dpsql shell
       dpsql shell --user alice < report.sql
     """
-    from dpsql.dbapi import connect
+    from dpsql.driver.dbapi import connect
 
     with refusals(), connect(policy, user) as connection:
         say_if_ledger_is_new(connection)

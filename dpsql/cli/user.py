@@ -14,8 +14,8 @@ import click
 from dpsql.cli.report import refusals
 
 if TYPE_CHECKING:
-    from dpsql.passwords import Verifier
     from dpsql.policy.model import Policy
+    from dpsql.policy.passwords import Verifier
     from dpsql.privacy.accounting import Price
 
 Command = Callable[..., Any]
@@ -77,7 +77,7 @@ def add(name: str, epsilon: Decimal | None, password_stdin: bool, policy: str) -
       dpsql user add bob --password-stdin < password.txt
     """
     from dpsql.policy.edit import add_user, require_new
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
 
     path = Path(policy)
     with refusals():
@@ -105,7 +105,7 @@ def list_(policy: str) -> None:
       dpsql user list
     """
     from dpsql.cli.rows import aligned
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
 
     with refusals():
         users = load(Path(policy)).users.values()
@@ -186,7 +186,7 @@ def allowance(name: str, epsilon: Decimal | str, policy: str) -> None:
       dpsql user allowance alice none
     """
     from dpsql.policy.edit import set_allowance, unknown_user
-    from dpsql.policy.loader import load
+    from dpsql.policy.load import load
 
     path, wanted = Path(policy), None if isinstance(epsilon, str) else epsilon
     with refusals():
@@ -207,7 +207,7 @@ def allowance(name: str, epsilon: Decimal | str, policy: str) -> None:
 def _new_password(name: str, from_stdin: bool, *, optional: bool) -> Verifier | None:
     """A password from standard input or a terminal, as its verifier. The password itself goes no further."""
     from dpsql.errors import BadSetting
-    from dpsql.passwords import Verifier, prepare
+    from dpsql.policy.passwords import Verifier, prepare
 
     if from_stdin:
         return Verifier.of(_one_line(sys.stdin.buffer.read(_MOST_INPUT)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from dpsql.errors import OperationalError
-from dpsql.generate.query import Cancellation
+from dpsql.lowering.query import Cancellation
 from dpsql.privacy.accounting import Price
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpsql.errors import BadSetting, BudgetExhausted, InternalError, UnknownUser
-from dpsql.ledger import Closing, Purchase, Receipt, clock, failures
+from dpsql.ledger import Closing, Purchase, Receipt, failures
+from dpsql.ledger import database as clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
 from dpsql.ledger.verification import first_hash, hash_of

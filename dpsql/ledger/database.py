@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 Row = tuple[Any, ...]
@@ -32,3 +33,19 @@ class Database(Protocol):
     def damage(self) -> list[str]:
         """What the engine itself finds broken in its storage, as far as it can tell."""
         ...
+
+
+# ------------------------------------------------------------
+# What time it is, for the rows of a ledger: UTC, as text of one width, so that texts compare as times do.
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def timestamp() -> str:
+    return stored(now())
+
+
+def stored(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="microseconds")

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from dpsql.errors import InternalError
-from dpsql.ledger import AttemptTaken, PaidAttempt, Purchase, Unanswered, clock
+from dpsql.ledger import AttemptTaken, PaidAttempt, Purchase, Unanswered
+from dpsql.ledger import database as clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import FAILURES_SINCE
 from dpsql.privacy.accounting import Price

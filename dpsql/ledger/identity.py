@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 
 from dpsql.errors import LedgerDamaged, PolicyError
-from dpsql.ledger import clock
+from dpsql.ledger import database as clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import ARRIVING, DATASET, DEPARTED, FORMAT, OLDEST_FORMAT, PROTECTION_SINCE
 

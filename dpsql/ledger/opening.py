@@ -9,18 +9,18 @@ from pathlib import Path
 
 from dpsql.errors import OperationalError, PolicyError
 from dpsql.ledger import Ledger
-from dpsql.ledger.books import Books
 from dpsql.ledger.database import Database
 from dpsql.ledger.identity import missing, require_identity, standing
 from dpsql.ledger.mark import FILE, Mark, Seen
+from dpsql.ledger.reading import Books
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.ledger.sqlite import SqliteLedger, hold_file
 from dpsql.ledger.verification import contradictions, drop_altered, newest
 from dpsql.policy.address import is_postgres_address
-from dpsql.policy.loader import database_name, database_path
+from dpsql.policy.load import database_name, database_path
+from dpsql.policy.load_server import state_folder
 from dpsql.policy.model import Place, Policy
 from dpsql.policy.protection import Protection
-from dpsql.policy.server_reader import state_folder
 from dpsql.privacy.accounting import Accountant
 
 

@@ -22,15 +22,16 @@ import psycopg
 from psycopg import errors
 
 from dpsql.errors import LedgerDamaged, OperationalError, PolicyError, TooManyFiles
-from dpsql.generate.query import Cancellation
-from dpsql.ledger import Receipt, connections
-from dpsql.ledger.connections import Connection, Connections, connect
+from dpsql.ledger import Receipt
+from dpsql.ledger import postgres_connections as connections
 from dpsql.ledger.database import Database, Row, Rows
 from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_format
 from dpsql.ledger.mark import Mark
+from dpsql.ledger.postgres_connections import Connection, Connections, connect
 from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME, upgrade_from
 from dpsql.ledger.schema import DATASET, FORMAT
 from dpsql.ledger.sql_ledger import SqlLedger, Terms, limits_of
+from dpsql.lowering.query import Cancellation
 from dpsql.policy.address import PostgresAddress
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpsql.errors import OperationalError, PolicyError
-from dpsql.ledger import clock
+from dpsql.ledger import database as clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import PROTECTION_SINCE
 from dpsql.ledger.verification import first_hash, hash_of_protection

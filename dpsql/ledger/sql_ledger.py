@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import TypeVar
 
 from dpsql.errors import InternalError, LedgerDamaged, LedgerLost, OperationalError
-from dpsql.generate.query import Cancellation
 from dpsql.ledger import (
     Closing,
     Entry,
@@ -24,16 +23,16 @@ from dpsql.ledger import (
     Refusal,
     Unanswered,
     accounts,
-    clock,
     failures,
     protections,
 )
+from dpsql.ledger import database as clock
 from dpsql.ledger.accounts import UNLIMITED, storable
 from dpsql.ledger.database import Database
+from dpsql.ledger.group_commit import Together
 from dpsql.ledger.identity import Standing, require_identity, standing
 from dpsql.ledger.mark import Mark, Seen
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
-from dpsql.ledger.together import Together
 from dpsql.ledger.verification import (
     ALTERED,
     checksum_of,
@@ -42,6 +41,7 @@ from dpsql.ledger.verification import (
     is_intact,
     newest,
 )
+from dpsql.lowering.query import Cancellation
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 

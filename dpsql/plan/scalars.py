@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from dpsql.effort import spend
-from dpsql.hashing import CachedHash
+from dpsql.plan.hashing import CachedHash
 from dpsql.types import BOOLEAN, Type, Value
 
 if TYPE_CHECKING:

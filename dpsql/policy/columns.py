@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from dpsql.policy.model import Bound, Column, ColumnPolicy, ColumnSchema
 from dpsql.policy.problems import Report, quoted
-from dpsql.policy.section import MAX_BIGINT
+from dpsql.policy.sections import MAX_BIGINT
 from dpsql.types import MAX_DIGITS, Kind, Type, Value, decimal, integer
 
 # What the elements of `values` must be, by the kind of the column. Whole numbers are exact in every numeric type.

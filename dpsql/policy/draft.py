@@ -6,11 +6,13 @@ tell whose, is commented out, and so does not exist for analysts until the owner
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Literal, assert_never
 
@@ -18,8 +20,7 @@ from dpsql.policy.columns import known_type
 from dpsql.policy.model import Bound, ColumnSchema, DatabaseSchema, TableSchema
 from dpsql.policy.problems import quoted
 from dpsql.policy.propose import Proposal, SchemaDetails, Source, words_of_columns
-from dpsql.policy.rounding import round_up
-from dpsql.policy.section import header
+from dpsql.policy.sections import header
 from dpsql.types import Kind
 
 _MARK = re.compile(r"# TODO: ")
@@ -354,3 +355,44 @@ def _bound_text(bound: Bound) -> str:
     if bound.denominator == 1:
         return f"{bound.numerator:_}"
     return f"{(Decimal(bound.numerator) / Decimal(bound.denominator)).normalize():f}"
+
+
+# ------------------------------------------------------------
+# Rounds the extremes of a column outward to numbers that people would have chosen, and that tell less.
+
+_PARTS = 10  # a range is rounded to about a tenth of its width
+_LARGEST = 10**15  # beyond it a sum of many rows would not fit into 64 bits
+_SMALLEST = Fraction(1, 10**9)
+
+
+def round_outward(
+    low: int | Decimal | float | date | datetime, high: int | Decimal | float | date | datetime
+) -> tuple[Fraction | date, Fraction | date] | None:
+    """Bounds around both; whole years for dates. None if they are too large to be of use."""
+    if isinstance(low, date) and isinstance(high, date):
+        return date(low.year, 1, 1), date(high.year, 12, 31)
+    if isinstance(low, date) or isinstance(high, date):
+        raise TypeError("bounds are of one type")
+    smallest, largest = Fraction(low), Fraction(high)
+    if max(abs(smallest), abs(largest)) > _LARGEST:
+        return None
+    whole = isinstance(low, int) and isinstance(high, int)
+    step = _step((largest - smallest) or max(abs(largest), Fraction(1)), whole)
+    lower, upper = math.floor(smallest / step) * step, math.ceil(largest / step) * step
+    return (lower, upper) if lower < upper else (lower, upper + step)
+
+
+def round_up(count: int) -> int:
+    """The next of 1, 2, 5, 10, 20, 50, …"""
+    return int(_ladder(Fraction(count)))
+
+
+def _step(width: Fraction, whole: bool) -> Fraction:
+    step = _ladder(width / _PARTS)
+    return max(step, Fraction(1)) if whole else step
+
+
+def _ladder(least: Fraction) -> Fraction:
+    """The smallest of 1, 2, 5 times a power of ten that is not below `least`."""
+    power = Fraction(10) ** math.floor(math.log10(max(least, _SMALLEST)))
+    return next((power * part for part in (1, 2, 5) if power * part >= least), power * 10)

@@ -20,12 +20,11 @@ from pathlib import Path
 
 from dpsql.errors import OperationalError, PolicyError, UnknownUser
 from dpsql.files import sync_directory
-from dpsql.passwords import Verifier
-from dpsql.policy.lines import Place, Scanner
-from dpsql.policy.loader import load_text, parse, read_file
+from dpsql.policy.load import load_text, parse, read_file
 from dpsql.policy.model import Policy, PreparedPolicy
+from dpsql.policy.passwords import Verifier
 from dpsql.policy.problems import quoted
-from dpsql.policy.section import header
+from dpsql.policy.sections import Place, Scanner, header
 
 Setting = Decimal | str
 Users = dict[str, object]

@@ -7,7 +7,6 @@ from typing import assert_never
 
 from dpsql.effort import spend
 from dpsql.errors import NotSupported
-from dpsql.plan.inspect import reads_private
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
@@ -42,6 +41,7 @@ from dpsql.plan.scalars import (
     children,
     walk,
 )
+from dpsql.plan.visit import reads_private
 from dpsql.privacy.owners import equal_owners, names_owner, refuse_join
 from dpsql.privacy.refine import conjuncts
 from dpsql.privacy.rules import joins, relations, windows

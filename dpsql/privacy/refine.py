@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from dpsql.plan.evaluate import NotConstant, evaluate
+from dpsql.plan.constants import NotConstant, evaluate
 from dpsql.plan.scalars import Call, Const, Op, Ref, Scalar, as_moment, refs
-from dpsql.privacy.facts import NOTHING, Fact, Facts, Interval, as_number
+from dpsql.privacy.bounds import NOTHING, Fact, Facts, Interval, as_number
 from dpsql.types import Kind
 
 _MIRRORED = {Op.LT: Op.GT, Op.LE: Op.GE, Op.GT: Op.LT, Op.GE: Op.LE, Op.EQ: Op.EQ}

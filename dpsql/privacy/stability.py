@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dpsql.policy.model import Table
-from dpsql.privacy.facts import Facts
+from dpsql.privacy.bounds import Facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,12 @@ from functools import lru_cache
 from typing import assert_never
 
 from dpsql.errors import InternalError, NotSupported, PrivateRows, TooMuchNoise
-from dpsql.generate.dialect import Dialect
-from dpsql.generate.duckdb_dialect import DUCKDB
-from dpsql.generate.in_python import InPython, in_python
-from dpsql.generate.noisy_tables import from_lists, from_table
-from dpsql.generate.relations import RelationWriter
-from dpsql.generate.slim import slim
-from dpsql.plan.inspect import reads_private
+from dpsql.lowering.dialect import Dialect
+from dpsql.lowering.duckdb_dialect import DUCKDB
+from dpsql.lowering.in_python import InPython, in_python
+from dpsql.lowering.noisy_tables import from_lists, from_table
+from dpsql.lowering.prune_and_merge import slim
+from dpsql.lowering.relations import RelationWriter
 from dpsql.plan.nodes import (
     Aggregate,
     Distinct,
@@ -38,8 +37,7 @@ from dpsql.plan.nodes import (
     inputs,
     nodes,
 )
-from dpsql.plan.rising import rising_outputs
-from dpsql.plan.running import running_totals
+from dpsql.plan.patterns import rising_outputs, running_totals, top_keys
 from dpsql.plan.scalars import (
     Aggregated,
     Field,
@@ -52,17 +50,17 @@ from dpsql.plan.scalars import (
     Windowed,
     rebuild,
 )
-from dpsql.plan.top import top_keys
+from dpsql.plan.visit import reads_private
 from dpsql.policy.model import Catalog, Table
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.derive import derive, is_private
+from dpsql.privacy.normalize.plan import Preparation
+from dpsql.privacy.normalize.public import check_total, in_fixed_order
 from dpsql.privacy.owners import is_unit
-from dpsql.privacy.prepare import Preparation
-from dpsql.privacy.public import check_total, in_fixed_order
-from dpsql.release.coarser import Coarser
 from dpsql.release.drafts import Compilation
+from dpsql.release.group_totals import Coarser
 from dpsql.release.limits import noise_alone
-from dpsql.release.measuring import Measuring
+from dpsql.release.measurements import Measuring
 from dpsql.release.model import Clips, Release, Settings, Stage
 from dpsql.release.outputs import Outputs, is_measured
 from dpsql.release.partial import MARK, Partial, caution

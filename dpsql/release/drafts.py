@@ -8,21 +8,21 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.generate.bounding import Branch
-from dpsql.generate.dialect import Dialect
-from dpsql.generate.late_keys import Key
+from dpsql.lowering.bounding import Branch
+from dpsql.lowering.dialect import Dialect
+from dpsql.lowering.fast_paths import Key
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Field
 from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant
-from dpsql.privacy.allocate import Degree
-from dpsql.privacy.assemble import Linear
+from dpsql.privacy.allocation import Degree
 from dpsql.privacy.derive import derive
-from dpsql.privacy.lattice import Lattice
+from dpsql.privacy.estimators.assembly import Linear
+from dpsql.privacy.mechanisms.grouping_sets import Lattice
+from dpsql.privacy.mechanisms.running_totals import Chains
+from dpsql.privacy.mechanisms.top_keys import First
 from dpsql.privacy.rules.aggregates import SEARCHED, Cells, Statistic
-from dpsql.privacy.running import Chains
 from dpsql.privacy.stability import Derivation
-from dpsql.privacy.top import First
 from dpsql.release.model import Clips, Question, Settings
 from dpsql.types import Type, Value
 

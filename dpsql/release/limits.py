@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from dpsql.plan.scalars import Scalar, refs
-from dpsql.privacy.facts import NOTHING, Facts
+from dpsql.privacy.bounds import NOTHING, Facts
 from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
 from dpsql.privacy.stability import Stability
 

@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.generate.bounding import Branch
-from dpsql.generate.in_python import InPython
-from dpsql.generate.late_keys import Key
-from dpsql.plan.rising import Rising
+from dpsql.lowering.bounding import Branch
+from dpsql.lowering.fast_paths import Key
+from dpsql.lowering.in_python import InPython
+from dpsql.plan.patterns import Rising
 from dpsql.plan.text import scalar_text
 from dpsql.policy.model import Table
 from dpsql.privacy.accounting import Price
-from dpsql.privacy.assemble import Linear
 from dpsql.privacy.confidence import USUAL, Confidence, widening
-from dpsql.privacy.lattice import Lattice
-from dpsql.privacy.mechanisms import Noise, margin, rank_margin, standard_deviation
-from dpsql.privacy.quantiles import cut_margin
+from dpsql.privacy.estimators.assembly import Linear
+from dpsql.privacy.mechanisms.grouping_sets import Lattice
+from dpsql.privacy.mechanisms.partition_selection import selected_margins
+from dpsql.privacy.mechanisms.quantiles import cut_margin
+from dpsql.privacy.mechanisms.running_totals import Chains, cell_margin, running_margins
+from dpsql.privacy.mechanisms.top_keys import Top
+from dpsql.privacy.noise_laws import Noise, margin, rank_margin, standard_deviation
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
-from dpsql.privacy.running import Chains, cell_margin, running_margins
-from dpsql.privacy.selected import selected_margins
 from dpsql.privacy.stability import Derivation
-from dpsql.privacy.top import Top
 from dpsql.sql.clock import Clock
 from dpsql.tables import Integers
 from dpsql.types import Kind, Type, Value

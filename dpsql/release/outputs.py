@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from dpsql.margins.trace import with_margins
-from dpsql.plan.inspect import source_of
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Agg, Aggregated, Field
-from dpsql.privacy.assemble import Assembly, Linear
-from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import UNBOUNDED, Interval
-from dpsql.privacy.mechanisms import Noise
+from dpsql.plan.visit import source_of
+from dpsql.privacy.bounds import UNBOUNDED, Interval
+from dpsql.privacy.estimators.assembly import Assembly, Linear
+from dpsql.privacy.keys.domains import domain
+from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, Counted
 from dpsql.release.drafts import Compilation
+from dpsql.release.margins.trace import with_margins
 from dpsql.release.model import Measurement, Output, widest_mean, widest_of
 from dpsql.types import Kind, Type
 

@@ -9,8 +9,11 @@ from fractions import Fraction
 
 from dpsql.errors import BadSetting, MissingDeclaration, NotSupported
 from dpsql.privacy.accounting import DELTA_UNIT, Price, pure_price
-from dpsql.privacy.allocate import shares
-from dpsql.privacy.mechanisms import (
+from dpsql.privacy.allocation import shares
+from dpsql.privacy.mechanisms.quantiles import cuts_chosen, levels, ranks_within
+from dpsql.privacy.mechanisms.running_totals import cell_margin, running_margins, widened
+from dpsql.privacy.mechanisms.top_keys import Top, chosen_keys, share_of_choice, share_of_counts
+from dpsql.privacy.noise_laws import (
     Noise,
     chosen,
     clip_chosen,
@@ -20,11 +23,8 @@ from dpsql.privacy.mechanisms import (
     most_common,
     selecting,
 )
-from dpsql.privacy.quantiles import cuts_chosen, levels, ranks_within
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Counted, Statistic
-from dpsql.privacy.running import cell_margin, running_margins, widened
-from dpsql.privacy.top import Top, chosen_keys, share_of_choice, share_of_counts
 from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Measurement, in_steps, margin_of
 

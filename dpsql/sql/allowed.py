@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from dpsql.errors import GroupingError, NotSupported
 from dpsql.plan.scalars import Aggregated, Scalar, Windowed, walk
-from dpsql.sql.names import position
+from dpsql.sql.scope import position
 from dpsql.types import Kind
 
 

@@ -13,8 +13,8 @@ from dpsql.plan.nodes import Aggregate, Plan, Window, map_scalars
 from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar, Subquery, Windowed, rebuild, refs, walk
 from dpsql.plan.text import scalar_text
 from dpsql.sql.allowed import check_arguments, refuse_aggregates, refuse_array
-from dpsql.sql.names import Scope, folded, position
 from dpsql.sql.ordering import Ordering, constant_of, list_position
+from dpsql.sql.scope import Scope, folded, position
 
 MAX_SETS = 64
 MAX_KEYS = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from dpsql.sql.lexer import tokens
+from dpsql.sql.tokens import tokens
 
 MOST = 8_000  # characters
 

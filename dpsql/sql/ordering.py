@@ -5,12 +5,12 @@ from __future__ import annotations
 from sqlglot import exp
 
 from dpsql.errors import BadSetting, InvalidReference, NotSupported, SqlSyntaxError
-from dpsql.plan.evaluate import NotConstant, evaluate
+from dpsql.plan.constants import NotConstant, evaluate
 from dpsql.plan.nodes import Plan, Sort
 from dpsql.plan.scalars import Const, Ref, Scalar, SortKey
 from dpsql.sql.allowed import check_arguments
-from dpsql.sql.names import Scope, folded, position
-from dpsql.sql.sources import Sources
+from dpsql.sql.from_clause import Sources
+from dpsql.sql.scope import Scope, folded, position
 
 
 class Ordering(Sources):

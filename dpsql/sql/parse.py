@@ -18,11 +18,17 @@ from sqlglot.tokenizer_core import Token, TokenType
 from dpsql.effort import spend
 from dpsql.errors import NotSupported, ReadOnly, SqlSyntaxError, UnknownType
 from dpsql.policy.model import StatementLimits
-from dpsql.sql.brackets import check_brackets, with_subscripts
-from dpsql.sql.meter import check_bytes, check_nesting, check_words
-from dpsql.sql.rereading import check_levels
-from dpsql.sql.shape import check_calls, check_clauses
-from dpsql.sql.spans import UNITS_HINT
+from dpsql.sql.checks import (
+    check_brackets,
+    check_bytes,
+    check_calls,
+    check_clauses,
+    check_levels,
+    check_nesting,
+    check_words,
+    with_subscripts,
+)
+from dpsql.sql.intervals import UNITS_HINT
 
 _DEFAULT = StatementLimits()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.dataset import open_dataset
-from dpsql.session import Session
+from dpsql.answering.open_dataset import open_dataset
+from dpsql.answering.session import Session
 from tests.accuracy import naive, oracle, report, with_dpsql
 from tests.accuracy.asked import Answers, Case
 from tests.accuracy.cases import cases

@@ -14,17 +14,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
-from dpsql.backends import Backend
-from dpsql.dataset import bind_all, open_backend
-from dpsql.engine import Answer, Engine
+from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.open_dataset import bind_all, open_backend
+from dpsql.answering.session import Session
+from dpsql.engines.base import Backend
 from dpsql.errors import Error
-from dpsql.generate.query import EngineQuery
 from dpsql.ledger.opening import open_ledger
+from dpsql.lowering.query import EngineQuery
 from dpsql.noise.samplers import SystemSampler
-from dpsql.policy.loader import load
+from dpsql.policy.load import load
 from dpsql.policy.model import Catalog, Policy
 from dpsql.privacy.accounting import Accountant
-from dpsql.session import Session
 from dpsql.tables import ExactTable
 from tests.accuracy.asked import Aggregate, Answers, Case, Condition, Query, Table
 from tests.accuracy.data import Dataset

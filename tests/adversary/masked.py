@@ -19,23 +19,22 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsql.backends import Backend
-from dpsql.dataset import build_engine
-from dpsql.engine import Engine
+from dpsql.answering.dataset import Engine
+from dpsql.answering.open_dataset import build_engine
+from dpsql.engines.base import Backend
 from dpsql.noise.samplers import Sampler, SystemSampler
-from dpsql.passwords import Verifier
-from dpsql.policy.loader import load
+from dpsql.policy.load import load
+from dpsql.policy.load_server import state_folder
 from dpsql.policy.model import Policy
-from dpsql.policy.server_reader import state_folder
+from dpsql.policy.passwords import Verifier
 from dpsql.release import Measurement
+from dpsql.server.auth.login import open_door
+from dpsql.server.listener import Server, bind
+from dpsql.server.twin import start_twin
 from dpsql.tables import ExactTable, Integers, NoisyTable
-from dpsql.twin import start_twin
 from dpsql.types import Kind, Type, Value
-from dpsql.wire.door import open_door
-from dpsql.wire.listening import bind
-from dpsql.wire.server import Server
 from grammar_tests.toy_data import POLICIES
-from tests.wire.connection import Address
+from tests.server.connection import Address
 
 USERS = ("alice", "bob")
 PASSWORD = "correct horse"  # noqa: S105 - of made-up data

@@ -7,9 +7,9 @@ from pathlib import Path
 import duckdb
 import psycopg
 
-from dpsql.backends import Backend
-from dpsql.backends.duckdb import DuckDBBackend
-from dpsql.backends.postgres import PostgresBackend
+from dpsql.engines.base import Backend
+from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.postgres.engine import PostgresBackend
 from dpsql.policy.model import Policy
 from grammar_tests import toy_postgres
 from grammar_tests.servers import Server

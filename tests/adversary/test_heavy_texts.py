@@ -12,8 +12,8 @@ from types import FrameType
 
 import pytest
 
-from dpsql.dataset import open_dataset
-from dpsql.engine import Engine
+from dpsql.answering.dataset import Engine
+from dpsql.answering.open_dataset import open_dataset
 from dpsql.errors import Error, InternalError
 from dpsql.release import Release, Settings
 from tests import toy

@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-import dpsql.engine
+import dpsql.answering.dataset
 from dpsql.errors import TooManyRows
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.accounting import Price
@@ -39,7 +39,7 @@ NoiseStep = Callable[[Measurement, Sequence[ExactTable], Sampler], NoisyTable]
 @pytest.fixture(scope="module", autouse=True)
 def _masked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dpsql.engine, "add_noise", masked_noise)
+        patch.setattr(dpsql.answering.dataset, "add_noise", masked_noise)
         yield
 
 
@@ -160,7 +160,7 @@ PLANTED = {
 
 @pytest.mark.parametrize(("leak", "sql"), PLANTED.values(), ids=PLANTED)
 def test_a_planted_leak_is_seen(duckdb_pair: Pair, leak: NoiseStep, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpsql.engine, "add_noise", leak)
+    monkeypatch.setattr(dpsql.answering.dataset, "add_noise", leak)
     statement = [Statement("planted", sql)]
     with_target, without_target = (transcript(server.address(), statement, FRESH) for server in duckdb_pair)
     assert with_target != without_target

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsql.types import Value
-from tests.wire.connection import Address, Connection, Message, message, text
+from tests.server.connection import Address, Connection, Message, message, text
 
 CORPUS = Path(__file__).parent / "corpus"
 PIPELINE = 25  # statements on their way at once

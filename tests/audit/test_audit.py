@@ -13,14 +13,14 @@ import duckdb
 import pytest
 from click.testing import CliRunner
 
+from dpsql.answering.open_dataset import bind_all, open_backend
 from dpsql.audit import Audit, Finding, Refused, open_audit
 from dpsql.cli import commands
-from dpsql.dataset import bind_all, open_backend
+from dpsql.engines.postgres.local_cluster import Cluster
 from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
-from dpsql.policy.loader import load
-from dpsql.privacy.mechanisms import Noise, selecting
+from dpsql.policy.load import load
+from dpsql.privacy.noise_laws import Noise, selecting
 from dpsql.tables import Integers
-from dpsql.twin.cluster import Cluster
 from grammar_tests.servers import Server
 from grammar_tests.toy_data import POLICIES, fill_clean
 from grammar_tests.toy_postgres import fill
@@ -114,7 +114,7 @@ def audited(folder: Path, policy: str, sampler: Sampler) -> Iterator[Audit]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsql.audit.combined.MOST_TRIALS", COMBINED_TRIALS)
+    monkeypatch.setattr("dpsql.audit.trials.MOST_TRIALS", COMBINED_TRIALS)
 
 
 @pytest.fixture(params=["zcdp", "laplace"])
@@ -158,7 +158,7 @@ def test_what_the_policy_refuses_is_told(pure: Audit) -> None:
 
 def test_a_person_who_moves_a_sum_too_far_is_shown(sound: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clip of a person's sum in a cell is planted too wide: the noise is right, and the sums are not."""
-    original = "dpsql.generate.bounding._Bounding._per"
+    original = "dpsql.lowering.bounding._Bounding._per"
 
     def unbounded(_: object, i: int, statistic: object) -> str:
         del statistic
@@ -192,7 +192,7 @@ def test_several_unknown_keys_that_are_not_clipped_together_are_shown(
     def not_clipped(_: object, inner: str, *__: object) -> str:
         return inner
 
-    monkeypatch.setattr("dpsql.generate.bounding._Bounding._clipped", not_clipped)
+    monkeypatch.setattr("dpsql.lowering.bounding._Bounding._clipped", not_clipped)
     for finding in _of_unknown_keys(sound):
         # One person counts once in each of its keys, and these are limited before: that needs no clip.
         counts_units = finding.question.aggregate == "COUNT(DISTINCT unit)"

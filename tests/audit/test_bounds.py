@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import beta
 
-from dpsql.audit.bounds import MISS, Seen
+from dpsql.audit.losses import MISS, Seen
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from dpsql.session import Session
+from dpsql.answering.session import Session
 from tests.bench.datasets import Dataset, on_duckdb, on_postgres
 from tests.bench.figures import Figure, Show
 from tests.peers.environments import QRLEW, SMARTNOISE, NotInstalled, Peer, environment

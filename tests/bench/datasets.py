@@ -11,9 +11,9 @@ from pathlib import Path
 
 import duckdb
 
-from dpsql.dataset import open_dataset
-from dpsql.engine import Engine
-from dpsql.preparing import prepare
+from dpsql.answering.dataset import Engine
+from dpsql.answering.open_dataset import open_dataset
+from dpsql.answering.prepare_copies import prepare
 from grammar_tests.servers import Server
 from tests.bench.cases import POLICY, statements
 

@@ -11,7 +11,7 @@ import psycopg
 
 from tests.adversary.heavy_texts import TEXTS
 from tests.bench.figures import Figure, Show
-from tests.wire.process import Connection, Serving, home, write_clinic
+from tests.server.process import Connection, Serving, home, write_clinic
 
 _SECTION = "fence"
 _REPLAYED = "SELECT state, COUNT(*) FROM people GROUP BY state"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from dpsql.engine import Engine
-from dpsql.session import Session
+from dpsql.answering.dataset import Engine
+from dpsql.answering.session import Session
 from tests.bench.cases import CASES, SMALL, another_small
 from tests.bench.datasets import ENGINES
 from tests.bench.figures import Figure, Show, side_by_side

@@ -13,10 +13,10 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from dpsql.dataset import open_dataset
-from dpsql.session import Session
+from dpsql.answering.open_dataset import open_dataset
+from dpsql.answering.session import Session
 from tests.bench.figures import Figure, Show, side_by_side
-from tests.wire.process import Connection, Serving, home, write_clinic
+from tests.server.process import Connection, Serving, home, write_clinic
 
 _SECTION = "wire"
 _SMALL = "SELECT state, COUNT(*) FROM people GROUP BY state"

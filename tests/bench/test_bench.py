@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsql.session import Session
+from dpsql.answering.session import Session
 from tests.bench.against_peers import QUERIES
 from tests.bench.cases import CASES
 from tests.bench.datasets import on_duckdb

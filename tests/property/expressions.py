@@ -9,12 +9,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dpsql.generate.duckdb_dialect import DUCKDB
-from dpsql.generate.relations import RelationWriter
+from dpsql.lowering.duckdb_dialect import DUCKDB
+from dpsql.lowering.relations import RelationWriter
 from dpsql.plan.nodes import Project
 from dpsql.plan.scalars import Scalar
+from dpsql.privacy.bounds import Facts
 from dpsql.privacy.derive import derive
-from dpsql.privacy.facts import Facts
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.types import Kind

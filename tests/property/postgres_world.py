@@ -7,10 +7,10 @@ from typing import Any
 
 import psycopg
 
-from dpsql.backends.postgres import numbered
-from dpsql.backends.postgres_connections import SETTINGS
-from dpsql.generate.postgres_dialect import POSTGRES
-from dpsql.generate.query import EngineQuery
+from dpsql.engines.postgres.connections import SETTINGS
+from dpsql.engines.postgres.engine import numbered
+from dpsql.lowering.postgres_dialect import POSTGRES
+from dpsql.lowering.query import EngineQuery
 from tests.property.world import (
     COLUMNS,
     DETAIL_COLUMNS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpsql.generate.bounding import _Bounding
+from dpsql.lowering.bounding import _Bounding
 from dpsql.privacy.rules.aggregates import Statistic
 from tests.property.__main__ import search
 

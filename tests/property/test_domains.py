@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 
 from dpsql.errors import Error, InternalError
-from dpsql.privacy.domains import domain
+from dpsql.privacy.keys.domains import domain
 from tests.property.expressions import computed, selections
 from tests.property.generate import thorough
 from tests.property.world import MAX_CELLS, Case

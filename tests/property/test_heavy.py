@@ -8,7 +8,7 @@ from fractions import Fraction
 import duckdb
 import pytest
 
-from dpsql.generate.duckdb_lockdown import lock_down
+from dpsql.engines.duckdb.session import lock_down
 from tests.property import world
 from tests.property.flavours import bounded
 from tests.property.world import COLUMNS, KEY, OWNER, SALT, TABLE, Case, Declared, check_neighbours, release_of

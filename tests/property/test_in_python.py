@@ -10,13 +10,13 @@ from itertools import product
 
 import pytest
 
-from dpsql.generate.duckdb_dialect import DUCKDB
-from dpsql.generate.in_python import in_python
-from dpsql.generate.noisy_tables import from_lists
-from dpsql.generate.relations import RelationWriter
+from dpsql.answering.postprocess import Postprocessor
+from dpsql.lowering.duckdb_dialect import DUCKDB
+from dpsql.lowering.in_python import in_python
+from dpsql.lowering.noisy_tables import from_lists
+from dpsql.lowering.relations import RelationWriter
 from dpsql.plan.nodes import Plan, Project, Released, Sort
 from dpsql.plan.scalars import Call, Case, Const, Field, Op, Ref, Scalar, SortKey
-from dpsql.postprocess import Postprocessor
 from dpsql.types import BIGINT, BOOLEAN, DOUBLE, TEXT, Cell, Kind, Type, Value, decimal, integer
 
 DOUBLES = (None, 0.0, -0.0, 0.5, -0.5, 1.5, -2.5, 1 / 3, 32767.5, -32768.5, 2147483647.5, 2.0**53, -(2.0**63), 2.0**63)

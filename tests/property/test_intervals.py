@@ -9,8 +9,7 @@ from hypothesis import given
 
 from dpsql.errors import Error, InternalError
 from dpsql.plan.scalars import Scalar, walk
-from dpsql.privacy.facts import Facts, as_number
-from dpsql.privacy.intervals import interval
+from dpsql.privacy.bounds import Facts, as_number, interval
 from dpsql.types import Kind
 from tests.property.expressions import computed, selections
 from tests.property.generate import NUMBERS, thorough

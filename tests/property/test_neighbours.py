@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 
 from dpsql.errors import Error, InternalError
-from dpsql.generate.bounding import _Bounding
-from dpsql.generate.clip import Clip
-from dpsql.generate.large_owners import Steps
-from dpsql.generate.relations import RelationWriter
+from dpsql.lowering.bounding import _Bounding
+from dpsql.lowering.clip import Clip
+from dpsql.lowering.fast_paths import Steps
+from dpsql.lowering.relations import RelationWriter
 from dpsql.plan.nodes import Plan, SetOperation
 from dpsql.plan.scalars import Aggregated, Windowed
 from dpsql.policy.model import Accounting, ColumnPolicy
-from dpsql.privacy import prepare
-from dpsql.privacy.prepare import Preparation
+from dpsql.privacy.normalize import plan as prepare
+from dpsql.privacy.normalize.plan import Preparation
 from dpsql.privacy.rules import aggregates, joins, relations
 from dpsql.privacy.rules.aggregates import Counted, Statistic
 from dpsql.privacy.stability import Stability
@@ -96,7 +96,7 @@ def _clip_removed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sums_of_a_group_clipped_apart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("dpsql.generate.clip.MOST_ROOM", 1)
+    patch.setattr("dpsql.lowering.clip.MOST_ROOM", 1)
     patch.setattr(_Bounding, "_clipped_in_one_cell", lambda _, inner, *__: inner)
 
 

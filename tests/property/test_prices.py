@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsql.errors import Error, InternalError
-from dpsql.generate.duckdb_dialect import DUCKDB
+from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.policy.model import Accounting
-from dpsql.privacy.quantiles import Cut, cut_in_turn
+from dpsql.privacy.mechanisms.quantiles import Cut, cut_in_turn
 from dpsql.privacy.rules.aggregates import Counted, Statistic, rank_of
 from dpsql.release import Clips, Measurement, Release, Settings, compile_release
 from dpsql.sql.parse import parse
@@ -82,7 +82,7 @@ def _rho(measurement: Measurement) -> Fraction:
 def check_prices(release: Release, *, pure: bool, squares: bool, found: bool) -> None:
     for measurement in release.measurements:
         if measurement.rooted or not measurement.statistics:
-            continue  # noise on the root is longer than what it is made for: tests/unit/test_noise_running.py
+            continue  # noise on the root is longer than what it is made for: tests/noise/test_running_totals.py
         if measurement.is_search and found:
             assert not measurement.price.loss and not measurement.price.pure, "what is found costs nothing"
             continue

@@ -13,7 +13,7 @@ from hypothesis import given
 from dpsql.errors import Error, InternalError, MissingDeclaration, NotSupported
 from dpsql.plan.scalars import Call, Op, walk
 from dpsql.policy.model import ColumnPolicy
-from dpsql.privacy.intervals import interval
+from dpsql.privacy.bounds import interval
 from tests.property.expressions import computed, selections
 from tests.property.flavours import FLAVOURS, OWNERS, bounded
 from tests.property.generate import thorough

@@ -22,12 +22,12 @@ from typing import Any, Protocol
 
 import duckdb
 
-from dpsql.backends.duckdb import DuckDBBackend
-from dpsql.generate.dialect import Dialect
-from dpsql.generate.duckdb_dialect import DUCKDB
-from dpsql.generate.duckdb_lockdown import lock_down
-from dpsql.generate.query import EngineQuery
-from dpsql.policy.catalog import bind
+from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.duckdb.session import lock_down
+from dpsql.lowering.dialect import Dialect
+from dpsql.lowering.duckdb_dialect import DUCKDB
+from dpsql.lowering.query import EngineQuery
+from dpsql.policy.bind import bind
 from dpsql.policy.model import (
     Accounting,
     Catalog,

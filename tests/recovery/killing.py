@@ -18,15 +18,15 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from dpsql.dataset import open_dataset
-from dpsql.engine import Engine
+from dpsql.answering.dataset import Engine
+from dpsql.answering.open_dataset import open_dataset
+from dpsql.answering.postprocess import Postprocessor
 from dpsql.errors import Error
 from dpsql.ledger import accounts
+from dpsql.ledger.group_commit import Together
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.ledger.sqlite import SqliteLedger
-from dpsql.ledger.together import Together
-from dpsql.noise import apply
-from dpsql.postprocess import Postprocessor
+from dpsql.noise import add_noise as apply
 from dpsql.privacy.accounting import Price
 from dpsql.release import Settings
 from tests import toy

@@ -18,10 +18,11 @@ from typing import Any
 import duckdb
 import pytest
 
-from dpsql.backends.duckdb import DuckDBBackend
-from dpsql.dataset import open_dataset
+from dpsql.answering.open_dataset import open_dataset
+from dpsql.engines.duckdb.engine import DuckDBBackend
 from dpsql.errors import BudgetExhausted, EngineFailed, Error, OperationalError
-from dpsql.ledger import clock, sqlite
+from dpsql.ledger import database as clock
+from dpsql.ledger import sqlite
 from dpsql.release import Settings
 from tests import toy
 from tests.recovery.killing import ABOVE, FREE, Watched, ask, is_sound

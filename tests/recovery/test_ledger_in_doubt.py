@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dpsql
-from dpsql.backends.duckdb import DuckDBBackend
+from dpsql.engines.duckdb.engine import DuckDBBackend
 from dpsql.errors import OperationalError
 from dpsql.ledger import postgres
 from dpsql.policy.address import PostgresAddress

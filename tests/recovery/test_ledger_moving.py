@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpsql.errors import PolicyError
-from dpsql.ledger.moving import move_ledger
+from dpsql.ledger.migrate import move_ledger
 from dpsql.policy.address import PostgresAddress
 from dpsql.policy.model import Place
 from dpsql.privacy.accounting import Price

@@ -128,9 +128,11 @@ def test_other_questions_are_not_charged_while_the_circuit_is_open(
     server: Server, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.before = outage(server, watched)
-    with caplog.at_level(logging.WARNING, "dpsql.circuit"), pytest.raises(EngineLost):
+    with caplog.at_level(logging.WARNING, "dpsql.answering.circuit_breaker"), pytest.raises(EngineLost):
         ask(watched.engine, COUNT)
-    assert [record.message for record in caplog.records if record.name == "dpsql.circuit"] == ["circuit_opened"]
+    assert [record.message for record in caplog.records if record.name == "dpsql.answering.circuit_breaker"] == [
+        "circuit_opened"
+    ]
     spent = watched.engine.ledger.spent()
     assert watched.engine.circuits.open == 1
     for sql in (ABOVE, f"{COUNT} WHERE income > 7"):

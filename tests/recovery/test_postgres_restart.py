@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from dpsql.backends.postgres import PostgresBackend
+from dpsql.engines.postgres.engine import PostgresBackend
 from dpsql.errors import EngineFailed
-from dpsql.generate.query import EngineQuery
+from dpsql.lowering.query import EngineQuery
 from grammar_tests.servers import Server
 
 QUERY = EngineQuery("SELECT count(*) FROM public.people", 0, sources=(("public", "people"),))

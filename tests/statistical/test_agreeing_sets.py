@@ -12,10 +12,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpsql.noise.lattice import noisy_sets
+from dpsql.noise.grouping_sets import noisy_sets
 from dpsql.noise.samplers import SystemSampler
-from dpsql.privacy.lattice import lattice
-from dpsql.privacy.mechanisms import Noise, gaussian, laplace
+from dpsql.privacy.mechanisms.grouping_sets import lattice
+from dpsql.privacy.noise_laws import Noise, gaussian, laplace
 
 SIZES = (5, 4, 3)
 CUBE = tuple(kept for count in (3, 2, 1, 0) for kept in combinations(range(3), count))

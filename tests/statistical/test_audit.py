@@ -20,16 +20,15 @@ import duckdb
 import numpy as np
 import pytest
 
-from dpsql.audit.bounds import Seen
-from dpsql.audit.losses import Trials, audited, beside_delta, epsilon, rho
-from dpsql.dataset import build_engine, open_backend
-from dpsql.derived import Derivations
-from dpsql.engine import Engine
+from dpsql.answering.answer_store import Known
+from dpsql.answering.dataset import Engine
+from dpsql.answering.open_dataset import build_engine, open_backend
+from dpsql.answering.reuse import Derivations
+from dpsql.audit.losses import Seen, Trials, audited, beside_delta, epsilon, rho
 from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
-from dpsql.policy.loader import load
-from dpsql.privacy.mechanisms import Noise, selecting
+from dpsql.policy.load import load
+from dpsql.privacy.noise_laws import Noise, selecting
 from dpsql.release import Settings
-from dpsql.stored import Known
 from dpsql.tables import Integers
 
 GROUPS = 5_000

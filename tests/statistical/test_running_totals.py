@@ -7,12 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpsql.noise.running import noisy_chains
+from dpsql.noise.running_totals import noisy_chains
 from dpsql.noise.samplers import SystemSampler
-from dpsql.privacy.mechanisms import gaussian, laplace, standard_deviation
-from dpsql.privacy.running import Along, Chains, cell_margin, running_margins, widened
+from dpsql.privacy.mechanisms.running_totals import Along, Chains, cell_margin, running_margins, tree, widened
+from dpsql.privacy.noise_laws import gaussian, laplace, standard_deviation
 from dpsql.privacy.stability import Sensitivity
-from dpsql.privacy.tree import tree
 
 LENGTH, CHAINS = 100, 2_000
 

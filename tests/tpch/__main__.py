@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from dpsql.engine import Engine
+from dpsql.answering.dataset import Engine
 from dpsql.errors import Error
-from dpsql.explain import price_text
 from dpsql.release import Release, Settings
+from dpsql.release.explain import price_text
 from grammar_tests.case import read
 from grammar_tests.tpch_data import TPCH, make
 from tests.tpch.engines import Asked, Rows, on_duckdb, on_postgres, on_prepared

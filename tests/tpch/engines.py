@@ -11,10 +11,10 @@ from typing import Any
 import duckdb
 import psycopg
 
-from dpsql.dataset import open_dataset
-from dpsql.engine import Engine
-from dpsql.policy.loader import load
-from dpsql.preparing import prepare
+from dpsql.answering.dataset import Engine
+from dpsql.answering.open_dataset import open_dataset
+from dpsql.answering.prepare_copies import prepare
+from dpsql.policy.load import load
 from grammar_tests.servers import Server
 from grammar_tests.tpch_data import KEYS
 

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from dpsql.dataset import check
+from dpsql.answering.open_dataset import check
 from dpsql.policy.model import Catalog
-from dpsql.twin import Twin, start_twin
+from dpsql.server.twin import Twin, start_twin
 from tests import toy
 from tests.twin.reach import connect
 

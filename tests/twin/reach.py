@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 from psycopg.rows import TupleRow
 
-from dpsql.twin import Twin
+from dpsql.server.twin import Twin
 
 
 def connect(twin: Twin, user: str, *, database: str | None = None) -> psycopg.Connection[TupleRow]:

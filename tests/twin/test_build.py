@@ -12,13 +12,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from dpsql.engines.postgres.local_cluster import ADMIN, Cluster
 from dpsql.errors import OperationalError, PolicyError
 from dpsql.policy.model import Catalog, Column, Table
-from dpsql.twin import Twin, start_twin
-from dpsql.twin.account import BudgetRow, HistoryRow, refresh
-from dpsql.twin.cluster import ADMIN, Cluster
-from dpsql.twin.schema import search_path, twin_tables
-from dpsql.twin.wording import bound_text, column_words
+from dpsql.server.twin import Twin, start_twin
+from dpsql.server.twin.account_views import BudgetRow, HistoryRow, refresh
+from dpsql.server.twin.schema import bound_text, column_words, search_path, twin_tables
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTERVAL, NUMERIC, TEXT, TIMESTAMP, Type, decimal, integer
 from tests.twin.conftest import EMPTY, Connection
 from tests.twin.reach import connect, server_folder, sqlstate, value

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from psycopg.pq import DiagnosticField as Field
 
-from dpsql.twin import Twin
-from dpsql.twin.binaries import find_binaries
+from dpsql.engines.postgres.local_cluster import find_binaries
+from dpsql.server.twin import Twin
 from tests.twin.conftest import ODD_NAME, Connection
 from tests.twin.reach import connect, sqlstate, value
 

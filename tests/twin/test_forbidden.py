@@ -8,8 +8,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from dpsql.twin import DATABASE, Twin
-from dpsql.twin.cluster import ADMIN
+from dpsql.engines.postgres.local_cluster import ADMIN
+from dpsql.server.twin import DATABASE, Twin
 from tests.twin.conftest import Connection
 from tests.twin.reach import connect, sqlstate, value
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from dpsql.engines.postgres import local_cluster as cluster
+from dpsql.engines.postgres.local_cluster import ServerUser, find_binaries, reachable_binaries, server_user
 from dpsql.errors import OperationalError
 from dpsql.policy.model import Catalog
-from dpsql.twin import Twin, cluster, start_twin
-from dpsql.twin.binaries import find_binaries, reachable_binaries
-from dpsql.twin.server_user import ServerUser, server_user
+from dpsql.server.twin import Twin, start_twin
 from tests.twin.conftest import EMPTY, Connection
 from tests.twin.reach import connect, server_folder, value
 
@@ -230,7 +230,7 @@ def test_a_failed_start_says_why_and_leaves_nothing(stopped: Path) -> None:
 
 
 def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
-    monkeypatch.setattr("dpsql.twin.binaries._PACKAGE", "no_such_package")
+    monkeypatch.setattr("dpsql.engines.postgres.local_cluster._PACKAGE", "no_such_package")
     with pytest.raises(OperationalError, match="PostgreSQL 16 are missing"):
         start_twin(state, EMPTY, [])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from dpsql.twin import Twin
+from dpsql.server.twin import Twin
 from tests.twin.conftest import ODD_NAME, Connection
 from tests.twin.reach import connect, sqlstate, value
 

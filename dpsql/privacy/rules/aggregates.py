@@ -14,12 +14,11 @@ from functools import partial
 from typing import Literal
 
 from dpsql.errors import MissingDeclaration, NotSupported
-from dpsql.hashing import CachedHash
+from dpsql.plan.hashing import CachedHash
 from dpsql.plan.scalars import Call, Op, Ref, Scalar, refs
-from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import NOTHING, UNBOUNDED, Interval, as_number
-from dpsql.privacy.intervals import LARGEST, interval
-from dpsql.privacy.shapes import Shape, largest, weighed
+from dpsql.privacy.bounds import LARGEST, NOTHING, UNBOUNDED, Interval, as_number, interval
+from dpsql.privacy.estimators.basis import Shape, largest, weighed
+from dpsql.privacy.keys.domains import domain
 from dpsql.privacy.stability import Sensitivity, Stability
 from dpsql.types import BOOLEAN, Kind
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from dpsql.plan.nodes import Aggregate, Filter, Join, JoinKind, Plan, Project, Scan, SetKind, SetOperation, Sort, nodes
 from dpsql.plan.scalars import Call, Field, Op, Ref, Scalar, refs
 from dpsql.policy.model import Table
-from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import NOTHING, Fact, Facts, Interval, as_number
-from dpsql.privacy.fan_out import fan_out
-from dpsql.privacy.intervals import interval, never_null
-from dpsql.privacy.public_rows import public_rows
+from dpsql.privacy.bounds import NOTHING, Fact, Facts, Interval, as_number, interval, never_null
+from dpsql.privacy.keys.domains import domain
+from dpsql.privacy.keys.fan_out import fan_out
+from dpsql.privacy.keys.public_rows import public_rows
 from dpsql.privacy.refine import conjuncts, refine
 from dpsql.privacy.rules.relations import column_fact, unique_columns
 from dpsql.privacy.stability import Stability, both_tight

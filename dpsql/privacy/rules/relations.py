@@ -9,9 +9,8 @@ from fractions import Fraction
 from dpsql.plan.nodes import SetKind
 from dpsql.plan.scalars import Agg, Aggregated, Correlated, Field, Ref, Scalar, Windowed, refs, walk
 from dpsql.policy.model import Column, Table
-from dpsql.privacy.domains import domain
-from dpsql.privacy.facts import NOTHING, UNBOUNDED, Fact, Facts, Interval, as_number
-from dpsql.privacy.intervals import interval, never_null
+from dpsql.privacy.bounds import NOTHING, UNBOUNDED, Fact, Facts, Interval, as_number, interval, never_null
+from dpsql.privacy.keys.domains import domain
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.refine import refine
 from dpsql.privacy.stability import Stability, both_tight

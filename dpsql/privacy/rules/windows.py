@@ -8,8 +8,7 @@ from fractions import Fraction
 from dpsql.errors import NotSupported
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, SortKey, Windowed
-from dpsql.privacy.facts import NOTHING, Fact, Interval
-from dpsql.privacy.intervals import interval
+from dpsql.privacy.bounds import NOTHING, Fact, Interval, interval
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.rules.relations import per_unit_interval
 from dpsql.privacy.stability import Stability

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dpsql.errors import NotSupported
 from dpsql.sql.grammar.words import Words
-from dpsql.sql.lexer import Sort
+from dpsql.sql.tokens import Sort
 
 # From loose to tight. Of two comparisons side by side none is first: that is an error.
 _OR, _AND, _NOT, _IS, _COMPARE, _MATCH, _ESCAPE, _OTHER, _ADD, _MULTIPLY, _POWER, _ZONE, _SIGN, _CAST = range(1, 15)

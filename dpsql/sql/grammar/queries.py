@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpsql.sql.grammar.expressions import BEGINNINGS, CONTINUATIONS, Expressions
-from dpsql.sql.lexer import Sort
+from dpsql.sql.tokens import Sort
 
 _SIDES = ("left", "right", "full")
 

@@ -6,7 +6,7 @@ import re
 from typing import NoReturn
 
 from dpsql.errors import NameTooLong, SqlSyntaxError
-from dpsql.sql.lexer import Sort, Token, tokens
+from dpsql.sql.tokens import Sort, Token, tokens
 
 # Of PostgreSQL 16 (pg_get_keywords): no name at all; the name of a function or type, not of a column; the reverse; and
 # no name of an output column without AS.

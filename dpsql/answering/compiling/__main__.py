@@ -1,0 +1,5 @@
+"""Starts the process that starts processes which compile; see `nursery.py`."""
+
+from dpsql.answering.compiling.nursery import main
+
+main()

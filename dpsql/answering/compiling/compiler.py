@@ -1,0 +1,165 @@
+"""Where a query is compiled: small ones in this process, where that is allowed, all others in one that can be killed.
+
+Python cannot be stopped within a call of C, such as the product of two huge numbers or a parser that is compiled, and
+keeps all other threads waiting meanwhile. A process can be stopped always.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dpsql.answering.compiling.nursery import Failure, Order
+from dpsql.answering.compiling.processes import KILLED, TIMED_OUT, Child, Ended, Nursery
+from dpsql.answering.compiling.work import Choice, Compiled, Ground, OutOfSteps, compile_source, too_many_steps
+from dpsql.answering.fairness import FairPlaces
+from dpsql.effort import Stopped
+from dpsql.errors import Cancelled, Error, TooComplex
+from dpsql.lowering.query import Cancellation
+from dpsql.policy.model import CompileLimits
+from dpsql.release import Source
+
+SMALL = 100_000  # steps that are taken in the own process
+QUICK_SECONDS = 0.5  # after which a query counts as long work
+# Processes that compile at once: half for what is quick, half for what is not. One user has half of either.
+PLACES, OF_ONE_USER = 4, 2
+_PAID = 3  # times as much is allowed for a query that was accepted, and has been paid for, before
+
+
+class Compiler:
+    """Safe for many threads."""
+
+    def __init__(self, ground: Ground, limits: CompileLimits, *, apart: bool = False) -> None:
+        """`apart`: nothing is compiled in this process, so that nobody else in it ever waits."""
+        self._ground = ground
+        self._limits = limits
+        self._small = 0 if apart else min(SMALL, limits.max_compile_steps)
+        self._nursery = Nursery(ground)
+        self.quick = FairPlaces(PLACES, OF_ONE_USER)
+        self.long = FairPlaces(PLACES, OF_ONE_USER)
+        if apart:
+            threading.Thread(target=self._nursery.warm, name="dpsql compile", daemon=True).start()
+
+    def compile(
+        self, source: Source, chosen: Choice, *, user: str, cancellation: Cancellation | None, paid: bool = False
+    ) -> Compiled:
+        """The release of a text; refused with 54001 beyond the steps or the memory, with 57014 beyond the time."""
+        if self._small:
+            try:
+                return compile_source(
+                    self._ground,
+                    source,
+                    chosen,
+                    self._small,
+                    lambda: cancellation is not None and cancellation.cancelled,
+                )
+            except Stopped:
+                raise _cancelled() from None
+            except OutOfSteps:
+                if self._small == self._limits.max_compile_steps:
+                    raise too_many_steps(self._small) from None
+        times = _PAID if paid else 1
+        order = Order(
+            source,
+            chosen,
+            self._limits.max_compile_steps * times,
+            self._limits.compile_timeout * times,
+            self._limits.memory_bytes * times,
+        )
+        found = self._nursery.packing.unpack(self._apart(order, user, cancellation))
+        if isinstance(found, Error):
+            raise found
+        if isinstance(found, Failure):
+            raise self._failed(found)
+        assert isinstance(found, Compiled)
+        return found
+
+    def close(self) -> None:
+        self._nursery.close()
+
+    # --- in another process ---
+
+    def _apart(self, order: Order, user: str, cancellation: Cancellation | None) -> bytes:
+        packed = self._nursery.packing.pack(order)
+        began = time.monotonic()
+        self.quick.take(user, cancellation)
+        try:
+            child = self._nursery.child()
+            child.ask(packed)
+            if (data := self._answer(child, min(QUICK_SECONDS, order.seconds), cancellation)) is not None:
+                self._nursery.give_back(child)
+                return data
+            # Now it is long work. It goes on where there is room for that, and begins again later where there is none.
+            if not (goes_on := self.long.take_now(user)):
+                _end(child)
+        finally:
+            self.quick.give_back(user)
+        if not goes_on:
+            self.long.take(user, cancellation)
+        try:
+            if not goes_on:
+                began = time.monotonic()
+                child = self._nursery.child()
+                child.ask(packed)
+            data = self._answer(child, max(began + order.seconds - time.monotonic(), 0.0), cancellation)
+            if data is None:
+                _end(child)
+                raise self._too_slow()
+            child.close()  # after long work much of its memory may be in pieces
+            return data
+        finally:
+            self.long.give_back(user)
+
+    def _answer(self, child: Child, within: float, cancellation: Cancellation | None) -> bytes | None:
+        try:
+            with _ended_by(cancellation, child):
+                return child.answer(within)
+        except Ended as ended:
+            if cancellation is not None and cancellation.cancelled:
+                raise _cancelled() from None
+            if ended.by == TIMED_OUT:
+                raise self._too_slow() from None
+            if ended.by == KILLED:  # by the system, which had no more memory
+                raise self._failed(Failure("memory")) from None
+            raise
+
+    def _too_slow(self) -> Cancelled:
+        return Cancelled(
+            f"the query takes longer than {self._limits.compile_timeout:g} seconds to compile",
+            hint="Split it into smaller queries; the limit is compile_timeout in [limits] of the policy.",
+        )
+
+    def _failed(self, failure: Failure) -> Exception:
+        match failure.reason:
+            case "steps":
+                return too_many_steps(self._limits.max_compile_steps)
+            case "memory":
+                return TooComplex(
+                    f"the query takes more than {self._limits.compile_memory} of memory to compile",
+                    hint="Split it into smaller queries; the limit is compile_memory in [limits] of the policy.",
+                )
+            case _:
+                return RuntimeError(failure.text)
+
+
+@contextmanager
+def _ended_by(cancellation: Cancellation | None, child: Child) -> Iterator[None]:
+    if cancellation is None:
+        yield
+        return
+    cancellation.on_cancel(child.kill)
+    try:
+        yield
+    finally:
+        cancellation.on_cancel(None)
+
+
+def _end(child: Child) -> None:
+    child.kill()
+    child.close()
+
+
+def _cancelled() -> Cancelled:
+    return Cancelled("canceling statement due to user request")

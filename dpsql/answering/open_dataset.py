@@ -1,0 +1,181 @@
+"""From a policy file to an engine that answers: database, catalogue and ledger, opened and checked together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+from dpsql.answering.dataset import Engine, this_minute
+from dpsql.engines.base import Backend
+from dpsql.errors import BadSetting, Error
+from dpsql.ledger.opening import open_ledger
+from dpsql.lowering.dialect import Dialect
+from dpsql.noise.samplers import Sampler, SystemSampler
+from dpsql.policy.address import is_postgres_address
+from dpsql.policy.bind import IsUnique, bind
+from dpsql.policy.load import copy_path, database_path, load
+from dpsql.policy.load_server import certificate_problems
+from dpsql.policy.model import Catalog, Policy
+from dpsql.policy.problems import PolicyProblems, Problem, quoted
+from dpsql.policy.sections import header
+from dpsql.privacy.accounting import Accountant
+from dpsql.release import Release, Settings, compile_release
+from dpsql.slots import Places
+from dpsql.sql.clock import Clock
+from dpsql.sql.parse import parse
+from dpsql.sql.resolve import resolve
+
+_LARGE_DELTA = Fraction(1, 20_000)
+
+
+def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
+    """The engine of the dataset that a policy file describes.
+
+    The ledger lies beside the database, so that another policy on the same database spends from the same budget.
+    A ledger elsewhere is only created on the owner's explicit word (`new_ledger`): a new one forgets what was spent.
+    """
+    return open_engine(load(path), new_ledger=new_ledger)
+
+
+def open_engine(
+    policy: Policy, *, new_ledger: bool = False, places: Places | None = None, compiles_apart: bool = False
+) -> Engine:
+    """The same, of a policy that was read already; engines that share `places` do not buy the same thing at once."""
+    backend = open_backend(policy)
+    try:
+        return build_engine(
+            *(policy, backend, SystemSampler()), new_ledger=new_ledger, places=places, compiles_apart=compiles_apart
+        )
+    except BaseException:
+        backend.close()
+        raise
+
+
+def open_backend(policy: Policy) -> Backend:
+    """The engine that holds the data, by the scheme of its address. Only its own driver is imported: both take long."""
+    memory, threads = policy.limits.memory, policy.limits.threads
+    if is_postgres_address(policy.database):
+        from dpsql.engines.postgres.engine import PostgresBackend
+
+        return PostgresBackend(policy.database, memory=memory, threads=threads, prepared=policy.prepared)
+    from dpsql.engines.duckdb.engine import DuckDBBackend
+
+    path = database_path(policy) if policy.prepared is None else copy_path(policy, policy.prepared)
+    return DuckDBBackend(path, memory=memory, threads=threads, prepared=policy.prepared)
+
+
+def build_engine(
+    policy: Policy,
+    backend: Backend,
+    sampler: Sampler,
+    *,
+    new_ledger: bool = False,
+    places: Places | None = None,
+    compiles_apart: bool = False,
+) -> Engine:
+    catalog = bind_all(policy, backend)
+    accountant = Accountant(policy.privacy)
+    ledger = open_ledger(policy, accountant, catalog.protection, new_ledger=new_ledger)
+    return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places, compiles_apart=compiles_apart)
+
+
+def bind_all(policy: Policy, backend: Backend, is_unique: IsUnique | None = None) -> Catalog:
+    """Policy and database joined, views included; raises PolicyProblems with all that does not fit."""
+    catalog = bind(policy, backend.schema(), is_unique or backend.is_unique, backend.read_public)
+    problems = []
+    for view in policy.views.values():
+        try:
+            text = f'SELECT * FROM "{view.name.replace(".", chr(34) + "." + chr(34))}"'
+            resolve(parse(text), catalog, clock=Clock(this_minute()))
+        except Error as error:
+            fault = f"view {quoted(view.name)} cannot be read: {error.args[0]}"
+            problems.append(Problem(str(policy.path), view.line, fault, error.hint))
+    if problems:
+        raise PolicyProblems(problems)
+    return catalog
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A policy that fits its database. It can tell what queries would do, and answers none."""
+
+    policy: Policy
+    catalog: Catalog
+    accountant: Accountant
+    dialect: Dialect
+    warnings: tuple[str, ...] = ()  # what the owner should know about the database
+
+    def release(self, sql: str) -> Release:
+        """What a query would do at the default price."""
+        plan = resolve(parse(sql, self.catalog.limits), self.catalog)
+        return compile_release(plan, self.catalog, self.accountant, Settings(), self.dialect)
+
+
+def check(path: Path) -> Checked:
+    """Validate a policy against its database; raises PolicyProblems with every problem at once."""
+    policy = load(path)
+    problems = _uncountable_prices(policy) + certificate_problems(policy)
+    backend = open_backend(policy)
+    unenforced: list[str] = []
+
+    def is_unique(source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        """Asked only where no constraint holds."""
+        if found := backend.is_unique(source, columns):
+            unenforced.append(
+                f'({", ".join(columns)}) of table "{".".join(source)}" is unique, but nothing enforces it:'
+                " whether dpsql opens depends on rows; make it a PRIMARY KEY or UNIQUE"
+            )
+        return found
+
+    try:
+        catalog = bind_all(policy, backend, is_unique)
+        places = sorted({table.place for table in catalog.tables.values()})
+        warnings = backend.warnings(places) + list(dict.fromkeys(unenforced)) + _stale(policy) + _large_delta(policy)
+    except PolicyProblems as found:
+        raise PolicyProblems([*problems, *found.problems]) from None
+    finally:
+        backend.close()
+    if problems:
+        raise PolicyProblems(problems)
+    return Checked(policy, catalog, Accountant(policy.privacy), backend.dialect, tuple(warnings))
+
+
+def _stale(policy: Policy) -> list[str]:
+    """Whether a prepared copy is older than its file. The owner may mean it so; queries do not ask."""
+    if policy.prepared is None or is_postgres_address(policy.database):
+        return []
+    database, copy = database_path(policy), copy_path(policy, policy.prepared)
+    if not database.is_file() or database.stat().st_mtime_ns <= copy.stat().st_mtime_ns:
+        return []
+    return ["the database was written to after its copy was prepared: dpsql prepare makes the next version"]
+
+
+def _large_delta(policy: Policy) -> list[str]:
+    """Whether delta is too large for most data sets. How many people there are is not looked at."""
+    delta = policy.privacy.delta
+    if delta < _LARGE_DELTA:
+        return []
+    return [
+        f"delta = {float(delta):g} allows one person in {float(1 / delta):,.0f} to be exposed entirely: choose delta"
+        " far below one over the number of people, such as 1e-7 for 100,000 people"
+    ]
+
+
+def _uncountable_prices(policy: Policy) -> list[Problem]:
+    """Prices below the grain of the ledger: nothing could ever be paid with them."""
+    prices: list[tuple[str, str, Fraction, int | None]] = [
+        ("epsilon", "[privacy]", policy.privacy.epsilon, None),
+        ("query_epsilon", "[privacy]", policy.privacy.query_epsilon, None),
+    ]
+    for user in policy.users.values():
+        if user.epsilon is not None:
+            prices.append(("epsilon", f"[{header(('users', user.name))}]", user.epsilon, user.line))
+    problems = []
+    for key, section, epsilon, line in prices:
+        try:
+            Accountant(replace(policy.privacy, epsilon=epsilon))
+        except BadSetting:
+            fault = f"{quoted(key)} in {section} is too small to be counted"
+            problems.append(Problem(str(policy.path), line, fault, "write a larger number, such as 0.1"))
+    return problems

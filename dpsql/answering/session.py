@@ -1,0 +1,227 @@
+"""One analyst's session: who asks, with which settings. `explain` and `describe` are free; only `execute` spends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+
+from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.tidy import tidied
+from dpsql.answering.times import in_zone
+from dpsql.errors import BadSetting, BudgetExhausted, Error
+from dpsql.lowering.query import Cancellation
+from dpsql.plan.zones import UTC_ZONE, Zone, zone_of_setting
+from dpsql.privacy.confidence import LEAST, MOST, USUAL
+from dpsql.release import Output, Release, Settings
+from dpsql.release.explain import explain
+from dpsql.settings import SETTINGS
+from dpsql.sql.parse import is_explain
+from dpsql.tables import ResultTable
+from dpsql.types import TEXT, Value
+
+_SET = re.compile(
+    r"\s*SET\s+(?:SESSION\s+)?dpsql\.(\w+)\s*(?:=|\bTO\b)\s*('[^']*'|[^\s';]*)\s*;?\s*", re.IGNORECASE | re.ASCII
+)
+_SHOW = re.compile(r"\s*SHOW\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
+_RESET = re.compile(r"\s*RESET\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
+# As PostgreSQL has it: SET TimeZone = x, SET TIME ZONE x, RESET TimeZone, SHOW TimeZone.
+_TIME_ZONE = r"(?:TimeZone|TIME\s+ZONE)"
+_SET_ZONE = re.compile(
+    r"\s*SET\s+(?:SESSION\s+)?(?:TimeZone\s*(?:=|\bTO\b)|TIME\s+ZONE\b)\s*(?:('[^']*'|\"[^\"]*\")|([^\s';]+))\s*;?\s*",
+    re.IGNORECASE | re.ASCII,
+)
+_RESET_ZONE = re.compile(rf"\s*RESET\s+{_TIME_ZONE}\s*;?\s*", re.IGNORECASE | re.ASCII)
+_SHOW_ZONE = re.compile(rf"\s*SHOW\s+{_TIME_ZONE}\s*;?\s*", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE | re.ASCII)
+_LONGEST_NUMBER = 100  # characters; exact arithmetic on many more would keep everybody waiting
+_ON = dict.fromkeys(("on", "true", "t", "yes", "1"), True) | dict.fromkeys(("off", "false", "f", "no", "0"), False)
+
+
+@dataclass(slots=True)
+class SessionSettings:
+    """The settings an analyst may use; None takes the policy's default."""
+
+    epsilon: Fraction | None = None
+    delta: Fraction | None = None
+    margin: Fraction | None = None
+    fresh: bool = False
+    tidy: bool = False  # counts not below zero, running totals that do not fall, rounded fractions
+    pure: bool = False  # Laplace noise and no delta, paid as pure
+    confidence: Fraction | None = None  # with which margins hold; it costs nothing
+    simultaneous: bool = False  # margins of all numbers of an answer hold at once
+    zone: Zone = UTC_ZONE  # the time zone in which dates and times are read and shown
+
+    def set_zone(self, text: str) -> None:
+        found = zone_of_setting(text)
+        if found is None:
+            raise BadSetting(
+                f'invalid value for parameter "TimeZone": "{text}"',
+                hint="Write a name of the IANA database, as in SET TimeZone = 'Europe/Berlin'.",
+            )
+        self.zone = found
+
+    def set(self, name: str, text: str) -> None:
+        match name:
+            case "epsilon":
+                self.epsilon = _positive(name, text)
+            case "delta":
+                self.delta = _positive(name, text)
+            case "margin":
+                self.margin = _positive(name, text)
+            case "confidence":
+                self.confidence = _confidence(name, text)
+            case "fresh" | "tidy" | "pure" | "simultaneous":
+                if text.lower() not in _ON:
+                    raise BadSetting(f'parameter "dpsql.{name}" requires a Boolean value')
+                setattr(self, name, _ON[text.lower()])
+            case _:
+                raise _unknown(name)
+
+    def reset(self, name: str) -> None:
+        if name not in SETTINGS:
+            raise _unknown(name)
+        setattr(self, name, False if SETTINGS[name] == "off" else None)
+
+    def show(self, name: str) -> str:
+        match name:
+            case "epsilon" | "delta" | "margin":
+                value: Fraction | None = getattr(self, name)
+                return "default" if value is None else f"{float(value):g}"
+            case "confidence":
+                return f"{float(self.confidence or USUAL):.12g}"
+            case "fresh" | "tidy" | "pure" | "simultaneous":
+                return "on" if getattr(self, name) else "off"
+            case _:
+                raise _unknown(name)
+
+
+def _unknown(name: str) -> BadSetting:
+    return BadSetting(
+        f'unrecognized configuration parameter "dpsql.{name}"',
+        hint=f"There are {', '.join([*SETTINGS][:-1])} and {[*SETTINGS][-1]}.",
+    )
+
+
+def _positive(name: str, text: str) -> Fraction:
+    if len(text) > _LONGEST_NUMBER:
+        raise BadSetting(f'"dpsql.{name}" is longer than {_LONGEST_NUMBER} characters')
+    if _NUMBER.fullmatch(text.strip()) is None:
+        raise BadSetting(f'"dpsql.{name}" must be a number', hint="Write it as in 0.5 or 1e-6.")
+    value = Decimal(text.strip())
+    if value <= 0:
+        raise BadSetting(f'"dpsql.{name}" must be positive')
+    if not -100 < value.adjusted() < 100:
+        raise BadSetting(f'"dpsql.{name}" is out of range')
+    return Fraction(value)
+
+
+def _confidence(name: str, text: str) -> Fraction:
+    value = _positive(name, text)
+    if not LEAST <= value <= MOST:
+        raise BadSetting(f'"dpsql.{name}" must be at least 0.5 and less than 1', hint="Write it as in 0.99.")
+    return value
+
+
+@dataclass(slots=True)
+class Session:
+    """What one user asks of one engine. Not for several threads at once; the engine is."""
+
+    engine: Engine
+    user: str
+    settings: SessionSettings = field(default_factory=SessionSettings)
+
+    def __post_init__(self) -> None:
+        self.engine.ledger.remaining(self.user)  # raises UnknownUser
+
+    def release(self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None) -> Release:
+        """What a query would do. Free: nothing is read, nothing is paid."""
+        wanted = Settings(self.settings.epsilon, self.settings.delta, self.settings.margin, self.settings.pure)
+        return self.engine.compile(
+            sql,
+            parameters,
+            wanted,
+            fresh=self.settings.fresh,
+            user=self.user,
+            cancellation=cancellation,
+            zone=self.settings.zone,
+        )
+
+    def describe(
+        self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
+    ) -> tuple[Output, ...]:
+        return self.release(sql, parameters, cancellation).outputs
+
+    def explain(
+        self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
+    ) -> list[str]:
+        release = self.release(sql, parameters, cancellation)
+        warnings = self.engine.warnings(release, self.user, fresh=self.settings.fresh)
+        if not self.settings.fresh:
+            release = self.engine.preview(release, self.user)
+        release = self.engine.with_confidence(
+            release, self.settings.confidence or USUAL, simultaneous=self.settings.simultaneous
+        )
+        return explain(release, self.engine.accountant, self.left(), warnings)
+
+    def left(self) -> str:
+        """What the user can still spend, in words."""
+        return self.engine.left(self.user)
+
+    def execute(
+        self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
+    ) -> Answer | ResultTable | None:
+        """An answer to a query, the text of EXPLAIN or SHOW, or None for SET."""
+        if (found := _SET.fullmatch(sql)) is not None:
+            if found[2].upper() == "DEFAULT":
+                self.settings.reset(found[1].lower())
+            else:
+                self.settings.set(found[1].lower(), found[2].strip("'"))
+            return None
+        if (found := _RESET.fullmatch(sql)) is not None:
+            self.settings.reset(found[1].lower())
+            return None
+        if (found := _SET_ZONE.fullmatch(sql)) is not None:
+            text = found[1] or found[2]
+            self.settings.set_zone("UTC" if text.upper() in ("DEFAULT", "LOCAL") else text.strip("'\""))
+            return None
+        if _RESET_ZONE.fullmatch(sql) is not None:
+            self.settings.zone = UTC_ZONE
+            return None
+        if _SHOW_ZONE.fullmatch(sql) is not None:
+            return _text_table("TimeZone", [self.settings.zone.name])
+        if (found := _SHOW.fullmatch(sql)) is not None:
+            return _text_table(f"dpsql.{found[1].lower()}", [self.settings.show(found[1].lower())])
+        if is_explain(sql):
+            return _text_table("QUERY PLAN", self.explain(sql, parameters, cancellation))
+        with self._recorded_if(Error, sql):
+            release = self.release(sql, parameters, cancellation)
+        with self._recorded_if(BudgetExhausted, sql):
+            answer = self.engine.answer(
+                release,
+                user=self.user,
+                sql=sql,
+                fresh=self.settings.fresh,
+                cancellation=cancellation,
+                level=self.settings.confidence or USUAL,
+                simultaneous=self.settings.simultaneous,
+            )
+        answer = in_zone(answer, self.settings.zone)
+        return tidied(answer) if self.settings.tidy else answer
+
+    @contextmanager
+    def _recorded_if(self, refusal: type[Error], sql: str) -> Iterator[None]:
+        """Record a refusal for the owner, as far as that is possible: a ledger that fails must not hide it."""
+        try:
+            yield
+        except refusal as error:
+            with suppress(Exception):
+                self.engine.ledger.refuse(self.user, sql, error.sqlstate, error.message)
+            raise
+
+
+def _text_table(name: str, lines: Sequence[str]) -> ResultTable:
+    return ResultTable((name,), (TEXT,), [(line,) for line in lines])

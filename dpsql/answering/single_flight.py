@@ -1,0 +1,54 @@
+"""Turns: who asks for what is being bought just now waits for it, rather than buying it again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from dpsql.errors import Cancelled
+from dpsql.lowering.query import Cancellation
+from dpsql.slots import Places
+
+_GLANCE = 0.02  # seconds between looks at the cancellation, and at what other processes buy
+
+
+class Turns:
+    """Safe for many threads, and for the processes that share the places.
+
+    All that a caller wants is taken at once or not at all, so nobody waits for each other. It is a courtesy: what is
+    bought twice all the same is paid twice, and the ledger decides whether it can be.
+    """
+
+    def __init__(self, places: Places | None = None) -> None:
+        self._places = places or Places()
+        self._change = threading.Condition()
+
+    @contextmanager
+    def of(self, keys: Iterable[bytes], cancellation: Cancellation | None) -> Iterator[None]:
+        wanted = set(keys)
+        with self._change:
+            while (taken := self._take(wanted)) is None:
+                if cancellation is not None and cancellation.cancelled:
+                    raise Cancelled("canceling statement due to user request")
+                self._change.wait(_GLANCE)
+        try:
+            yield
+        finally:
+            with self._change:
+                self._give_back(taken)
+                self._change.notify_all()
+
+    def _take(self, wanted: set[bytes]) -> list[int] | None:
+        taken: list[int] = []
+        for key in wanted:
+            place = self._places.take(b"answer " + key, 1)
+            if place is None:
+                self._give_back(taken)
+                return None
+            taken.append(place)
+        return taken
+
+    def _give_back(self, taken: list[int]) -> None:
+        for place in taken:
+            self._places.give_back(place)

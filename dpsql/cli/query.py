@@ -1,0 +1,311 @@
+"""`dpsql query` and `dpsql explain`: a question and its answer, or its price."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpsql.cli import rows as writers
+from dpsql.cli.progress import footer, run, say_if_ledger_is_new
+from dpsql.cli.report import refusals
+from dpsql.driver import frames
+from dpsql.driver.display import Column, Margins
+from dpsql.errors import OperationalError
+from dpsql.types import Value
+
+if TYPE_CHECKING:
+    from dpsql.driver.dbapi import Cursor
+
+Command = Callable[..., Any]
+
+_FOR_PEOPLE = ("table", "markdown")
+_FORMATS = (*_FOR_PEOPLE, "csv", "json", "parquet")
+_WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
+
+
+# --- what the user wrote ---
+
+
+def _number(text: str) -> Decimal:
+    """A number exactly as the user wrote it."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise click.BadParameter(f"{text!r} is not a number") from None
+
+
+def _parameter(text: str) -> tuple[str, Value]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{text!r} is not of the form name=value")
+    return name, typed(value)
+
+
+def typed(text: str) -> Value:
+    """The value that a text stands for: a number, true, false, null or a date; anything else is text.
+
+    Text that looks like one of these is written in single quotes.
+    """
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+|\d+(\.\d*)?[eE][+-]?\d+)", text, re.ASCII):
+        return Decimal(text)
+    if re.match(r"\d{4}-\d{2}-\d{2}", text, re.ASCII):
+        for read in (date.fromisoformat, datetime.fromisoformat):
+            try:
+                return read(text)
+            except ValueError:
+                continue
+    if len(text) >= 2 and text[0] == text[-1] == "'":
+        return text[1:-1]
+    return text
+
+
+def _asks_a_question(command: Command) -> Command:
+    for option in (
+        click.option(
+            "--param",
+            "parameters",
+            metavar="NAME=VALUE",
+            type=_parameter,
+            multiple=True,
+            help="A value for %(NAME)s in the SQL. May be repeated. Numbers, true, false, null and dates are"
+            " recognized; single quotes around a value make it text.",
+        ),
+        click.option("--epsilon", metavar="X", type=_number, help="Price of the query. Default: the policy's."),
+        click.option(
+            "--margin",
+            metavar="N",
+            type=_number,
+            help="Instead of a price: the 95 % error wanted for counts; the least that buys it is paid.",
+        ),
+        click.option(
+            "--pure", is_flag=True, help="Laplace noise and no delta, paid as pure where the policy sells it."
+        ),
+        click.option(
+            "--confidence",
+            metavar="X",
+            type=_number,
+            help="With which confidence margins hold: 0.5 or more, and less than 1. Free. Default: 0.95.",
+        ),
+        click.option("--simultaneous", is_flag=True, help="Margins of all numbers of the answer hold at once. Free."),
+        click.option("--user", metavar="NAME", help="Whose account pays. Default: the policy's only user."),
+        click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file."),
+        click.option("-f", "--file", metavar="FILE", help="Read the SQL from a file."),
+        click.argument("sql", required=False),
+    ):
+        command = option(command)
+    return command
+
+
+def _question(sql: str | None, file: str | None) -> str:
+    """The SQL, wherever it comes from."""
+    if sql is not None and file is not None:
+        raise click.UsageError("the SQL is given twice, as an argument and as a file")
+    if sql is not None and sql != "-":
+        return sql
+    if file is not None and file != "-":
+        return _read(Path(file))
+    if sql is None and file is None and sys.stdin.isatty():
+        raise click.UsageError('there is no SQL: write it as an argument, or name a file with "-f"')
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError:
+        raise click.UsageError("standard input is not text") from None
+    if not text.strip():
+        raise click.UsageError("there is no SQL: standard input is empty")
+    return text
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except OSError as error:
+        raise click.UsageError(f'the file "{path}" cannot be read: {error.strerror}') from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f'the file "{path}" is not UTF-8 text') from None
+
+
+def _set(
+    cursor: Cursor,
+    epsilon: Decimal | None,
+    margin: Decimal | None,
+    pure: bool,
+    confidence: Decimal | None,
+    simultaneous: bool,
+) -> None:
+    if confidence is not None:
+        cursor.execute(f"SET dpsql.confidence = {confidence}")
+    if simultaneous:
+        cursor.execute("SET dpsql.simultaneous = on")
+    if epsilon is not None:
+        cursor.execute(f"SET dpsql.epsilon = {epsilon}")
+    if margin is not None:
+        cursor.execute(f"SET dpsql.margin = {margin}")
+    if pure:
+        cursor.execute("SET dpsql.pure = on")
+
+
+# --- what the user gets ---
+
+
+def show_table(cursor: Cursor) -> None:
+    """Print the rows of the last statement for a reader."""
+    if cursor.columns is not None:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        for line in writers.table(cursor.columns, cursor.fetchall(), cursor.row_margins, width=width):
+            click.echo(line)
+
+
+def _write(
+    form: str, columns: Sequence[Column], rows: writers.Rows, margins: Margins, output: Path | None, *, behind: bool
+) -> None:
+    if behind:
+        columns, rows = frames.with_margins(columns, rows, margins)
+    match form:
+        case "csv":
+            lines = writers.csv_lines(columns, rows)
+        case "json":
+            lines = writers.json_lines(columns, rows)
+        case "markdown":
+            lines = writers.markdown(columns, rows, margins)
+        case "parquet":
+            from dpsql.driver import frames as parquet
+
+            assert output is not None
+            names = writers.unique_names([column.name for column in columns])
+            named = [replace(column, name=name) for column, name in zip(columns, names, strict=True)]
+            parquet.write(output, named, rows)
+            return
+        case _:
+            lines = writers.table(columns, rows, margins)
+    if output is None:
+        click.echo("\n".join(lines))
+    else:
+        with _to_file(output):
+            output.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+@contextmanager
+def _to_file(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OperationalError(
+            f'the file "{path}" cannot be written: {error.strerror}', hint="The same query again is free."
+        ) from None
+
+
+def _check_output(form: str, output: Path | None, margins: bool) -> None:
+    """Find out before anything is paid that the answer has nowhere to go."""
+    if form == "parquet" and output is None:
+        raise click.UsageError("parquet is written to a file: name it with --output")
+    if margins and form in _FOR_PEOPLE:
+        raise click.UsageError(f"--margins is for csv, json and parquet: a {form} shows margins anyway")
+    if output is not None and not output.parent.is_dir():
+        raise click.UsageError(f'there is no folder "{output.parent}" to write to')
+    if output is not None and output.is_dir():
+        raise click.UsageError(f'"{output}" is a folder')
+
+
+# --- the commands ---
+
+
+@click.command()
+@_asks_a_question
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), default="table", show_default=True, help="How rows are written."
+)
+@click.option("-o", "--output", metavar="FILE", type=Path, help="Write the rows to a file.")
+@click.option("--margins", is_flag=True, help="Add a column NAME_margin behind each noisy one (csv, json, parquet).")
+@click.option("--fresh", is_flag=True, help="Buy a new answer, even if this question was answered before.")
+@click.option("--new-ledger", is_flag=True, help="Create a missing ledger. It forgets what was spent before.")
+def query(
+    sql: str | None,
+    file: str | None,
+    policy: str,
+    user: str | None,
+    epsilon: Decimal | None,
+    margin: Decimal | None,
+    pure: bool,
+    confidence: Decimal | None,
+    simultaneous: bool,
+    parameters: tuple[tuple[str, Value], ...],
+    form: str,
+    output: Path | None,
+    margins: bool,
+    fresh: bool,
+    new_ledger: bool,
+) -> None:
+    """Answer a query, and pay for it.
+
+    SQL is an argument, a file (-f) or standard input. Rows go to standard output; what was paid and what is left goes
+    to standard error. In a table, ± is the margin within which 95 of 100 noisy numbers lie.
+
+    \b
+    Example:
+      dpsql query "SELECT state, COUNT(*) FROM people GROUP BY state"
+      dpsql query --user alice --epsilon 0.5 "SELECT AVG(age) FROM people"
+      dpsql query --param age=65 "SELECT COUNT(*) FROM people WHERE age > %(age)s"
+      dpsql query -f monthly.sql --format csv --margins > monthly.csv
+    """
+    from dpsql.driver.dbapi import connect
+
+    _check_output(form, output, margins)
+    sql = _question(sql, file)
+    with refusals(sql), connect(policy, user, new_ledger=new_ledger) as connection, connection.cursor() as cursor:
+        say_if_ledger_is_new(connection)
+        _set(cursor, epsilon, margin, pure, confidence, simultaneous)
+        if fresh:
+            cursor.execute("SET dpsql.fresh = on")
+        run(cursor, sql, dict(parameters) or None)
+        if form == "table" and output is None:
+            show_table(cursor)
+        elif cursor.columns is not None:
+            _write(form, cursor.columns, cursor.fetchall(), cursor.row_margins, output, behind=margins)
+        for line in footer(cursor):
+            click.echo(line, err=True)
+
+
+@click.command()
+@_asks_a_question
+def explain(
+    sql: str | None,
+    file: str | None,
+    policy: str,
+    user: str | None,
+    epsilon: Decimal | None,
+    margin: Decimal | None,
+    pure: bool,
+    confidence: Decimal | None,
+    simultaneous: bool,
+    parameters: tuple[tuple[str, Value], ...],
+) -> None:
+    """Show what a query would cost, its noise and why it is private.
+
+    Free: nothing is read from private tables and nothing is paid. SQL is an argument, a file (-f) or standard input.
+
+    \b
+    Example:
+      dpsql explain "SELECT state, AVG(income) FROM people GROUP BY state"
+      dpsql explain --epsilon 0.5 -f monthly.sql
+    """
+    from dpsql.driver.dbapi import connect
+
+    sql = _question(sql, file)
+    with refusals(sql), connect(policy, user) as connection, connection.cursor() as cursor:
+        say_if_ledger_is_new(connection)
+        _set(cursor, epsilon, margin, pure, confidence, simultaneous)
+        click.echo(cursor.explain(sql, dict(parameters) or None))

@@ -1,5 +1,0 @@
-"""Starts the process that starts processes which compile; see `nursery.py`."""
-
-from dpsql.compiling.nursery import main
-
-main()

@@ -1,0 +1,112 @@
+"""Writes the prepared copy of a DuckDB database: a file of its own, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+
+from dpsql.engines.runtime import engine_failed
+from dpsql.errors import OperationalError, PolicyError
+from dpsql.files import sync_directory
+from dpsql.lowering.copies import TableToCopy
+from dpsql.lowering.dialect import quoted
+from dpsql.policy.prepared import ABOUT, ABOUT_COLUMNS, COPIED_OWNER, COPIED_ROWS, SCHEMA, About
+
+_TARGET = "prepared"
+
+
+def write_copy(
+    source: Path,
+    target: Path,
+    tables: Sequence[TableToCopy],
+    about: About,
+    *,
+    memory: str,
+    threads: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Copy the tables, in one snapshot. `tell` is called with the name of each table before it is copied."""
+    if target.exists():
+        raise PolicyError(f'there is a file "{target}" already', hint="Name another one with --to.")
+    fresh = target.with_name(f".{target.name}.new")
+    # Nobody else may read the rows meanwhile; the copy then is for those who may read the database.
+    mask = os.umask(0o077)
+    try:
+        fresh.unlink(missing_ok=True)
+        _fill(source, fresh, tables, about, {"memory_limit": memory, "threads": threads}, tell)
+        with open(fresh, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(fresh, source.stat().st_mode & 0o444)  # nothing is ever changed in it
+        os.link(fresh, target)  # fails if somebody else has made one meanwhile
+        sync_directory(target.parent)
+    except OSError as error:
+        raise OperationalError(
+            f'the copy "{target}" cannot be written: {(error.strerror or "").lower()}',
+            hint="Check that its folder can be written, and that there is room for a second database.",
+        ) from None
+    finally:
+        os.umask(mask)
+        for left in (fresh, fresh.with_name(f"{fresh.name}.wal")):
+            with suppress(OSError):
+                left.unlink()
+        shutil.rmtree(_overflow(fresh), ignore_errors=True)
+
+
+def _overflow(fresh: Path) -> Path:
+    """Where the engine puts what does not fit into memory: readable by nobody else, and gone at the end."""
+    return fresh.with_name(f"{fresh.name}.tmp")
+
+
+def _fill(
+    source: Path,
+    fresh: Path,
+    tables: Sequence[TableToCopy],
+    about: About,
+    config: dict[str, str | bool | int | float | list[str]],
+    tell: Callable[[str], None],
+) -> None:
+    failure: OperationalError
+    try:
+        with duckdb.connect(config=config) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(f"SET temp_directory = {_text(str(_overflow(fresh)))}")
+            connection.execute(f"ATTACH {_text(str(source))} AS source (READ_ONLY)")
+            connection.execute(f"ATTACH {_text(str(fresh))} AS {_TARGET}")
+            connection.execute("USE source")
+            for table in tables:
+                tell(table.copied.source[1])
+                _copy(connection, table)
+            place = f"{_TARGET}.{SCHEMA}"
+            connection.execute(f"CREATE SCHEMA {place}")
+            connection.execute(f"CREATE TABLE {place}.{ABOUT} ({', '.join(f'{c} VARCHAR' for c in ABOUT_COLUMNS)})")
+            row = [str(about.version), about.identity, about.facts]
+            connection.execute(f"INSERT INTO {place}.{ABOUT} VALUES (?, ?, ?)", row)
+            connection.execute(f"CHECKPOINT {_TARGET}")
+    except duckdb.Error as error:
+        failure = engine_failed(error)
+    else:
+        return
+    raise failure
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, table: TableToCopy) -> None:
+    schema, name = table.copied.copy
+    columns = [
+        f"{quoted(column.name)} {column.native}{'' if column.nullable else ' NOT NULL'}"
+        for column in table.schema.columns.values()
+    ]
+    if table.owner_type:
+        columns += [f"{COPIED_OWNER} {table.owner_type} NOT NULL", f"{COPIED_ROWS} BIGINT NOT NULL"]
+    place = f"{_TARGET}.{quoted(schema)}.{quoted(name)}"
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_TARGET}.{quoted(schema)}")
+    connection.execute(f"CREATE TABLE {place} ({', '.join(columns)})")
+    connection.execute(f"INSERT INTO {place} {table.rows}")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

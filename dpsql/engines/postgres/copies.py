@@ -1,0 +1,90 @@
+"""Writes the prepared copy of a PostgreSQL database: a schema of its own, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+
+from dpsql.engines.postgres.connections import SETTINGS, Connection, Connections
+from dpsql.engines.runtime import engine_failed
+from dpsql.errors import Error, PolicyError
+from dpsql.lowering.copies import TableToCopy
+from dpsql.lowering.dialect import qualified, quoted
+from dpsql.policy.prepared import ABOUT, ABOUT_COLUMNS, COPIED_OWNER, COPIED_ROWS, About
+
+# What a statement of dpsql's own needs; a copy may take as long as it takes.
+_SETTINGS = {name: SETTINGS[name] for name in ("search_path", "TimeZone", "row_security")}
+_REFUSE = """CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE 'a prepared copy is not written to: dpsql prepare makes the next one' USING ERRCODE = '25006'; END $$"""
+_GUARD = """CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table}
+FOR EACH STATEMENT EXECUTE FUNCTION {schema}.refuse()"""
+
+
+def write_schema(
+    url: str, schema: str, tables: Sequence[TableToCopy], about: About, reader: str, tell: Callable[[str], None]
+) -> None:
+    """Copy the tables, in one snapshot, so that the role `reader` may read them and nobody writes to them."""
+    failure: Error
+    try:
+        with Connections(url).connect() as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            for name, value in _SETTINGS.items():
+                connection.execute("SELECT set_config($1, $2, true)", [name, value])
+            _fill(connection, schema, tables, about, tell)
+            _let_read(connection, schema, reader)
+            connection.execute("COMMIT")
+            for table in tables:
+                connection.execute(f"VACUUM ANALYZE {qualified(table.copied.copy)}")
+        return
+    except psycopg.errors.InsufficientPrivilege:
+        failure = PolicyError(
+            "the role may not make a schema in the database, or not read all that is copied",
+            hint="Name an address whose role may with --as; it is used for this alone.",
+        )
+    except psycopg.errors.DuplicateSchema:
+        failure = PolicyError(f'there is a schema "{schema}" already', hint="Name another one with --to.")
+    except psycopg.Error as error:
+        failure = engine_failed(error)
+    raise failure
+
+
+def role_of(url: str) -> str:
+    """Whom the server takes us for."""
+    failure: Error
+    try:
+        with Connections(url).connect() as connection:
+            row: tuple[Any, ...] | None = connection.execute("SELECT current_user").fetchone()
+            assert row is not None
+            return str(row[0])
+    except psycopg.Error as error:
+        failure = engine_failed(error)
+    raise failure
+
+
+def _fill(
+    connection: Connection, schema: str, tables: Sequence[TableToCopy], about: About, tell: Callable[[str], None]
+) -> None:
+    connection.execute(f"CREATE SCHEMA {quoted(schema)}")
+    connection.execute(_REFUSE.format(schema=quoted(schema)))
+    for table in tables:
+        tell(table.copied.source[1])
+        copy = qualified(table.copied.copy)
+        added = f"{COPIED_OWNER} {table.owner_type} NOT NULL, {COPIED_ROWS} bigint NOT NULL"
+        # What is indexed stays so, and what is unique is held unique in the copy, too.
+        connection.execute(f"CREATE TABLE {copy} (LIKE {qualified(table.copied.source)} INCLUDING INDEXES, {added})")
+        columns = ", ".join([*map(quoted, table.schema.columns), COPIED_OWNER, COPIED_ROWS])
+        connection.execute(f"INSERT INTO {copy} ({columns}) {table.rows}")
+        connection.execute(f"CREATE INDEX ON {copy} ({COPIED_ROWS})")
+        connection.execute(_GUARD.format(table=copy, schema=quoted(schema)))
+    place = f"{quoted(schema)}.{ABOUT}"
+    connection.execute(f"CREATE TABLE {place} ({', '.join(f'{column} text' for column in ABOUT_COLUMNS)})")
+    row = [str(about.version), about.identity, about.facts]
+    connection.execute(f"INSERT INTO {place} VALUES ($1, $2, $3)", row)
+    connection.execute(_GUARD.format(table=place, schema=quoted(schema)))
+
+
+def _let_read(connection: Connection, schema: str, reader: str) -> None:
+    connection.execute(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(reader)}")
+    connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {quoted(schema)} TO {quoted(reader)}")

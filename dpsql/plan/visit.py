@@ -1,0 +1,234 @@
+"""What a plan is made of: is it empty, what does it take from outside, where does a column come from?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Set
+from dataclasses import replace
+
+from dpsql.plan.nodes import (
+    Distinct,
+    Empty,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    SetKind,
+    SetOperation,
+    Sort,
+    Window,
+    map_scalars,
+    nodes,
+    scalars,
+)
+from dpsql.plan.scalars import (
+    Aggregated,
+    Call,
+    Case,
+    Const,
+    Correlated,
+    Field,
+    InStage,
+    Ref,
+    Scalar,
+    StageValue,
+    Subquery,
+    children,
+    rebuild,
+    refs,
+    walk,
+)
+
+
+def is_empty(plan: Plan) -> bool:
+    """Whether a relation is known to have no rows."""
+    match plan:
+        case Empty():
+            return True
+        case Filter() | Project() | Sort() | Distinct() | Window():
+            return is_empty(plan.child)
+        case SetOperation(kind=SetKind.UNION_ALL | SetKind.UNION, left=left, right=right):
+            return is_empty(left) and is_empty(right)
+        case _:
+            return False
+
+
+def free_fields(plan: Plan) -> set[int]:
+    """Fields that a plan uses but does not make: it is correlated with what stands around it."""
+    return {ref.field.id for ref in free_refs(plan)}
+
+
+def free_refs(plan: Plan) -> list[Ref]:
+    made: set[int] = set()
+    used: dict[int, Ref] = {}
+    for node in nodes(plan):
+        made |= {field.id for field in node.fields}
+        if isinstance(node, Window):
+            made |= {field.id for field, _ in node.items}
+        for value in scalars(node):
+            used |= {ref.field.id: ref for ref in refs(value)}
+    return [ref for field, ref in used.items() if field not in made]
+
+
+def reads_private(plan: Plan) -> bool:
+    """Whether a private table stands anywhere in a plan, above or below a release."""
+    return any(isinstance(node, Scan) and node.table.is_private for node in nodes(plan))
+
+
+def without_places(plan: Plan) -> Plan:
+    """The same plan without places in a text: what stands in a view is not the analyst's."""
+
+    def change(value: Scalar) -> Scalar:
+        changed = rebuild(value, change)
+        match changed:
+            case Ref():
+                return replace(changed, position=None)
+            case Aggregated():
+                return replace(changed, position=None)
+            case Subquery(plan=inner):
+                return replace(changed, plan=map_scalars(inner, change), position=None)
+            case _:
+                return changed
+
+    return map_scalars(plan, change)
+
+
+def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
+    every = [value for node in nodes(plan) for value in scalars(node)] + values
+    for value in every:
+        for part in walk(value):
+            if isinstance(part, StageValue | InStage):
+                yield part.stage
+            elif isinstance(part, Correlated):
+                yield from stages_of(part.plan, [])
+
+
+def source_of(field: Field, plan: Plan, known: Set[int]) -> int:
+    """The field, further down, that an output column shows unchanged; the search stops at a known one."""
+    if field.id in known:
+        return field.id
+    match plan:
+        case Project(child=child, items=items):
+            for mine, value in items:
+                if mine.id == field.id and isinstance(value, Ref):
+                    return source_of(value.field, child, known)
+            return field.id
+        case Filter(child=child) | Sort(child=child) | Window(child=child) | Distinct(child=child):
+            return source_of(field, child, known)
+        case Join(left=left, right=right):
+            side = left if any(mine.id == field.id for mine in left.fields) else right
+            return source_of(field, side, known)
+        case _:
+            return field.id
+
+
+# ------------------------------------------------------------
+# Expressions with each part once, however often it is said, and the columns that parts can become.
+
+Items = tuple[tuple[Field, Scalar], ...]
+
+
+class Graph:
+    """Parts of expressions under numbers; what a part is made of comes before it.
+
+    Operations are the same where they say the same. Whatever is neither an operation, a column nor a constant is the
+    same as nothing else, and so is what contains it: each subquery is a question of its own.
+    """
+
+    def __init__(self, values: Iterable[Scalar]) -> None:
+        self.values: list[Scalar] = []
+        self.below: list[tuple[int, ...]] = []
+        self.is_plain: list[bool] = []
+        self._numbers: dict[int, int] = {}  # by identity
+        self._same: dict[object, int] = {}  # by what it says
+        self.roots = [self._number(value) for value in values]
+
+    def _number(self, value: Scalar) -> int:
+        if id(value) in self._numbers:
+            return self._numbers[id(value)]
+        below = tuple(map(self._number, children(value)))
+        said: object
+        match value:
+            case Ref(field=field):
+                said = field.id
+            case Call(op=op, type=type_, option=option):
+                said = (op, type_, option, below)
+            case Case(type=type_):
+                said = (type_, below)
+            case Const(value=constant, type=type_):
+                said = (type(constant), repr(constant), type_)  # zeros have signs
+            case _:
+                said = (Subquery, id(value))
+        number = self._same.setdefault(said, len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+            self.below.append(below)
+            known = isinstance(value, Ref | Call | Case | Const)
+            self.is_plain.append(known and all(self.is_plain[part] for part in below))
+        self._numbers[id(value)] = number
+        return number
+
+    def is_operation(self, number: int) -> bool:
+        return bool(self.below[number]) and self.is_plain[number]
+
+    def occurrences(self) -> list[int]:
+        """How often each part stands in the expressions, written out."""
+        found = [0] * len(self.values)
+        for root in self.roots:
+            found[root] += 1
+        for number in range(len(self.values) - 1, -1, -1):
+            for part in self.below[number]:
+                found[part] += found[number]
+        return found
+
+    def layers(self, fields: Iterable[Field], parts: Collection[int], ids: itertools.count[int]) -> list[Items]:
+        """Projections that make the expressions as columns, one above the other, the lowest first.
+
+        `parts` become columns further down, each in the first projection in which all that it is made of is there.
+        """
+        chosen = set(parts)
+        names = {number: Field(next(ids), "part", self.values[number].type) for number in sorted(chosen)}
+        depths: list[int] = []
+        for below in self.below:
+            depths.append(max((depths[part] + (part in chosen) for part in below), default=0))
+
+        def named(number: int) -> Scalar:
+            return Ref(names[number]) if number in chosen else written(number)
+
+        def written(number: int) -> Scalar:
+            below = iter(self.below[number])
+            return rebuild(self.values[number], lambda _: named(next(below)))
+
+        layers: list[Items] = [tuple((field, named(root)) for field, root in zip(fields, self.roots, strict=True))]
+        by_depth: dict[int, list[int]] = {}
+        for number in names:
+            by_depth.setdefault(depths[number], []).append(number)
+        for depth in sorted(by_depth, reverse=True):
+            made = {names[number]: written(number) for number in by_depth[depth]}
+            along = {field: Ref(field) for field in fields_read(value for _, value in layers[0]) if field not in made}
+            layers.insert(0, (*along.items(), *made.items()))
+        return layers
+
+
+def fields_read(values: Iterable[Scalar]) -> dict[Field, None]:
+    """The fields that expressions read; subqueries read what they take from the row around them."""
+    found: dict[Field, None] = {}
+    for part in every_part(values):
+        if isinstance(part, Ref):
+            found[part.field] = None
+        elif isinstance(part, Subquery):
+            found |= {ref.field: None for ref in free_refs(part.plan)}
+    return found
+
+
+def every_part(values: Iterable[Scalar]) -> Iterator[Scalar]:
+    """Each part once, by its identity: expressions share parts, and there may be very many ways to one."""
+    seen: set[int] = set()
+    waiting = list(values)[::-1]
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += children(part)[::-1]

@@ -1,0 +1,208 @@
+"""A few values that stand for all values of a column: those between which the expressions that read it do not change.
+
+Claim: whatever value a column has, every expression that was read gives the same for it as for one of these.
+Because: an expression that only compares a column with constants changes at these constants; one that takes a part of a
+date changes where a period begins. One value of each stretch between such places is listed.
+Needs: expressions that were read with `usage`, and bounds where a column is read by its periods.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+
+from dpsql.plan.scalars import Call, Const, Op, Scalar, children
+from dpsql.privacy.bounds import Interval, as_number
+from dpsql.privacy.keys.domains import periods
+from dpsql.types import Kind, Type, Value, exact_decimal
+
+_COMPARED = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IN, Op.DISTINCT_FROM})
+# Periods from fine to coarse; weeks do not fit into months.
+_UNITS = ("second", "minute", "hour", "day", "month", "quarter", "year", "decade")
+_PERIODS = {unit: unit for unit in _UNITS} | {"week": "day"}
+_PARTS = {
+    **dict.fromkeys(("day", "dow", "isodow", "doy", "week", "isoyear"), "day"),
+    "year": "year",
+    "decade": "year",
+    "century": "year",
+    "quarter": "quarter",
+    "month": "month",
+    "hour": "hour",
+    "minute": "minute",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How expressions read a column."""
+
+    whole: bool = False  # by its very value
+    unit: str | None = None  # by the period it is in
+    points: frozenset[Value] = frozenset()  # by comparing it with these
+
+    def __or__(self, other: Usage) -> Usage:
+        units = [unit for unit in (self.unit, other.unit) if unit is not None]
+        unit = min(units, key=_UNITS.index, default=None)
+        return Usage(self.whole or other.whole, unit, self.points | other.points)
+
+
+def usage(value: Scalar, of: Scalar) -> Usage:
+    """How an expression reads `of`: a column, or an expression in it."""
+    if value == of:
+        return Usage(whole=True)
+    if isinstance(value, Call):
+        if value.op in _COMPARED and (constants := compared(value, of)) is not None:
+            return Usage(points=frozenset(constants))
+        if value.op is Op.IS_NULL and value.args[0] == of:
+            return Usage()
+        if (unit := _period(value)) is not None and _is(value.args[0], of):
+            return Usage(unit=unit)
+    found = Usage()
+    for part in children(value):
+        found |= usage(part, of)
+    return found
+
+
+def compared(value: Call, of: Scalar) -> list[Value] | None:
+    """The constants that a comparison holds against an expression, if it does nothing else."""
+    first, *rest = value.args if not isinstance(value.args[0], Const) else value.args[::-1]
+    if not _is(first, of) or not all(isinstance(arg, Const) for arg in rest):
+        return None
+    return [arg.value for arg in rest if isinstance(arg, Const) and arg.value is not None]
+
+
+def _is(value: Scalar, of: Scalar) -> bool:
+    """Whether this is the expression itself, or in a type that keeps its order and all that it tells apart."""
+    if value == of:
+        return True
+    if not isinstance(value, Call) or value.op is not Op.CAST or value.args[0] != of:
+        return False
+    source, target = of.type, value.type
+    if source.is_temporal:
+        return target.is_moment
+    whole = source.kind is Kind.INTEGER or (source.kind is Kind.DECIMAL and source.scale <= target.scale)
+    return whole and target.kind is Kind.DECIMAL and source.precision - source.scale <= target.precision - target.scale
+
+
+def _period(value: Call) -> str | None:
+    match value.op:
+        case Op.DATE_TRUNC:
+            return _PERIODS.get(value.option)
+        case Op.EXTRACT:
+            return _PARTS.get(value.option)
+        case Op.CAST if value.type.kind is Kind.DATE and value.args[0].type.is_moment:
+            return "day"
+        case Op.TO_CHAR:
+            pieces = value.option.upper()
+            finer = (("MS", None), ("US", None), ("SS", "second"), ("MI", "minute"), ("HH", "hour"))
+            return next((unit for piece, unit in finer if piece in pieces), "day")
+        case _:
+            return None
+
+
+def representatives(type_: Type, bounds: Interval, read: Usage, limit: int) -> list[Value] | None:
+    """Values that stand for all those between the bounds; None where they would be too many, or are not known."""
+    if read.whole:
+        return None
+    if type_.kind is Kind.BOOLEAN:
+        return [False, True]
+    if type_.kind is Kind.TEXT:
+        texts = sorted(point for point in read.points if isinstance(point, str))
+        return list(dict.fromkeys(["", *(text + more for text in texts for more in ("", "\0"))]))
+    if not type_.is_numeric and not type_.is_temporal:
+        return None
+    places = [place for point in read.points if (place := _place(point, type_)) is not None]
+    found = set(_around(places, type_))
+    if read.unit is not None:
+        begun = _beginnings(type_, bounds, read.unit, limit)
+        if begun is None:
+            return None
+        found |= set(begun)
+    found |= set(_ends(bounds, type_))
+    within = [
+        place
+        for place in found or {Fraction(0)}
+        if (bounds.low is None or place >= bounds.low) and (bounds.high is None or place <= bounds.high)
+    ]
+    values: list[Value] = [value for place in sorted(within) if (value := _value(place, type_)) is not None]
+    return values if len(values) <= limit else None
+
+
+def _place(point: Value, type_: Type) -> Fraction | None:
+    """Where a constant lies among the values of a type: dates count in days, moments in seconds."""
+    place = as_number(point)
+    if place is None or not isinstance(point, date):
+        return place
+    if isinstance(point, datetime):
+        return place if type_.is_moment else place / 86400
+    return place * 86400 if type_.is_moment else place
+
+
+def _ends(bounds: Interval, type_: Type) -> Iterator[Fraction]:
+    grain = _grain(type_)
+    if bounds.low is not None:
+        yield bounds.low if grain is None else math.ceil(bounds.low / grain) * grain
+    if bounds.high is not None:
+        yield bounds.high if grain is None else math.floor(bounds.high / grain) * grain
+
+
+def _grain(type_: Type) -> Fraction | None:
+    match type_.kind:
+        case Kind.INTEGER | Kind.DATE:
+            return Fraction(1)
+        case Kind.DECIMAL:
+            return Fraction(1, 10**type_.scale)
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            return Fraction(1, 10**6)
+        case _:
+            return None
+
+
+def _around(places: Iterable[Fraction], type_: Type) -> Iterator[Fraction]:
+    """Each place, and one before and behind it, as near as the type has any."""
+    grain = _grain(type_)
+    if grain is not None:
+        for place in places:
+            steps = place / grain
+            yield from (step * grain for step in (math.ceil(steps) - 1, math.floor(steps), math.floor(steps) + 1))
+        return
+    ordered = sorted(places)
+    yield from ordered
+    yield from ((one + other) / 2 for one, other in itertools.pairwise(ordered))
+    if ordered:
+        yield from (ordered[0] - 1, ordered[-1] + 1)
+
+
+def _beginnings(type_: Type, bounds: Interval, unit: str, limit: int) -> list[Fraction] | None:
+    if bounds.low is None or bounds.high is None:
+        return None
+    by_day = type_.kind is Kind.DATE
+    low, high = (bound * 86400 if by_day else bound for bound in (bounds.low, bounds.high))
+    found = periods("day" if by_day and unit in _UNITS[:3] else unit, low, high, limit)
+    if found is None:
+        return None
+    places = [place for value in found if (place := as_number(value)) is not None]
+    return [place / 86400 if by_day else place for place in places]
+
+
+def _value(place: Fraction, type_: Type) -> Value:
+    try:
+        match type_.kind:
+            case Kind.INTEGER:
+                return int(place)
+            case Kind.DECIMAL:
+                return Decimal(exact_decimal(place, type_.scale))
+            case Kind.DATE:
+                return date.fromordinal(int(place))
+            case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+                day, rest = divmod(place, 86400)
+                return datetime.fromordinal(int(day)) + timedelta(microseconds=int(rest * 10**6))
+            case _:
+                return float(place)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,510 @@
+"""Aggregations over private rows become measurements: bounded SQL and the sums that answer what was asked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dpsql.errors import MissingDeclaration, NotSupported
+from dpsql.lowering.bounding import bounded_queries
+from dpsql.lowering.dialect import Dialect
+from dpsql.lowering.fast_paths import Key
+from dpsql.plan.nodes import Aggregate, Plan, Project, Released, SetKind, SetOperation
+from dpsql.plan.patterns import Running, added_up, over
+from dpsql.plan.scalars import Agg, Aggregated, Const, Field, Ref, Scalar, refs
+from dpsql.plan.visit import free_fields, stages_of
+from dpsql.privacy.bounds import NOTHING, Facts, without_known
+from dpsql.privacy.derive import check_scalar, unknown_fan_outs
+from dpsql.privacy.estimators.assembly import Assembly, counts_units
+from dpsql.privacy.keys.domains import domain
+from dpsql.privacy.keys.joint import JointKeys
+from dpsql.privacy.mechanisms.grouping_sets import Lattice, lattice
+from dpsql.privacy.mechanisms.running_totals import Along, Chains, chains_of, worthwhile
+from dpsql.privacy.mechanisms.top_keys import First, chosen_cells
+from dpsql.privacy.mechanisms.top_keys import worthwhile as worthwhile_top
+from dpsql.privacy.normalize.outer_joins import without_unowned_rows
+from dpsql.privacy.normalize.plan import Preparation
+from dpsql.privacy.owners import names_owner
+from dpsql.privacy.rules import aggregates as rules
+from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.stability import Derivation, Stability
+from dpsql.release.bound_search import Searches
+from dpsql.release.drafts import Compilation, Draft, Norm
+from dpsql.release.limits import limits
+from dpsql.release.model import Question
+from dpsql.release.outputs import Outputs
+from dpsql.release.rows import refuse_rows
+from dpsql.types import DOUBLE, Value
+
+_COUNTS = (Counted.ROWS, Counted.UNITS)
+Domains = tuple[tuple[Value, ...] | None, ...]  # all values of each key, where they are known
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Writes what a measurement asks of its rows. A value, so that a release can be sent to another process."""
+
+    child: Plan
+    keys: tuple[Key, ...]
+    bound: Cells
+    stability: Stability
+    norm: Norm
+    dialect: Dialect
+
+    def __call__(self, kept: tuple[int, ...], statistic: Statistic | None) -> str:
+        cells = self.bound if kept else Cells(False, 1, False)
+        branches = bounded_queries(
+            self.child,
+            [self.keys[i] for i in kept],
+            [statistic or rules.count_units(None, cells)],
+            [[0]],
+            cells,
+            rows=self.stability.rows,
+            single=self.stability.single,
+            within=self.stability.within,
+            norm=self.norm,
+            dialect=self.dialect,
+        )
+        return "; ".join(branch.query.meaning for branch in branches)
+
+
+class Measuring:
+    def __init__(
+        self,
+        compilation: Compilation,
+        preparation: Preparation,
+        outputs: Outputs,
+        running: Mapping[int, Running],
+        top: Mapping[int, int],
+    ) -> None:
+        self._compilation = compilation
+        self._preparation = preparation
+        self._outputs = outputs
+        self._running = running
+        self._top = top
+
+    def release(self, plan: Aggregate) -> Plan:
+        """One measurement for each grouping set; together they share the price, as any parts of a query do."""
+        plan, child, derivation, keys = self._proved(plan)
+        calls = []
+        for field, call in plan.aggregates:
+            if call.function is Agg.GROUPING:
+                calls.append((field, call))
+                continue
+            changed = self._preparation.scalar(call, child.fields)
+            assert isinstance(changed, Aggregated)
+            where = without_known(changed.where, derivation.conclusion.facts)
+            calls.append((field, replace(changed, where=where)))
+        joint = self._joint(child, derivation)
+        parts = self._agreeing_sets(keys, calls, plan, child, derivation, joint) or [
+            self._grouping_set(chosen, keys, calls, plan, child, derivation, joint) for chosen in plan.sets
+        ]
+        result = parts[0]
+        if len(parts) == 1:
+            return Project(result, tuple((old, Ref(new)) for old, new in zip(plan.fields, result.fields, strict=True)))
+        for i, part in enumerate(parts[1:], 2):
+            last = i == len(parts)
+            fields = plan.fields if last else tuple(replace(f, id=next(self._compilation.ids)) for f in plan.fields)
+            for old, mine, other in zip(fields, result.fields, part.fields, strict=True):
+                self._outputs.unite(old, mine, other)
+            result = SetOperation(SetKind.UNION_ALL, result, part, fields)
+        return result
+
+    def has_unknown_keys(self, plan: Aggregate) -> bool:
+        """Whether a threshold will choose among the keys of an aggregation."""
+        _, child, derivation, keys = self._proved(plan)
+        joint = self._joint(child, derivation)
+        return any(self._cells_of(keys, chosen, joint)[1] is None for chosen in plan.sets)
+
+    def _proved(self, plan: Aggregate) -> tuple[Aggregate, Plan, Derivation, list[tuple[Field, Scalar]]]:
+        """The aggregation, its rows made explicit, the proof of how much of them is one unit's, and the keys."""
+        plan = without_unowned_rows(plan)
+        child = self._preparation.relation(plan.child)
+        if free_fields(plan):
+            raise NotSupported(
+                "this subquery would release a value for each row around it",
+                hint="Aggregate it once, with GROUP BY, and join the result.",
+            )
+        if names_owner(value for _, value in plan.keys):
+            refuse_rows(plan)
+        derivation = self._compilation.derived(child)
+        keys = [(field, self._preparation.scalar(value, child.fields)) for field, value in plan.keys]
+        for _, value in keys:
+            check_scalar(value)
+        return plan, child, derivation, keys
+
+    def _joint(self, child: Plan, derivation: Derivation) -> JointKeys:
+        return JointKeys(child, derivation.conclusion.facts, self._compilation.catalog.max_cells)
+
+    def _cells_of(
+        self, keys: list[tuple[Field, Scalar]], chosen: tuple[int, ...], joint: JointKeys
+    ) -> tuple[Domains, tuple[tuple[Value, ...], ...] | None]:
+        """Of some of the keys, the values of each and all possible combinations; None where they are not known."""
+        values = [keys[i][1] for i in chosen]
+        found = joint.combinations(values)
+        if found is None:
+            return tuple(domain(value, joint.facts, joint.limit) for value in values), None
+        return found.domains, found.cells
+
+    def _agreeing_sets(
+        self,
+        keys: list[tuple[Field, Scalar]],
+        calls: list[tuple[Field, Aggregated]],
+        plan: Aggregate,
+        child: Plan,
+        derivation: Derivation,
+        joint: JointKeys,
+    ) -> list[Plan] | None:
+        """Grouping sets that are measured together and made of the same cells, so that parts add up to totals.
+
+        None where each is measured by itself: keys are unknown, or not possible in all combinations, a unit is in
+        several cells, or no set has all keys.
+        """
+        stability = derivation.conclusion
+        finest = tuple(sorted(set(itertools.chain(*plan.sets))))
+        sets = [tuple(sorted(chosen)) for chosen in plan.sets]
+        if len(sets) == 1 or len(set(sets)) < len(sets) or finest not in sets:
+            return None
+        grouped = [keys[i] for i in finest]
+        domains, cells = self._cells_of(keys, finest, joint)
+        if not cells or len(cells) < math.prod(len(found or ()) for found in domains):
+            return None
+        bound = rules.cells(stability, True, len(cells))
+        assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree)
+        _ask(assembly, calls)
+        assembly.settle(None)
+        values = {field.id: assembly.output(field, call) for field, call in calls if call.function is not Agg.GROUPING}
+        if not _is_additive(stability, tuple(assembly.statistics)):
+            return None
+        sizes = tuple(len(found or ()) for found in domains)
+        ordered = sorted(sets, key=lambda chosen: -len(chosen))  # the finest first
+        found = lattice(sizes, tuple(tuple(map(finest.index, chosen)) for chosen in ordered), self._compilation.law)
+        index = self._draft(grouped, domains, cells, bound, assembly, None, child, derivation, None, (), found)
+        self._say_limits(index, stability, bound, calls)
+        parts: list[Plan] = []
+        for kept in plan.sets:
+            key_fields = {
+                i: self._compilation.new_field(field.name, field.type)
+                for i, (field, _) in zip(finest, grouped, strict=True)
+            }
+            sums = {old.id: self._compilation.new_field(old.name, old.type) for old in assembly.statistics.values()}
+            part: Plan = Released(index, (*key_fields.values(), *sums.values()))
+            if len(kept) < len(finest):
+                part, key_fields, sums = added_up(part, kept, key_fields, sums, self._compilation.new_field)
+            items: list[tuple[Field, Scalar]] = []
+            for i, (field, _) in enumerate(plan.keys):
+                key = Ref(key_fields[i]) if i in kept else Const(None, field.type)
+                items.append((replace(field, id=next(self._compilation.ids), unit=False), key))
+            for field, call in calls:
+                target = replace(field, id=next(self._compilation.ids))
+                self._outputs.show(target, field, call, assembly)
+                if call.function is Agg.GROUPING:
+                    items.append((target, _grouping_value(call, [plan.keys[i][1] for i in kept])))
+                else:
+                    items.append((target, over(values[field.id], sums)))
+            parts.append(Project(part, tuple(items)))
+        return parts
+
+    def _grouping_set(
+        self,
+        chosen: tuple[int, ...],
+        keys: list[tuple[Field, Scalar]],
+        calls: list[tuple[Field, Aggregated]],
+        plan: Aggregate,
+        child: Plan,
+        derivation: Derivation,
+        joint: JointKeys,
+    ) -> Plan:
+        stability = derivation.conclusion
+        grouped = [keys[i] for i in chosen]
+        domains, cells = self._cells_of(keys, chosen, joint)
+        if cells is None:
+            self._require_delta(grouped, domains, stability.facts)
+        values_of_keys = [value for _, value in grouped]
+        in_one = joint.in_one_cell(values_of_keys, stability.rows) if self._compilation.norm == "l2" else None
+        bound = rules.cells(stability, bool(grouped), None if cells is None else len(cells), in_one)
+        first = None if cells is None else self._chosen_first(calls, bound, len(cells))
+        counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
+
+        def assembled(searches: Searches | None) -> tuple[Assembly, list[Scalar]]:
+            assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
+            if first is not None:
+                assembly.chosen = chosen_cells(first[1])
+            _ask(assembly, calls)
+            assembly.settle(counter)
+            values: list[Scalar] = []
+            for field, call in calls:
+                if call.function is Agg.GROUPING:
+                    values.append(_grouping_value(call, [plan.keys[i][1] for i in chosen]))
+                else:
+                    values.append(assembly.output(field, call))
+            return assembly, values
+
+        # Running totals keep declared bounds: what is made around a centre must name it, and clip what is left.
+        assembly, values = assembled(None)
+        chains: Chains | None = None
+        chained: tuple[int, ...] = ()
+        if cells is not None and not assembly.groups:
+            chains, chained = self._chained(chosen, calls, values, assembly, cells)
+        if chains is not None and bound.in_one is not None:
+            bound = replace(bound, in_one=None)  # the clip is in L1
+            assembly, values = assembled(None)
+        if chains is None and self._compilation.clips != "declared":
+            assembly, values = assembled(Searches(self._compilation, child, tuple(value for _, value in grouped)))
+        selection = None
+        if cells is None:
+            selector = rules.key_selector(bound, assembly.statistics, self._compilation.norm)
+            if selector != counter:
+                assembly.statistic(selector)
+            selection = assembly.place(selector)
+        top = None if first is None else First(first[1], assembly.place(assembly.count_distinct(first[0])))
+        index = self._draft(
+            grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained, top=top
+        )
+
+        self._say_limits(index, stability, assembly.chosen or bound, calls)
+        key_fields = [self._compilation.new_field(field.name, field.type) for field, _ in grouped]
+        sums: tuple[Field, ...] = tuple(assembly.statistics.values())
+        if assembly.margins:
+            sums += tuple(
+                assembly.margins.get(statistic) or self._compilation.new_field("margin", DOUBLE)
+                for statistic in assembly.statistics
+            )
+        released = Released(index, (*key_fields, *sums))
+        by_index = dict(zip(chosen, key_fields, strict=True))
+        items: list[tuple[Field, Scalar]] = []
+        for i, (field, _) in enumerate(plan.keys):
+            key = Ref(by_index[i]) if i in by_index else Const(None, field.type)
+            items.append((replace(field, id=next(self._compilation.ids), unit=False), key))
+        for (field, call), value in zip(calls, values, strict=True):
+            target = replace(field, id=next(self._compilation.ids))
+            self._outputs.show(target, field, call, assembly)
+            self._outputs.show_sums(target, field, assembly, index)
+            if call.function is not Agg.GROUPING and next(unknown_fan_outs(derivation), None) is not None:
+                self._outputs.mark(target, "rows of a public table may be cut off")
+            items.append((target, value))
+        return Project(released, tuple(items))
+
+    def _say_limits(
+        self, index: int, stability: Stability, bound: Cells, calls: list[tuple[Field, Aggregated]]
+    ) -> None:
+        """What declared limits may cut off from what is asked."""
+        draft = self._compilation.drafts[index]
+        found = limits(
+            stability,
+            bound,
+            None if draft.cells is None else len(draft.cells),
+            draft.statistics,
+            of_rows=any(call.function is not Agg.GROUPING and not counts_units(call) for _, call in calls),
+            searched=bool(draft.clips),
+        )
+        self._compilation.limits |= dict.fromkeys(found)
+
+    def _chosen_first(
+        self, calls: list[tuple[Field, Aggregated]], bound: Cells, cells: int
+    ) -> tuple[Aggregated, int] | None:
+        """A count of units, and how many keys are chosen by it, where only those with most units are looked at."""
+        for field, call in calls:
+            keys = self._top.get(field.id)
+            if keys is not None and counts_units(call) and worthwhile_top(keys, bound, cells):
+                return call, keys
+        return None
+
+    def _chained(
+        self,
+        chosen: tuple[int, ...],
+        calls: list[tuple[Field, Aggregated]],
+        values: list[Scalar],
+        assembly: Assembly,
+        cells: tuple[tuple[Value, ...], ...],
+    ) -> tuple[Chains | None, tuple[int, ...]]:
+        """The statistics whose running totals are asked for, in one order, where noise on their root is better."""
+        plain = all(statistic.kind in _COUNTS for statistic in assembly.statistics)
+        if not plain:
+            return None, ()
+        places = {field.id: i for i, field in enumerate(assembly.statistics.values())}
+        used = [{places[ref.field.id] for ref in refs(value) if ref.field.id in places} for value in values]
+        found: Chains | None = None
+        chained: set[int] = set()
+        for i, ((field, call), own) in enumerate(zip(calls, used, strict=True)):
+            running = self._running.get(field.id)
+            if running is None or call.function not in (Agg.COUNT, Agg.SUM) or call.distinct:
+                continue
+            along = tuple(Along(chosen.index(at), key.descending, key.nulls_first) for at, key in running.along)
+            chains = chains_of(along, cells)
+            if chains is None:
+                continue
+            singly = running.singly or any(own & other for j, other in enumerate(used) if j != i)
+            if found in (None, chains) and worthwhile(chains.length, self._compilation.law, singly=singly):
+                found = chains
+                chained |= own
+        return found, tuple(sorted(chained))
+
+    def _require_delta(self, grouped: list[tuple[Field, Scalar]], domains: Domains, facts: Facts) -> None:
+        is_pure = self._compilation.settings.pure
+        if self._compilation.accountant.total.delta > 0 and not is_pure:
+            return
+        why, off = ("a pure answer has no delta" if is_pure else "delta is 0"), "SET dpsql.pure = off"
+        for (field, value), found in zip(grouped, domains, strict=True):
+            if found is None:
+                fact = facts.get(value.field.id, NOTHING) if isinstance(value, Ref) else NOTHING
+                where = f"values for {fact.origin[0]}.{fact.origin[1]}" if fact.origin else "the columns it reads"
+                hint = f"Declare {where} in the policy, or {off if is_pure else 'a delta for unknown keys'}."
+                if value.type.is_numeric or value.type.is_temporal:
+                    grid = "Group by FLOOR, width_bucket or date_trunc of a column with bounds"
+                    hint = f"{grid}, or {off if is_pure else 'declare a delta'}."
+                raise MissingDeclaration(
+                    f'the keys of "{field.name}" are not declared, and {why}',
+                    hint=hint,
+                    position=next((ref.position for ref in refs(value)), None),
+                )
+        raise MissingDeclaration(
+            f"the keys have more than {self._compilation.catalog.max_cells:,} combinations, and {why}",
+            hint=f"Group by fewer keys, or {off if is_pure else 'declare a delta for unknown keys'}.",
+        )
+
+    def _draft(
+        self,
+        grouped: list[tuple[Field, Scalar]],
+        domains: Domains,
+        cells: tuple[tuple[Value, ...], ...] | None,
+        bound: Cells,
+        assembly: Assembly,
+        selection: int | None,
+        child: Plan,
+        derivation: Derivation,
+        chains: Chains | None,
+        chained: tuple[int, ...],
+        sets: Lattice | None = None,
+        top: First | None = None,
+    ) -> int:
+        keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
+        statistics = tuple(assembly.statistics)
+        grouped_statistics = assembly.grouped()
+        groups = tuple(tuple(map(assembly.place, group)) for group in grouped_statistics)
+        weights = tuple(map(assembly.weight, grouped_statistics))
+        stability = derivation.conclusion
+        clips: tuple[tuple[int, int], ...] = ()
+        anew: tuple[Mapping[int, Fraction], ...] = ()
+        if self._compilation.clips != "declared" and chains is None and sets is None:
+            searches = Searches(self._compilation, child, tuple(value for _, value in grouped))
+            clips = searches.clips(statistics)
+            statistics = searches.settled(statistics, clips)
+            settled = dict(zip(assembly.statistics, statistics, strict=True))
+            alone = {group[0]: place for place, group in enumerate(groups) if len(group) == 1}
+            anew = tuple(
+                {alone[assembly.place(statistic)]: weight for statistic, weight in found.items()}
+                for found in assembly.weights_once_chosen(settled)
+                if all(assembly.place(statistic) in alone for statistic in found)
+            )
+        question: Question | None = None
+        remainder: tuple[tuple[Value, ...], ...] = ()
+        # What was cut at different clips does not add up.
+        if cells is not None and sets is None and _is_additive(stability, statistics) and not clips:
+            wider, every = self._with_remainder(keys, cells)
+            question = self._question(child, wider, bound, stability)
+            if chains is None:
+                keys, remainder = wider, every
+        norm = self._compilation.norm if chains is None else "l1"  # for the root (`running.widened`)
+        branches = bounded_queries(
+            child,
+            keys,
+            statistics,
+            groups,
+            bound,
+            rows=stability.rows,
+            single=stability.single,
+            within=stability.within,
+            norm=norm,
+            dialect=self._compilation.dialect,
+            chosen=assembly.chosen,
+        )
+        values = [key.value for key in keys]
+        for statistic in statistics:
+            values += [part for part in (statistic.value, statistic.where) if part is not None]
+        stages = tuple(sorted(set(stages_of(child, values))))
+        counts = tuple(dict.fromkeys(assembly.counts))
+        draft = Draft(
+            keys,
+            cells,
+            bound,
+            statistics,
+            groups,
+            weights,
+            counts,
+            selection,
+            branches,
+            stages,
+            derivation,
+            chains,
+            chained,
+            remainder,
+            question,
+            sets,
+            clips,
+            top,
+            anew,
+        )
+        index, is_new = self._compilation.place(draft)
+        if not is_new:
+            return index  # also where only one of them is asked for running totals: the first decides
+        self._describe(grouped, domains, cells)
+        for table in unknown_fan_outs(derivation):
+            rows = "1 row" if stability.rows == 1 else f"{stability.rows:,} rows"
+            self._compilation.caution(
+                f"one row may meet several rows of the public table {table}, and the policy does not say how many"
+                f" (max_rows_per_value): of one unit at most {rows} count in full, so that numbers may be too low"
+            )
+        return index
+
+    def _question(self, child: Plan, keys: tuple[Key, ...], bound: Cells, stability: Stability) -> Question:
+        return _Question(child, keys, bound, stability, self._compilation.norm, self._compilation.dialect)
+
+    def _with_remainder(
+        self, keys: tuple[Key, ...], cells: tuple[tuple[Value, ...], ...]
+    ) -> tuple[tuple[Key, ...], tuple[tuple[Value, ...], ...]]:
+        """The keys, with rows that have others kept in cells of their own, so that totals can be made of parts later.
+
+        Claim: the release costs what it costs without them.
+        Because: a unit is in one cell, whichever it is; the cells that there may be follow from query and policy.
+        Needs: one row per unit, so that the limit leaves it in one cell.
+        """
+        wider = tuple(replace(key, remainder=None not in (key.keys or ()) and key.keys != ()) for key in keys)
+        domains = [(*(key.keys or ()), *((None,) if key.remainder else ())) for key in wider]
+        if math.prod(map(len, domains)) > self._compilation.catalog.max_cells:
+            return keys, ()
+        shown = set(cells)
+        return wider, tuple(cell for cell in itertools.product(*domains) if cell not in shown)
+
+    def _describe(
+        self,
+        grouped: list[tuple[Field, Scalar]],
+        domains: Domains,
+        cells: tuple[tuple[Value, ...], ...] | None,
+    ) -> None:
+        if cells is None:
+            self._compilation.note("keys whose noisy count of units stays below the threshold are not returned")
+        for (field, _), found in zip(grouped, domains, strict=True):
+            if found is not None and None not in found:
+                self._compilation.note(f'rows whose "{field.name}" is NULL or not declared are not counted')
+
+
+def _is_additive(stability: Stability, statistics: tuple[Statistic, ...]) -> bool:
+    """Whether cells may be added up: sums, of units with one row, which are in one cell."""
+    return stability.rows == 1 and bool(statistics) and all(s.kind in _COUNTS for s in statistics)
+
+
+def _ask(assembly: Assembly, calls: list[tuple[Field, Aggregated]]) -> None:
+    for _, call in calls:
+        if call.function is not Agg.GROUPING:
+            assembly.ask(call)
+
+
+def _grouping_value(call: Aggregated, grouped: list[Scalar]) -> Scalar:
+    bits = 0
+    for arg in call.args:
+        bits = bits * 2 + (arg not in grouped)
+    return Const(bits, call.type)

@@ -1,0 +1,187 @@
+"""Statements for the engine: each in a thread of its own, a few at a time, and written down when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+
+from dpsql.answering.dataset import Engine
+from dpsql.errors import Cancelled, EngineFailed, Error, InternalError
+from dpsql.lowering.query import Cancellation
+from dpsql.privacy.accounting import Price
+from dpsql.server.ops.logs import note
+from dpsql.server.relay.execute import Reply
+from dpsql.slots import Places
+
+_THREADS = 1_000  # one for each statement that runs or waits: places for long work are given out within the engine
+
+_PAUSE = 0.02
+_PATIENCE = 2.0  # seconds that a job has to end once it is cancelled
+_GLANCE = 0.05  # seconds between looks at the cancellation of a job that waits, and at other processes
+
+
+class Jobs:
+    """Belongs to the event loop, in which all of its methods are called."""
+
+    def __init__(self, places: Places | None = None) -> None:
+        self._places = places or Places()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="dpsql-answer")
+        self._jobs: Counter[Engine] = Counter()
+        self._an_end = asyncio.Event()  # some job has ended
+        self._cancellations: set[Cancellation] = set()  # of all jobs
+
+    @property
+    def busy(self) -> int:
+        return self._jobs.total()
+
+    async def run(
+        self, engine: Engine, user: str, job: Callable[[Engine], Reply], cancellation: Cancellation, *, at_once: int
+    ) -> Reply:
+        """The reply of a job. Who no longer waits for it does not end it: it is told so by its cancellation.
+
+        Of one user, `at_once` run, in all processes that share the places; further ones wait, so that nobody can
+        keep all others waiting.
+        """
+        while (place := self._places.take(b"statement of " + user.encode(), at_once)) is None:
+            if cancellation.cancelled:
+                raise Cancelled("canceling statement due to user request")
+            self._an_end.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GLANCE):
+                    await self._an_end.wait()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        submitted: list[Future[Reply]] = []
+
+        def drop() -> None:
+            submitted[0].cancel()
+
+        def ended(future: Future[Reply]) -> None:
+            self._jobs[engine] -= 1
+            self._places.give_back(place)
+            self._an_end.set()
+            self._cancellations.discard(cancellation)
+            _note(engine, user, future, loop.time() - began)
+
+        def tell(future: Future[Reply]) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(ended, future)
+
+        # One that waits for its turn is dropped. Once it runs, what stops it takes this place.
+        cancellation.on_cancel(drop)
+        self._jobs[engine] += 1
+        self._cancellations.add(cancellation)
+        submitted.append(self._pool.submit(job, engine))
+        submitted[0].add_done_callback(tell)
+        running = asyncio.wrap_future(submitted[0])
+        try:
+            return await _outcome(running, cancellation)
+        except asyncio.CancelledError:
+            running.cancel()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Cancelled("canceling statement due to user request") from None
+
+    async def finished(self, engine: Engine | None = None, *, within: float = 3_600.0) -> bool:
+        """Wait until no job of an engine, or of any, is under way; False if that takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        while self.busy if engine is None else self._jobs[engine]:
+            if loop.time() > deadline:
+                return False
+            await asyncio.sleep(_PAUSE)
+        return True
+
+    async def stop(self, *, within: float) -> None:
+        """Cancel what is under way, and wait for its end."""
+        for cancellation in list(self._cancellations):
+            cancellation.cancel()
+        await self.finished(within=within)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def _outcome(running: asyncio.Future[Reply], cancellation: Cancellation) -> Reply:
+    """The outcome of a job; one that was cancelled and does not end, since it waits for somebody else, is left alone.
+
+    It ends by itself, and charges nothing that it has not begun to charge.
+    """
+    loop = asyncio.get_running_loop()
+    since: float | None = None
+    while not running.done():
+        await asyncio.wait({running}, timeout=_GLANCE)
+        if cancellation.cancelled and since is None:
+            since = loop.time()
+        if since is not None and loop.time() - since > _PATIENCE and not running.done():
+            running.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody asks for it
+            raise Cancelled(
+                "canceling statement due to user request",
+                detail="The ledger or the database has not answered yet. If the query was charged, the charge stands.",
+                hint="Ask again: what was charged and has no answer is not charged twice.",
+            )
+    return running.result()
+
+
+def _note(engine: Engine, user: str, future: Future[Reply], seconds: float) -> None:
+    outcome, price, sqlstate = "cancelled", None, None
+    if not future.cancelled():
+        error = future.exception()
+        if error is None:
+            outcome, price = future.result().outcome, future.result().price
+        else:
+            sqlstate = error.sqlstate if isinstance(error, Error) else InternalError.sqlstate
+            if not isinstance(error, Error) or isinstance(error, EngineFailed | InternalError):
+                outcome = "failed"
+            elif not isinstance(error, Cancelled):
+                outcome = "refused"
+    note(
+        "statement",
+        user=user,
+        outcome=outcome,
+        sqlstate=sqlstate,
+        seconds=round(seconds, 4),
+        **_price_facts(price, engine),
+    )
+
+
+def _price_facts(price: Price | None, engine: Engine) -> dict[str, float]:
+    if price is None or price == Price():
+        return {}
+    accountant = engine.accountant
+    found = {"epsilon": float(accountant.epsilon_of(price.loss))}
+    if accountant.policy.accounting == "zcdp":
+        found["rho"] = float(price.loss_value)
+        if price.pure_value is not None:
+            found["pure"] = float(price.pure_value)
+    return found | ({"delta": float(price.delta_value)} if price.delta else {})
+
+
+# ------------------------------------------------------------
+# Ticks: answers, refusals and failures leave only at whole ticks after their question, so that time tells less.
+
+
+@asynccontextmanager
+async def leaving_at_a_tick(tick: float | None) -> AsyncIterator[None]:
+    """Whatever the block does, it is left at a whole number of ticks (in seconds) after it was entered.
+
+    Claim: of how long the block took, one learns the number of ticks.
+    Because: success, refusal, failure and cancellation by the client all wait for the same tick.
+    Needs: nobody who waits; a block whose client is gone is left at once.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def wait() -> None:
+        if tick is not None:
+            await asyncio.sleep(math.ceil((loop.time() - began) / tick) * tick - (loop.time() - began))
+
+    try:
+        yield
+    except Exception:
+        await wait()
+        raise
+    await wait()

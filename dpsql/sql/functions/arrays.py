@@ -1,0 +1,26 @@
+"""Arrays: made by percentiles of several shares, shown, and taken apart by subscripts. That is all."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from dpsql.errors import NotSupported, TypeMismatch
+from dpsql.plan.scalars import Scalar, Subscript
+from dpsql.sql.functions.core import Expressions, Handlers
+from dpsql.sql.scope import Scope, position
+from dpsql.types import Kind
+
+
+def _subscript(read: Expressions, node: exp.Bracket, scope: Scope) -> Scalar:
+    array = read.value_or_array(node.this, scope)
+    if array.type.kind is not Kind.ARRAY or array.type.element is None:
+        message = f"cannot subscript type {array.type.kind.value} because it does not support subscripting"
+        raise TypeMismatch(message, position=position(node))
+    index = node.expressions[0] if len(node.expressions) == 1 else None
+    # As `brackets.with_subscripts` wrote it: anything else may have been counted from zero.
+    if not isinstance(index, exp.Literal) or not index.is_string or not str(index.this).isdigit():
+        raise NotSupported("a subscript must be a constant", position=position(node))
+    return Subscript(array, int(index.this), array.type.element)
+
+
+HANDLERS: Handlers = {exp.Bracket: (_subscript, {"this", "expressions"})}

@@ -1,0 +1,257 @@
+"""Arithmetic and functions of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+
+from sqlglot import exp
+
+from dpsql.errors import BadSetting, NotSupported, UnknownFunction, UnknownOperator
+from dpsql.plan.scalars import Call, Const, IntervalEnd, Op, Scalar
+from dpsql.sql.functions.core import BINARY, UNARY, Expressions, Handlers, Named, Rule, require_number
+from dpsql.sql.functions.time import date_arithmetic, shifted_by_interval
+from dpsql.sql.scope import Scope, position
+from dpsql.sql.types import arithmetic_type, coerce, constant
+from dpsql.types import DOUBLE, MAX_DIGITS, NUMERIC, Kind, Type
+from dpsql.types import decimal as decimal_type
+from dpsql.types import integer as integer_type
+
+
+def arithmetic(op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Scalar:
+    # A quoted number beside a number is read as that number.
+    if left.type.kind is Kind.UNKNOWN and right.type.is_numeric:
+        left = coerce(left, right.type)
+    if right.type.kind is Kind.UNKNOWN and left.type.is_numeric:
+        right = coerce(right, left.type)
+    if Kind.INTERVAL in (left.type.kind, right.type.kind):
+        raise NotSupported("arithmetic with intervals is not supported", position=position(node))
+    result = arithmetic_type(op, left.type, right.type)
+    if result is None and op is Op.MOD and left.type.is_numeric and right.type.is_numeric:
+        raise NotSupported(
+            "% is supported for integers and for numerics with a scale",
+            hint="Cast both sides to integer or to numeric with a precision and scale, as in x::numeric(20, 6).",
+        )
+    if result is None:
+        raise UnknownOperator(
+            f"operator does not exist: {left.type.kind.value} {op.value} {right.type.kind.value}",
+            hint="Cast one side.",
+            position=position(node),
+        )
+    # Quotients of exact numbers are taken from the exact numbers.
+    exact = (Kind.INTEGER, Kind.DECIMAL)
+    if not (op is Op.DIV and left.type.kind in exact and right.type.kind in exact):
+        left, right = coerce(left, result), coerce(right, result)
+    return Call(op, (left, right), result)
+
+
+def _negate(read: Expressions, node: exp.Neg, scope: Scope) -> Scalar:
+    value = read.scalar(node.this, scope)
+    if value.type.kind is Kind.UNKNOWN:
+        raise UnknownOperator(
+            "operator is not unique: - unknown", hint="Cast what is negated.", position=position(node)
+        )
+    require_number(value, node.this)
+    if isinstance(value, Const) and isinstance(value.value, Decimal):
+        return Const(value.value.copy_negate(), value.type)  # minus would round to 28 digits
+    if isinstance(value, Const) and isinstance(value.value, int | float):
+        return Const(-value.value, value.type)
+    return Call(Op.NEG, (value,), value.type)
+
+
+def _sign(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+    value = read.number(node.this, scope)
+    return Call(Op.SIGN, (value,), decimal_type(1, 0) if value.type.kind is Kind.DECIMAL else DOUBLE)
+
+
+def _logarithm(read: Expressions, node: exp.Log, scope: Scope) -> Scalar:
+    """LOG(x), LOG10(x), and LOG(b, x), which PostgreSQL has of numerics only. sqlglot reads LOG10(x) as LOG(10, x)."""
+    if node.expression is None:
+        return _real_call(Op.LOG10, read.number(node.this, scope))
+    value = read.number(node.expression, scope)
+    if read.function_name(node) == "log10":
+        return _real_call(Op.LOG10, value)
+    base = read.number(node.this, scope)
+    if not (base.type.is_exact and value.type.is_exact):
+        raise UnknownFunction("log(double precision, double precision)", position=position(node))
+    logarithms = [Call(Op.LN, (coerce(part, DOUBLE),), NUMERIC) for part in (value, base)]
+    return Call(Op.DIV, tuple(logarithms), NUMERIC)
+
+
+def _power(read: Expressions, node: exp.Pow, scope: Scope) -> Scalar:
+    """POWER(x, y) and x ^ y: numeric where a numeric is and no double precision, else double precision."""
+    args = read.number(node.this, scope), read.number(node.expression, scope)
+    return Call(Op.POWER, tuple(coerce(arg, DOUBLE) for arg in args), NUMERIC if _is_numeric(args) else DOUBLE)
+
+
+def _is_numeric(args: Sequence[Scalar]) -> bool:
+    """Whether PostgreSQL takes them all for numerics: not only integers, which become double precision."""
+    return all(arg.type.is_exact for arg in args) and any(arg.type.kind is not Kind.INTEGER for arg in args)
+
+
+def _whole_quotient(read: Expressions, node: exp.IntDiv, scope: Scope) -> Scalar:
+    """DIV(x, y), a numeric: the quotient of numerics, cut to a whole number."""
+    left, right = read.number(node.this, scope), read.number(node.expression, scope)
+    if not (left.type.is_exact and right.type.is_exact):
+        raise UnknownFunction("div(double precision, double precision)", position=position(node))
+    quotient = arithmetic(Op.DIV, left, right, node)
+    return quotient if quotient.type.kind is Kind.INTEGER else Call(Op.TRUNC, (quotient,), NUMERIC)
+
+
+def _interval_end(*, high: bool) -> Rule:
+    def rule(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
+        """dp_low and dp_high, which only dpsql has."""
+        (arg,) = node.expressions
+        return IntervalEnd(read.number(arg, scope), high, DOUBLE, position(node))
+
+    return rule
+
+
+def _width_bucket(read: Expressions, node: exp.WidthBucket, scope: Scope) -> Scalar:
+    value = read.number(node.this, scope)
+    if any(node.args.get(part) is None for part in ("min_value", "max_value", "num_buckets")):
+        raise NotSupported("width_bucket needs four arguments", position=position(node))
+    low, high = read.number(node.args["min_value"], scope), read.number(node.args["max_value"], scope)
+    count = read.small_integer(node.args["num_buckets"], scope, "the number of buckets")
+    if not (isinstance(low, Const) and isinstance(high, Const)) or low.value is None or high.value is None:
+        raise NotSupported("width_bucket needs constant bounds", position=position(node))
+    if count < 1 or count > 1_000_000:
+        raise BadSetting("the number of buckets must be between 1 and 1,000,000", position=position(node))
+    if low.value >= high.value:  # type: ignore[operator]
+        raise BadSetting("the lower bound of width_bucket must be below the upper one", position=position(node))
+    parts = (value, low, high)
+    args = (*(coerce(part, _bucketed_as(parts)) for part in parts), constant(count))
+    return Call(Op.WIDTH_BUCKET, args, integer_type(7))
+
+
+def _bucketed_as(parts: Sequence[Scalar]) -> Type:
+    """Numeric where a numeric is and no double precision; integers are double precision to PostgreSQL, too."""
+    if not _is_numeric(parts):
+        return DOUBLE
+    return NUMERIC if any(part.type.kind is Kind.DOUBLE for part in parts) else Type(Kind.DECIMAL)
+
+
+def _arithmetic(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        if op in (Op.ADD, Op.SUB) and (moved := shifted_by_interval(read, op, node, scope)) is not None:
+            return moved
+        left, right = read.scalar(node.this, scope), read.scalar(node.expression, scope)
+        return date_arithmetic(read, op, left, right) or arithmetic(op, left, right, node)
+
+    return rule
+
+
+def _keeps_type(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        value = read.number(node.this, scope)
+        return Call(op, (value,), value.type)
+
+    return rule
+
+
+def _whole(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        """FLOOR, CEIL: a decimal stays a decimal, everything else is double precision."""
+        value = read.number(node.this, scope)
+        if value.type.kind is Kind.DECIMAL:
+            whole = value.type.precision - value.type.scale + 1
+            return Call(op, (value,), decimal_type(whole, 0))
+        return Call(op, (coerce(value, DOUBLE),), NUMERIC if value.type.numeric else DOUBLE)
+
+    return rule
+
+
+def _rounded(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        """ROUND, TRUNC: digits only for decimals, as in PostgreSQL; integers count as decimals then."""
+        value = read.number(node.this, scope)
+        given = node.args.get("decimals")
+        digits = 0 if given is None else read.small_integer(given, scope, "the number of digits")
+        if given is not None and value.type.kind is Kind.INTEGER:
+            value = Call(Op.CAST, (value,), decimal_type(value.type.precision, 0))
+        if value.type.kind is Kind.DECIMAL and value.type.precision >= MAX_DIGITS - 1:
+            value = Call(Op.CAST, (value,), NUMERIC)  # rounding up could need a digit more than there is
+        if value.type.kind is Kind.DECIMAL:
+            whole = value.type.precision - value.type.scale + 1
+            scale = min(max(digits, 0), value.type.scale)
+            if not -10 <= digits <= 20:
+                raise NotSupported("digits outside -10 to 20 are not supported", position=position(node))
+            return Call(op, (value, constant(digits)), decimal_type(whole + scale, scale))
+        if given is not None and value.type.numeric and -10 <= digits <= 12:
+            return Call(op, (value, constant(digits)), NUMERIC)
+        if given is not None:
+            raise UnknownOperator(
+                f"function {op.value}(double precision, integer) does not exist",
+                hint="Cast the argument to numeric with a precision and scale, as in x::numeric(20, 6).",
+                position=position(node),
+            )
+        return Call(op, (coerce(value, DOUBLE),), NUMERIC if value.type.numeric else DOUBLE)
+
+    return rule
+
+
+def _real_call(op: Op, value: Scalar) -> Scalar:
+    """A real function: of a numeric it is numeric, of anything else double precision."""
+    numeric = value.type.is_exact and value.type.kind is not Kind.INTEGER
+    return Call(op, (coerce(value, DOUBLE),), NUMERIC if numeric else DOUBLE)
+
+
+def _real(op: Op) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        return _real_call(op, read.number(node.this, scope))
+
+    return rule
+
+
+def _double(op: Op) -> Rule:
+    """A function that PostgreSQL has of double precision only."""
+
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        parts = [node.this] if node.expression is None else [node.this, node.expression]
+        return Call(op, tuple(coerce(read.number(part, scope), DOUBLE) for part in parts), DOUBLE)
+
+    return rule
+
+
+def _times(factor: float) -> Rule:
+    def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
+        return Call(Op.MUL, (coerce(read.number(node.this, scope), DOUBLE), Const(factor, DOUBLE)), DOUBLE)
+
+    return rule
+
+
+HANDLERS: Handlers = {
+    exp.Add: (_arithmetic(Op.ADD), BINARY),
+    exp.Sub: (_arithmetic(Op.SUB), BINARY),
+    exp.Mul: (_arithmetic(Op.MUL), BINARY),
+    exp.Div: (_arithmetic(Op.DIV), {"this", "expression", "typed", "safe"}),
+    exp.Mod: (_arithmetic(Op.MOD), BINARY),
+    exp.Neg: (_negate, UNARY),
+    exp.Abs: (_keeps_type(Op.ABS), UNARY),
+    exp.Sign: (_sign, UNARY),
+    exp.Floor: (_whole(Op.FLOOR), UNARY),
+    exp.Ceil: (_whole(Op.CEIL), UNARY),
+    exp.Round: (_rounded(Op.ROUND), {"this", "decimals"}),
+    exp.Trunc: (_rounded(Op.TRUNC), {"this", "decimals"}),
+    exp.Sqrt: (_real(Op.SQRT), UNARY),
+    exp.Ln: (_real(Op.LN), UNARY),
+    exp.Log: (_logarithm, BINARY),
+    exp.Exp: (_real(Op.EXP), UNARY),
+    exp.Pow: (_power, BINARY),
+    exp.IntDiv: (_whole_quotient, BINARY),
+    exp.Cbrt: (_double(Op.CBRT), UNARY),
+    exp.Sin: (_double(Op.SIN), UNARY),
+    exp.Cos: (_double(Op.COS), UNARY),
+    exp.Tan: (_double(Op.TAN), UNARY),
+    exp.Asin: (_double(Op.ASIN), UNARY),
+    exp.Acos: (_double(Op.ACOS), UNARY),
+    exp.Atan: (_double(Op.ATAN), UNARY),
+    exp.Atan2: (_double(Op.ATAN2), BINARY),
+    exp.Degrees: (_times(180 / math.pi), UNARY),
+    exp.Radians: (_times(math.pi / 180), UNARY),
+    exp.Pi: (lambda *_: Const(math.pi, DOUBLE), set()),
+    exp.WidthBucket: (_width_bucket, {"this", "min_value", "max_value", "num_buckets"}),
+}
+
+NAMED: Named = {"dp_low": _interval_end(high=False), "dp_high": _interval_end(high=True)}

@@ -1,0 +1,245 @@
+"""Compiling has limits of steps, time and memory, and ends when nobody waits for it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from dpsql.answering.compiling.nursery import FORK, STATUS
+from dpsql.answering.dataset import Engine
+from dpsql.answering.open_dataset import open_engine
+from dpsql.answering.session import Session
+from dpsql.driver.dbapi import connect
+from dpsql.effort import Effort, OutOfSteps, Stopped, limited, spend
+from dpsql.errors import Cancelled, Error, TooComplex, TooManyFiles, UnknownColumn
+from dpsql.lowering.query import Cancellation
+from dpsql.policy.load import load
+from tests import toy
+from tests.compile_processes import compiling, hold, is_there, nursery_of
+from tests.server.process import eventually
+
+PATIENT = "compile_timeout = 600"
+SMALL = "SELECT state, COUNT(*), AVG(income) FROM people GROUP BY state"
+LARGE, HUGE = (
+    f"SELECT {', '.join(f'COUNT(*) FILTER (WHERE age > {i % 100} AND income > {i})' for i in range(count))} FROM people"
+    for count in (100, 1_500)
+)
+
+
+def policy_with(folder: Path, limits: str = "") -> Path:
+    toy.create_database(folder / toy.DATABASE)
+    policy = toy.write_policy(folder, users=("alice", "bob"))
+    policy.write_text(f"{policy.read_text()}\n[limits]\n{limits}\n")
+    return policy
+
+
+@contextmanager
+def engine_with(folder: Path, limits: str = "", *, apart: bool = True) -> Iterator[Engine]:
+    with closing(open_engine(load(policy_with(folder, limits)), compiles_apart=apart)) as engine:
+        yield engine
+
+
+def refusal_of(engine: Engine, sql: str) -> Error:
+    with pytest.raises(Error) as found:
+        Session(engine, "alice").explain(sql)
+    return found.value
+
+
+def test_steps_are_counted_in_the_thread_that_takes_them() -> None:
+    effort = Effort(1_000)
+    with limited(effort):
+        spend(700)
+        threading.Thread(target=spend, args=(10_000,)).start()
+        spend(300)
+        with pytest.raises(OutOfSteps):
+            spend()
+    spend(1_000_000)  # nobody counts
+    assert effort.steps == 1_001
+
+
+def test_steps_end_where_nobody_waits() -> None:
+    with limited(Effort(10_000, lambda: True)), pytest.raises(Stopped):
+        spend(5_000)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_too_many_steps(tmp_path: Path, apart: bool) -> None:
+    with engine_with(tmp_path, "max_compile_steps = 2_000", apart=apart) as engine:
+        refusal = refusal_of(engine, LARGE)
+        assert isinstance(refusal, TooComplex)
+        assert refusal.sqlstate == "54001"
+        assert refusal.message == "the query takes more than 2,000 steps to compile"
+        assert "max_compile_steps" in (refusal.hint or "")
+        assert Session(engine, "alice").explain("SELECT COUNT(*) FROM people")
+
+
+def test_the_same_steps_here_and_apart(tmp_path: Path) -> None:
+    """Whether a query is refused does not depend on where it is compiled."""
+    with engine_with(tmp_path) as engine:
+        apart = Session(engine, "alice").explain(SMALL)
+    with closing(open_engine(load(tmp_path / "dpsql.toml"))) as engine:
+        assert Session(engine, "alice").explain(SMALL) == apart
+
+
+def test_too_long(tmp_path: Path) -> None:
+    with engine_with(tmp_path, "compile_timeout = 0.002") as engine:
+        refusal = refusal_of(engine, LARGE)
+        assert refusal.sqlstate == "57014"
+        assert "takes longer than 0.002 seconds to compile" in refusal.message
+        assert "compile_timeout" in (refusal.hint or "")
+
+
+def test_too_much_memory(tmp_path: Path) -> None:
+    with engine_with(tmp_path, 'compile_memory = "4MB"') as engine:
+        refusal = refusal_of(engine, HUGE)
+        assert refusal.sqlstate == "54001"
+        assert refusal.message == "the query takes more than 4MB of memory to compile"
+        assert Session(engine, "alice").explain("SELECT COUNT(*) FROM people")
+
+
+def test_refusals_come_back_as_they_were(tmp_path: Path) -> None:
+    with engine_with(tmp_path) as engine:
+        refusal = refusal_of(engine, "SELECT nosuch FROM people")
+        assert isinstance(refusal, UnknownColumn)
+        assert (refusal.message, refusal.position) == ('column "nosuch" does not exist', 8)
+
+
+def test_chosen_clips_are_compiled_apart_too(tmp_path: Path) -> None:
+    """What was accepted apart is bought, settled with the clip that was found, and replayed."""
+    sql = "SELECT SUM(fee) FROM visits"
+    policy = policy_with(tmp_path)
+    text = policy.read_text()
+    policy.write_text(text.replace("max_rows_per_unit = 10", "max_rows_per_unit = 50"))
+    with closing(open_engine(load(policy), compiles_apart=True)) as engine:
+        session = Session(engine, "alice")
+        first = session.execute(sql)
+        again = session.execute(sql)
+        assert first is not None and again is not None
+        assert getattr(first, "release").searches  # noqa: B009 - an Answer
+        assert getattr(first, "table").rows == getattr(again, "table").rows  # noqa: B009
+
+
+def held(engine: Engine) -> list[int]:
+    """The processes that are ready to compile do nothing any more."""
+    before = compiling(os.getpid())
+    Session(engine, "alice").explain(f"SELECT COUNT(*) FROM people WHERE age > {len(before)}")
+    found = compiling(os.getpid())
+    for child in found:
+        hold(child)
+    return found
+
+
+def test_cancelling_ends_the_process(tmp_path: Path) -> None:
+    with engine_with(tmp_path, PATIENT) as engine, ThreadPoolExecutor(1) as pool:
+        children, cancellation = held(engine), Cancellation()
+        asked = pool.submit(Session(engine, "alice").explain, SMALL, (), cancellation)
+        eventually(lambda: engine.compiling == 1)
+        cancellation.cancel()
+        with pytest.raises(Cancelled, match="user request"):
+            asked.result(60)
+        eventually(lambda: not all(map(is_there, children)))
+        assert engine.compiling == 0
+
+
+def test_a_short_text_does_not_wait_for_long_ones(tmp_path: Path) -> None:
+    """One whose process hangs is long work after a moment; then all others have their places."""
+    with engine_with(tmp_path, PATIENT) as engine, ThreadPoolExecutor(2) as pool:
+        cancellations = [Cancellation(), Cancellation()]
+        asked = []
+        for number, cancellation in enumerate(cancellations):
+            held(engine)
+            asked.append(pool.submit(Session(engine, "alice").explain, f"{SMALL}{' ' * number}", (), cancellation))
+            eventually(lambda number=number: engine.compiling_long == number + 1)  # type: ignore[misc]
+        assert Session(engine, "alice").explain(f"{SMALL} -- short")
+        assert Session(engine, "bob").explain(f"{SMALL} -- another")
+        for cancellation in cancellations:
+            cancellation.cancel()
+        assert all(isinstance(each.exception(60), Cancelled) for each in asked)
+
+
+def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    with engine_with(tmp_path) as engine:
+        assert Session(engine, "alice").explain(SMALL)
+        nursery = nursery_of(os.getpid())
+        assert nursery is not None
+        for pid in [*compiling(os.getpid()), nursery]:
+            os.kill(pid, 9)
+        eventually(lambda: not is_there(nursery))
+        with pytest.raises(Error):  # the one that was ready is gone
+            Session(engine, "alice").explain(f"{SMALL} ")
+        assert Session(engine, "alice").explain(f"{SMALL}  ")
+
+
+def test_nothing_is_left_when_the_dataset_is_closed(tmp_path: Path) -> None:
+    with engine_with(tmp_path) as engine:
+        children = held(engine)
+        nursery = nursery_of(os.getpid())
+        assert nursery is not None
+    eventually(lambda: not is_there(nursery))
+    eventually(lambda: not any(map(is_there, children)))
+
+
+def test_a_process_that_lost_who_uses_it_ends_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with engine_with(tmp_path, apart=False) as engine:
+        nursery = engine._compiler._nursery
+        control, (ours, theirs) = nursery._start(), socket.socketpair()
+        with ours, theirs:
+            socket.send_fds(control, [FORK + bytes(STATUS.size)], [theirs.fileno()])
+            control.close()  # before it has answered, as when the server is killed
+            assert nursery._process is not None and nursery._process.wait(60) == 0
+    assert capfd.readouterr().err == ""
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
+    opened: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_too_many_open_files_are_named(tmp_path: Path) -> None:
+    with engine_with(tmp_path, apart=False) as engine:
+        session, engine._compiler._small = Session(engine, "alice"), 0  # all of it apart, and nothing is started yet
+        with no_more_files():
+            started = refusal_of(engine, SMALL)
+        assert session.explain(SMALL)  # and it goes on
+        engine._compiler._nursery.child().close()  # none is idle any more
+        with no_more_files():
+            forked = refusal_of(engine, f"{SMALL} ")
+        assert session.explain(f"{SMALL} ")
+    for error in (started, forked):
+        assert isinstance(error, TooManyFiles) and error.sqlstate == "53000"
+        assert "too many open files" in error.message and "ulimit -n" in (error.hint or "")
+
+
+def test_the_driver_cancels_while_it_compiles(tmp_path: Path) -> None:
+    """A text beyond the few steps of the own process is compiled in another, which a cancel ends."""
+    with connect(policy_with(tmp_path, PATIENT), user="alice") as connection, ThreadPoolExecutor(1) as pool:
+        cursor = connection.cursor()
+        engine = connection._session.engine
+        engine._compiler._nursery.warm()
+        (child,) = compiling(os.getpid())
+        hold(child)
+        asked = pool.submit(cursor.explain, HUGE)
+        eventually(lambda: engine.compiling == 1)
+        cursor.cancel()
+        with pytest.raises(Cancelled):
+            asked.result(60)
+        eventually(lambda: not is_there(child))

@@ -1,0 +1,71 @@
+"""Places for long work: nobody keeps all others waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dpsql.answering.fairness import FairPlaces
+from dpsql.errors import Cancelled
+from dpsql.lowering.query import Cancellation
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_one_user_holds_no_more_than_a_share() -> None:
+    places = FairPlaces(16, 4)
+    assert [places.take_now("eve") for _ in range(6)] == [True] * 4 + [False] * 2
+    assert places.take_now("bob")
+
+
+def test_the_last_places_are_for_those_who_hold_none() -> None:
+    places = FairPlaces(16, 4)
+    for user in ("a", "b", "c"):
+        assert all(places.take_now(user) for _ in range(4))
+    assert places.take_now("d")
+    assert not places.take_now("d")
+    assert places.take_now("e")
+
+
+def test_who_holds_fewer_is_next() -> None:
+    places = FairPlaces(2, 2)
+    places.take("eve")
+    places.take("mallory")
+    served: list[str] = []
+
+    def wait(user: str) -> None:
+        places.take(user)
+        served.append(user)
+
+    threads = [threading.Thread(target=wait, args=("eve",))]
+    threads[0].start()
+    eventually(lambda: places.waiting == 1)
+    threads.append(threading.Thread(target=wait, args=("bob",)))
+    threads[1].start()
+    eventually(lambda: places.waiting == 2)
+    places.give_back("mallory")  # eve came first, but has a place already
+    eventually(lambda: served == ["bob"])
+    assert not places.take_now("mallory")
+    places.give_back("bob")
+    for thread in threads:
+        thread.join(30)
+    assert served == ["bob", "eve"]
+
+
+def test_one_that_waits_can_be_cancelled() -> None:
+    places, cancellation = FairPlaces(1, 1), Cancellation()
+    places.take("eve")
+    cancellation.cancel()
+    with pytest.raises(Cancelled):
+        places.take("bob", cancellation)
+    assert places.waiting == 0
+    places.give_back("eve")
+    assert places.held == 0
