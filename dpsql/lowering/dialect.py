@@ -54,7 +54,7 @@ class Dialect:
     extract_epoch: str
     date_trunc: str
     date_bin: Callable[[str, datetime, int], str]  # the bin of a moment; one begins there, and has so many microseconds
-    to_char: Callable[[str, str], str]  # a timestamp in a format of plan/formats.py
+    to_char: Callable[[str, str], str]  # a timestamp in a format of plan/constants.py
     offset: Callable[[str, Steps], str]  # the seconds that a time zone adds to a moment {0}
     # A long text {0} used so often by another one, written once.
     once: Callable[[str, int, Callable[[str], str]], str]
