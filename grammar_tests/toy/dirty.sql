@@ -59,7 +59,7 @@ INSERT INTO visits VALUES
 -- unit 78 has as many rows as count, each at the upper bounds, in each of as many clinics as count: who may have several
 -- unknown keys must be bounded over all of them together
 INSERT INTO visits
-SELECT 200 + i, 78, 'lab', 'clinic ' || i % 6, 1000, 10, 240, true, '2021-03-01', '2021-03-01 08:00:00'
+SELECT 200 + i, 78, 'lab', 'ward ' || i % 6, 1000, 10, 240, true, '2021-03-01', '2021-03-01 08:00:00'
 FROM range(36) AS r(i);
 
 INSERT INTO surveys VALUES
