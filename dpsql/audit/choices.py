@@ -1,4 +1,6 @@
-"""Trials of a choice: the person's own rows of the histogram, among others who make the choice most telling.
+"""Trials of choices: values, searches, and keys that are chosen before they are counted.
+
+Trials of a choice: the person's own rows of the histogram, among others who make the choice most telling.
 
 Neighbours may hold whatever other people, so the audit puts those in that show most. For a value at a rank: rows in the
 middle of the grid, and so many at an end that the wanted place falls among them. Then a row more above shifts it, and
@@ -165,10 +167,8 @@ def _from_end(rank: Fraction, noise: Noise, candidates: int) -> int:
 # Trials of searches: the clip that later sums have, or the centre that they are counted from.
 #
 # Both are chosen from a histogram of units, in which one person is one bar more. As for other choices, the audit
-# brings
-# the other people. For a clip: so many with the person's contribution that the least clip, which cuts all of them
-# off,
-# and the one that holds them are chosen about equally often. One person more then tells most.
+# brings the other people. For a clip: so many with the person's contribution that the least clip, which cuts all of
+# them off, and the one that holds them are chosen about equally often. One person more then tells most.
 
 
 def searches(
@@ -195,12 +195,9 @@ def _clips(statistic: Statistic, noise: Noise, bars: Bars, sampler: Sampler, tri
 # Trials of keys that are chosen before they are counted: those with most people (`privacy.top`).
 #
 # As for the most common value, the audit brings the other people. Of as many keys of the one person's as are chosen,
-# and
-# as many that the person does not have, the others are so much more common that without the person each of them is
-# chosen
-# in about four of five cases. What the person adds comes from the engine; the choices, and the noise on the counts
-# that
-# they show, are the product's own.
+# and as many that the person does not have, the others are so much more common that without the person each of them
+# is chosen in about four of five cases. What the person adds comes from the engine; the choices, and the noise on the
+# counts that they show, are the product's own.
 
 Counts = dict[tuple[Value, ...], int]  # units by key
 

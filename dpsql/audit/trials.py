@@ -211,8 +211,7 @@ def _any_of(noisy: npt.NDArray[np.float64]) -> Flags:
 #
 # What is shown are cells x. They tell all that was measured of it, A x for each set or chain, so that the likelihood
 # ratio of Gaussian noise can be had from them; for Laplace noise the same score is a good one, and any score is
-# sound.
-# Each trial is the whole noise step of the product.
+# sound. Each trial is the whole noise step of the product.
 
 MOST_TRIALS = 4_000  # of these; each takes as long as an answer
 

@@ -1,4 +1,6 @@
-"""How answers are written for people: a noisy number beside its margin, and a bar that compares it with its neighbours.
+"""How answers are written for people, as text and in notebooks.
+
+How answers are written for people: a noisy number beside its margin, and a bar that compares it with its neighbours.
 
 Pure, so that the command line and notebooks show the same.
 """

@@ -1,4 +1,7 @@
-"""Rows as data frames of pandas and Arrow, which the user has installed or not."""
+"""Rows as data frames and as Parquet files.
+
+Rows as data frames of pandas and Arrow, which the user has installed or not.
+"""
 
 from __future__ import annotations
 

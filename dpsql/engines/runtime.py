@@ -1,4 +1,7 @@
-"""Stops engine calls that take too long or were cancelled. One thread for many calls."""
+"""Around every call of an engine: a watchdog that ends it, and a log for its own words.
+
+Stops engine calls that take too long or were cancelled. One thread for many calls.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Keys that can be made after rows are added up: of groups of rows, which are fewer."""
+"""Shorter ways to the same sums: keys made late, stored columns, and the few owners whom bounding can change.
+
+Keys that can be made after rows are added up: of groups of rows, which are fewer.
+"""
 
 from __future__ import annotations
 
@@ -157,8 +160,7 @@ def _every_ref(values: Iterable[Scalar]) -> Iterator[Ref]:
 # Sums of stored columns: what is within its bounds needs no clamp, and what rows add up to can be shaped afterwards.
 #
 # An engine that knows the smallest and largest value of each block tells rows within the bounds from others nearly
-# for
-# free. The others, of which there should be none, are clamped one by one.
+# for free. The others, of which there should be none, are clamped one by one.
 
 # So many digits an engine adds up in 128 bits without overflow; a decimal with more is NULL, and beyond all bounds.
 SUMMED_DIGITS = 18

@@ -1,4 +1,7 @@
-"""What each row adds: its owner, its keys in one form, and its values as integers within their bounds."""
+"""What each row adds, and rows that are added up as they are.
+
+What each row adds: its owner, its keys in one form, and its values as integers within their bounds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Values chosen from a histogram: at a rank, by how many rows they are away from it, or the most common one."""
+"""Quantiles chosen from a histogram: one, or several cut in turn.
+
+Values chosen from a histogram: at a rank, by how many rows they are away from it, or the most common one.
+"""
 
 from __future__ import annotations
 

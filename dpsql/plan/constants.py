@@ -1,4 +1,6 @@
-"""The value of an expression over constants, in Python, exactly as the engines compute it.
+"""Values of expressions over constants, and the formats of dates.
+
+The value of an expression over constants, in Python, exactly as the engines compute it.
 
 Used for two things that must be known without data: whether a predicate is constant, and which keys a
 GROUP BY expression can take. What is not evaluated here is simply not known; nothing is guessed.
@@ -439,10 +441,8 @@ EVALUATED = frozenset(
 # The formats of to_char for dates: pieces that every engine writes alike.
 #
 # PostgreSQL pads Month and Day with blanks, and names depend on a language: only those pieces are known that come out
-# the
-# same everywhere, beside digits and letters in double quotes. A format is read into pieces once; engines and Python
-# write
-# the same ones.
+# the same everywhere, beside digits and letters in double quotes. A format is read into pieces once; engines and
+# Python write the same ones.
 
 # A piece as PostgreSQL writes it, with the unit of date_trunc below which it does not look, and strftime's name for it.
 _PIECES: dict[str, tuple[str, str]] = {

@@ -1,4 +1,7 @@
-"""Finds running totals of aggregates: SUM(COUNT(*)) OVER (PARTITION BY some keys ORDER BY the others)."""
+"""Patterns in plans: running totals, outputs that rise, the keys with the most, cells added up.
+
+Finds running totals of aggregates: SUM(COUNT(*)) OVER (PARTITION BY some keys ORDER BY the others).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a plan is made of: is it empty, what does it take from outside, where does a column come from?"""
+"""What a plan is made of, and expressions with each part once.
+
+What a plan is made of: is it empty, what does it take from outside, where does a column come from?
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Joins the policy with the schema of the database: the one thing that accepting and rewriting a query looks at."""
+"""Joins the policy with the schema: tables, units by reference, values of public tables.
+
+Joins the policy with the schema of the database: the one thing that accepting and rewriting a query looks at.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is known of a column without looking at data: its bounds, its keys, its grain."""
+"""Bounds of expressions: what is known of columns, real functions, interval arithmetic.
+
+What is known of a column without looking at data: its bounds, its keys, its grain.
+"""
 
 from __future__ import annotations
 
@@ -188,8 +191,8 @@ FUNCTIONS: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
 # ------------------------------------------------------------
 # Interval arithmetic: the bounds of an expression from the bounds of its columns.
 #
-# The bounds found here become the clamp of an aggregate's argument. The clamp, not this arithmetic, carries
-# the guarantee: a rule that is too narrow would cut values off, never let more of them out.
+# The bounds found here become the clamp of an aggregate's argument. The clamp, not this arithmetic, carries the
+# guarantee: a rule that is too narrow would cut values off, never let more of them out.
 
 # Beyond this a double could overflow on the way to its clamp.
 LARGEST = Fraction(10**300)

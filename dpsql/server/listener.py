@@ -1,4 +1,7 @@
-"""The server: listens, lets clients in, gives each a session on the twin, and ends in order."""
+"""The server and the sockets that it listens on.
+
+The server: listens, lets clients in, gives each a session on the twin, and ends in order.
+"""
 
 from __future__ import annotations
 

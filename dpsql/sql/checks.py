@@ -1,4 +1,6 @@
-"""The shape of a statement, on its tokens: which functions it calls, with how many arguments; the order of clauses.
+"""Checks on the tokens of a statement, before sqlglot reads it: calls, clauses, brackets, rereading, size.
+
+The shape of a statement, on its tokens: which functions it calls, with how many arguments; the order of clauses.
 
 sqlglot knows functions of many databases under many names, drops surplus arguments of some, and takes clauses in any
 order. What PostgreSQL would refuse is refused here, before the tree is looked at.
@@ -193,8 +195,7 @@ def _check_joins(level: _Level) -> None:
 # (…)[2] takes one value of the percentiles.
 #
 # All else that PostgreSQL writes with brackets is refused here, before sqlglot reads it. It counts subscripts from
-# zero
-# or from one by what it takes the type of their operand for, and looks through the whole operand at each.
+# zero or from one by what it takes the type of their operand for, and looks through the whole operand at each.
 
 MOST_LEVELS = 3  # of operands with a subscript within each other
 _LONGEST = 9  # digits of a subscript: one of more is beyond PostgreSQL's integers, or nearly
@@ -268,9 +269,8 @@ def _check_levels(tokens: Sequence[Token]) -> None:
 # How often sqlglot reads a text. It takes time, and is compiled: nobody else in the process runs meanwhile.
 #
 # The name of a type before a bracket is read as a type first, then again as a call. Inside another one, each of the
-# two
-# readings does so: every level of nesting doubles the time, and forty of them would take weeks. Some functions that
-# dpsql does not have are read twice as well.
+# two readings does so: every level of nesting doubles the time, and forty of them would take weeks. Some functions
+# that dpsql does not have are read twice as well.
 
 MOST_TYPE_CALLS = 3  # of calls that are named like types, in a query that is answered
 MOST_READINGS = 200_000  # of single words, in a text whose functions may be any: about a second

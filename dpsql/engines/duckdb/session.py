@@ -1,4 +1,6 @@
-"""The settings under which every DuckDB of dpsql runs: no files, no network, no Python objects, no changes.
+"""The settings of every DuckDB of dpsql, and statements that it has read.
+
+The settings under which every DuckDB of dpsql runs: no files, no network, no Python objects, no changes.
 
 Here, below both, because the backend and the post-processor need it and must not import each other.
 """

@@ -1,4 +1,6 @@
-"""A PostgreSQL server of our own: made, started, watched and stopped.
+"""A PostgreSQL server of our own: its programs, user, settings and life.
+
+A PostgreSQL server of our own: made, started, watched and stopped.
 
 The folder of the server, which belongs to whoever runs dpsql:
 

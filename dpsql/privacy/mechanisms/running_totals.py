@@ -1,4 +1,6 @@
-"""Running totals with little noise: noise goes on a root of the running totals, and is spread by the other root.
+"""Running totals: the root of the totals under Gaussian noise, a tree of stretches under Laplace noise.
+
+Running totals with little noise: noise goes on a root of the running totals, and is spread by the other root.
 
 Let A be the matrix that makes running totals of n cells (ones on and below the diagonal), and C the lower triangular
 matrix with C C = A; its columns repeat the coefficients of (1 - t)^(-1/2). Noise on x grows with the number of cells in
@@ -148,12 +150,10 @@ def _cell(length: int) -> float:
 # Running totals under Laplace noise: sums of stretches are measured as well, and all that is measured agrees.
 #
 # Cells are level 0; a stretch of a level is as many neighbouring ones of the level below as the tree's fan says. With
-# all
-# levels equally sure, the cells that are closest to everything measured (least squares) are known in closed form: let
-# P_l
-# average over the stretches of level l. Measurements are worth the sum of B_l P_l, where B_l is the length of a
-# stretch;
-# since these averages are nested, that sum is inverted part by part: the part P_l - P_(l+1) by B_0 + … + B_l.
+# all levels equally sure, the cells that are closest to everything measured (least squares) are known in closed form:
+# let P_l average over the stretches of level l. Measurements are worth the sum of B_l P_l, where B_l is the length of
+# a stretch; since these averages are nested, that sum is inverted part by part: the part P_l - P_(l+1) by B_0 + … +
+# B_l.
 
 MOST_LEVELS = 5
 _FANS = range(2, 97)

@@ -1,4 +1,6 @@
-"""Wrong passwords are slowed down, so that guessing takes longer than anyone has. Right ones are not.
+"""Wrong passwords are slowed down; names that nobody has are treated like any other.
+
+Wrong passwords are slowed down, so that guessing takes longer than anyone has. Right ones are not.
 
 A failure is answered late, the later the more there were of that name or from that address. Who does not wait for the
 answer gains nothing: a failure keeps its turn until then, and a name has few turns at a time from one address.

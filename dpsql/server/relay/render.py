@@ -1,4 +1,6 @@
-"""Rows as SQL literals: the twin reads them back and sends them in whatever form the client asked for.
+"""Rows as SQL literals, and what the client sees of the twin's answers to them.
+
+Rows as SQL literals: the twin reads them back and sends them in whatever form the client asked for.
 
 Literals are ASCII, so they are right under any client_encoding; names of columns are bytes as the twin sent them.
 """

@@ -1,4 +1,7 @@
-"""The twin's side of a connection: what it is sent, what it owes, and what of its answers the client sees."""
+"""The twin's side of a connection: what it is sent, what it still owes, and messages on their way out.
+
+The twin's side of a connection: what it is sent, what it owes, and what of its answers the client sees.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The line between the process that watches and one that serves: requests and their answers, in both directions.
+"""How the processes of one server talk: the channel, what is asked over it, and who has how many clients.
+
+The line between the process that watches and one that serves: requests and their answers, in both directions.
 
 What goes over it is pickled. Both ends are processes of ours, and it has no name by which another could reach it.
 """
