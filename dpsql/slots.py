@@ -19,7 +19,7 @@ _SET = getattr(fcntl, "F_OFD_SETLK", None)
 ARE_SHARED = _SET is not None
 
 
-class Places:
+class Slots:
     """Safe for many threads. Without a file the places are those of this process alone."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -31,17 +31,17 @@ class Places:
         """One of `most` places of a kind; None if all of them are taken."""
         first = int.from_bytes(hashlib.sha256(kind).digest()[:5], "big") * MOST
         with self._lock:
-            for place in range(first, first + min(most, MOST)):
-                if place not in self._held and self._locked(place):
-                    self._held.add(place)
-                    return place
+            for slot in range(first, first + min(most, MOST)):
+                if slot not in self._held and self._locked(slot):
+                    self._held.add(slot)
+                    return slot
         return None
 
-    def give_back(self, place: int) -> None:
+    def give_back(self, slot: int) -> None:
         with self._lock:
-            self._held.discard(place)
+            self._held.discard(slot)
             if self._file is not None:
-                self._set(fcntl.F_UNLCK, place)
+                self._set(fcntl.F_UNLCK, slot)
 
     def close(self) -> None:
         with self._lock:
@@ -49,16 +49,16 @@ class Places:
                 os.close(self._file)
                 self._file = None
 
-    def _locked(self, place: int) -> bool:
+    def _locked(self, slot: int) -> bool:
         if self._file is None:
             return True
         try:
-            self._set(fcntl.F_WRLCK, place)
+            self._set(fcntl.F_WRLCK, slot)
         except BlockingIOError:
             return False
         return True
 
-    def _set(self, kind: int, place: int) -> None:
+    def _set(self, kind: int, slot: int) -> None:
         assert self._file is not None and _SET is not None
         # struct flock: type, whence, start, length, and a process number that must be zero
-        fcntl.fcntl(self._file, _SET, struct.pack("@hhqqi4x", kind, os.SEEK_SET, place, 1, 0))
+        fcntl.fcntl(self._file, _SET, struct.pack("@hhqqi4x", kind, os.SEEK_SET, slot, 1, 0))

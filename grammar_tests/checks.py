@@ -14,12 +14,12 @@ from dpsql.release import Release
 from grammar_tests import expectation
 from grammar_tests.case import Case
 from grammar_tests.compare import difference
-from grammar_tests.lab import Dataset
+from grammar_tests.lab import ToyDataset
 from grammar_tests.neighbours import Neighbourhood
 from grammar_tests.oracle import Oracle, class_of
 
 
-def expected_text(case: Case, dataset: Dataset) -> str:
+def expected_text(case: Case, dataset: ToyDataset) -> str:
     """What should stand under the dashes. Free: nothing is read, nothing is paid."""
     try:
         session = dataset.session(case)
@@ -27,7 +27,7 @@ def expected_text(case: Case, dataset: Dataset) -> str:
         session.explain(case.sql, case.params)
     except Error as error:
         return expectation.refused(error)
-    return expectation.accepted(release, dataset.engine.accountant, rewrite=case.rewrite)
+    return expectation.accepted(release, dataset.dataset.accountant, rewrite=case.rewrite)
 
 
 def is_refused(text: str) -> bool:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from dpsql.errors import Error
 from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.noise_laws import Noise
-from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic
+from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, StatisticKind
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
 from dpsql.release.explain import in_turn_text, key_text, number_text, price_text, statistic_text
@@ -89,9 +89,9 @@ def _keys(measurement: Measurement) -> str:
 
 
 def _clamp(statistic: Statistic) -> str:
-    if statistic.value is None or statistic.kind is Counted.DISTINCT:
+    if statistic.value is None or statistic.kind is StatisticKind.DISTINCT:
         return ""
-    if statistic.kind is Counted.COMMONEST:
+    if statistic.kind is StatisticKind.COMMONEST:
         return f" among {statistic.candidates:,}"
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None

@@ -9,11 +9,11 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.open_dataset import bind_all
 from dpsql.answering.session import Session
-from dpsql.engines.base import Backend
-from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.base import Engine
+from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.errors import Error
 from dpsql.ledger import Closing, Entry, PaidAttempt, Purchase, Receipt, Refusal, Unanswered
 from dpsql.lowering.dialect import Dialect
@@ -128,64 +128,64 @@ class Purse:
 class RecordingBackend:
     """Remembers what the engine was asked, parameters included, so that it can be asked again on neighbours."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self.asked: list[list[EngineQuery]] = []  # the queries of one measurement each
         self.found: list[list[ExactTable]] = []  # and what it answered
 
     @property
     def dialect(self) -> Dialect:
-        return self._backend.dialect
+        return self._engine.dialect
 
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
-        return self._backend.warnings(sources)
+        return self._engine.warnings(sources)
 
     def ready(
         self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
     ) -> None:
-        self._backend.ready(sources, timeout=timeout, cancellation=cancellation)
+        self._engine.ready(sources, timeout=timeout, cancellation=cancellation)
 
     def schema(self) -> DatabaseSchema:
-        return self._backend.schema()
+        return self._engine.schema()
 
     def execute(
         self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None
     ) -> list[ExactTable]:
         self.asked.append(list(queries))
-        self.found.append(self._backend.execute(queries, timeout=timeout, cancellation=cancellation))
+        self.found.append(self._engine.execute(queries, timeout=timeout, cancellation=cancellation))
         return self.found[-1]
 
     def read_public(self, source: tuple[str, ...], columns: Sequence[str], limit: int) -> list[list[Value]]:
-        return self._backend.read_public(source, columns, limit)
+        return self._engine.read_public(source, columns, limit)
 
     def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
-        return self._backend.is_unique(source, columns)
+        return self._engine.is_unique(source, columns)
 
     def close(self) -> None:
-        self._backend.close()
+        self._engine.close()
 
 
-def open_database(path: Path) -> DuckDBBackend:
+def open_database(path: Path) -> DuckDBEngine:
     # A process opens a file with one set of limits.
-    return DuckDBBackend(path, memory="1GB", threads=1)
+    return DuckDBEngine(path, memory="1GB", threads=1)
 
 
-class Dataset:
+class ToyDataset:
     """The clean toy data under one policy, in a DuckDB file or wherever the backend has it."""
 
-    def __init__(self, directory: Path, policy: str, backend: Backend | None = None) -> None:
+    def __init__(self, directory: Path, policy: str, engine: Engine | None = None) -> None:
         path = directory / f"{policy}.toml"
         path.write_text(policy_text(policy))
         declared = load(path)
-        self.backend = RecordingBackend(backend or open_database(directory / "toy.duckdb"))
-        catalog = bind_all(declared, self.backend)
+        self.engine = RecordingBackend(engine or open_database(directory / "toy.duckdb"))
+        catalog = bind_all(declared, self.engine)
         accountant = Accountant(declared.privacy)
         purse = Purse(accountant.total)
-        self.engine = Engine(catalog, accountant, self.backend, purse, ZeroNoise(), declared.limits)
+        self.dataset = Dataset(catalog, accountant, self.engine, purse, ZeroNoise(), declared.limits)
 
     def session(self, case: Case) -> Session:
         """A session with the settings of the case; raises if one of them is refused."""
-        session = Session(self.engine, USER)
+        session = Session(self.dataset, USER)
         for setting in case.settings:
             session.execute(setting)
         return session
@@ -193,14 +193,14 @@ class Dataset:
     def answer(self, case: Case) -> tuple[Answer, list[list[EngineQuery]]]:
         """The answer, and what the engine was asked for each measurement that is not free."""
         session = self.session(case)
-        self.backend.asked.clear()
-        self.backend.found.clear()
+        self.engine.asked.clear()
+        self.engine.found.clear()
         answer = session.execute(case.sql, case.params)
         assert isinstance(answer, Answer)
-        return answer, list(self.backend.asked)
+        return answer, list(self.engine.asked)
 
     def close(self) -> None:
-        self.engine.close()
+        self.dataset.close()
 
 
 class TpchDataset:
@@ -208,28 +208,28 @@ class TpchDataset:
 
     def __init__(self, path: Path) -> None:
         declared = load(path)
-        self._backend = RecordingBackend(open_database(path.parent / "tpch.duckdb"))
+        self._engine = RecordingBackend(open_database(path.parent / "tpch.duckdb"))
         accountant = Accountant(declared.privacy)
-        catalog = bind_all(declared, self._backend)
+        catalog = bind_all(declared, self._engine)
         purse = Purse(accountant.total)
-        self._engine = Engine(catalog, accountant, self._backend, purse, ZeroNoise(), declared.limits)
+        self._dataset = Dataset(catalog, accountant, self._engine, purse, ZeroNoise(), declared.limits)
 
     def expected(self, case: Case) -> str:
         """What should stand under the dashes."""
         try:
-            release = Session(self._engine, "analyst").release(case.sql)
+            release = Session(self._dataset, "analyst").release(case.sql)
         except Error as error:
             return expectation.refused(error)
-        return expectation.accepted(release, self._engine.accountant, rewrite=False)
+        return expectation.accepted(release, self._dataset.accountant, rewrite=False)
 
     def answer(self, sql: str) -> tuple[Answer, list[list[EngineQuery]]]:
-        self._backend.asked.clear()
-        answer = Session(self._engine, "analyst").execute(sql)
+        self._engine.asked.clear()
+        answer = Session(self._dataset, "analyst").execute(sql)
         assert isinstance(answer, Answer)
-        return answer, list(self._backend.asked)
+        return answer, list(self._engine.asked)
 
     def close(self) -> None:
-        self._engine.close()
+        self._dataset.close()
 
 
 class Lab:
@@ -237,14 +237,14 @@ class Lab:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._datasets: dict[str, Dataset] = {}
+        self._datasets: dict[str, ToyDataset] = {}
         for name, fill in (("toy", fill_clean), ("dirty", fill_dirty)):
             with duckdb.connect(str(directory / f"{name}.duckdb")) as connection:
                 fill(connection)
 
-    def dataset(self, policy: str) -> Dataset:
+    def dataset(self, policy: str) -> ToyDataset:
         if policy not in self._datasets:
-            self._datasets[policy] = Dataset(self.directory, policy)
+            self._datasets[policy] = ToyDataset(self.directory, policy)
         return self._datasets[policy]
 
     def close(self) -> None:

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import duckdb
 import psycopg
 
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.engines.postgres.connections import SETTINGS
-from dpsql.engines.postgres.engine import PostgresBackend, numbered
+from dpsql.engines.postgres.engine import PostgresEngine, numbered
 from dpsql.lowering.query import EngineQuery
 from dpsql.policy.prepared import COPIED_OWNER
 from dpsql.privacy.mechanisms.running_totals import coefficients
-from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic, weight_in_keys
+from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, StatisticKind, weight_in_keys
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
 from dpsql.types import Value
@@ -55,7 +55,7 @@ class Neighbourhood(ABC):
     """A database and all its neighbours."""
 
     units: list[int]
-    _backend: Backend
+    _engine: Engine
 
     def check(self, measurement: Measurement, queries: Sequence[EngineQuery]) -> Iterator[str]:
         """Every way in which the measurement breaks its promise on this database or a neighbour."""
@@ -70,7 +70,7 @@ class Neighbourhood(ABC):
             for scenario, sums in run.without.items():
                 for i, (number, statistic) in enumerate(zip(branch.statistics, statistics, strict=True)):
                     moved = _moved(run.whole, sums, _place(statistic, i))
-                    if measurement.top is not None and statistic.kind is Counted.UNITS:
+                    if measurement.top is not None and statistic.kind is StatisticKind.UNITS:
                         moved = sorted(moved)[-measurement.top.keys :]  # of those that are chosen, as bad as can be
                     for fault in _faults(statistic, measurement, number, moved, scenario):
                         yield f"without {scenario}: {fault}"
@@ -100,10 +100,10 @@ class Neighbourhood(ABC):
             for name, value in query.parameters.items():
                 for extreme in _EXTREMES.get(type(value), ()):
                     changed = replace(query, parameters={**query.parameters, name: extreme})
-                    self._backend.execute([changed], timeout=60)
+                    self._engine.execute([changed], timeout=60)
 
     def run_as_it_is(self, query: EngineQuery) -> Sums:
-        (table,) = self._backend.execute([query], timeout=60)
+        (table,) = self._engine.execute([query], timeout=60)
         return _of_table(table)
 
     def run_on_neighbours(self, query: EngineQuery) -> dict[str, Sums]:
@@ -143,7 +143,7 @@ class Neighbourhood(ABC):
 
 class DuckDBNeighbourhood(Neighbourhood):
     def __init__(self, path: Path, *, references: bool = True) -> None:
-        self._backend = open_database(path)
+        self._engine = open_database(path)
         self._connection = duckdb.connect(":memory:", config={"threads": 1})
         self._connection.execute(f"ATTACH '{path}' AS toy (READ_ONLY)")
         self._connection.execute("SET TimeZone = 'UTC'")
@@ -155,7 +155,7 @@ class DuckDBNeighbourhood(Neighbourhood):
         self._connection.executemany("INSERT INTO scenarios VALUES (?, ?, ?)", _scenarios(self.units))
 
     def close(self) -> None:
-        self._backend.close()
+        self._engine.close()
         self._connection.close()
 
     def _ask(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
@@ -179,8 +179,8 @@ class PostgresNeighbourhood(Neighbourhood):
     """The same in a PostgreSQL database that holds the toy data."""
 
     def __init__(self, url: str, everyone: Sequence[int]) -> None:
-        self._backend = PostgresBackend(url, memory="64MB", threads=1)
-        self._backend.schema()
+        self._engine = PostgresEngine(url, memory="64MB", threads=1)
+        self._engine.schema()
         self._connection = psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor)
         for name, value in SETTINGS.items():
             self._connection.execute("SELECT set_config($1, $2, false)", [name, value])
@@ -192,7 +192,7 @@ class PostgresNeighbourhood(Neighbourhood):
             cursor.executemany("INSERT INTO scenarios VALUES ($1, $2, $3)", _scenarios(everyone))
 
     def close(self) -> None:
-        self._backend.close()
+        self._engine.close()
         self._connection.close()
 
     def _ask(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:

@@ -92,7 +92,7 @@ class Reader:
         listed = any(each.cells is not None and not each.statistics for each in answer.release.measurements)
         if listed and len(truth.rows) < len(answer.table.rows):
             return "a declared key without rows is there"
-        exact = self._lab.dataset(case.policy).backend.found
+        exact = self._lab.dataset(case.policy).engine.found
         if any(_has_empty_cell(each, found) for each, found in zip(measured, exact, strict=True)):
             return "a sum of nothing is zero, and a declared key without rows is there"
         if any(each.keys for each in measured):

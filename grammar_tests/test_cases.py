@@ -18,10 +18,10 @@ from grammar_tests.oracle import Oracle
 def test_case(case: Case, lab: Lab, clean: Neighbourhood, dirty: Neighbourhood, oracle: Oracle) -> None:
     assert case.problem is None
     dataset = lab.dataset(case.policy)
-    before = dataset.engine.ledger.spent()
+    before = dataset.dataset.ledger.spent()
     text = expected_text(case, dataset)
     assert text == case.expected
-    assert dataset.engine.ledger.spent() == before
+    assert dataset.dataset.ledger.spent() == before
     if is_refused(text):
         return
     if case.fails is not None:
@@ -33,7 +33,7 @@ def test_case(case: Case, lab: Lab, clean: Neighbourhood, dirty: Neighbourhood, 
         return
     answer, asked = dataset.answer(case)
     assert answer.charged == answer.release.price
-    assert dataset.engine.ledger.spent() == before + answer.charged
+    assert dataset.dataset.ledger.spent() == before + answer.charged
     assert (answer.charged == Price()) == (not asked)
     found = [] if case.differs else list(oracle_faults(case, answer, oracle))
     for name, neighbourhood in (("clean", clean), ("dirty", dirty)):

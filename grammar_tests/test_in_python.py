@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsql.answering.answer_store import Known
-from dpsql.answering.dataset import Engine, Rows
+from dpsql.answering.answer_store import StoredAnswer
+from dpsql.answering.dataset import Dataset, Rows
 from dpsql.errors import Error
 from dpsql.lowering.in_python import FEW, InPython
 from dpsql.noise.add_noise import add_noise
@@ -51,20 +51,20 @@ def _moved(column: Integers, chance: random.Random) -> Integers:
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in all_files()])
 def test_python_and_duckdb_agree(path: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = Engine._computed
+    computed = Dataset._computed
     agreed = Counter[bool]()
 
-    def both(self: Engine, release: Release, sql: str, known: Mapping[int, Known]) -> Rows | None:
+    def both(self: Dataset, release: Release, sql: str, known: Mapping[int, StoredAnswer]) -> Rows | None:
         ours = computed(self, release, sql, known)
         if ours is not None:
-            monkeypatch.setattr(Engine, "_computed", lambda *_: None)
+            monkeypatch.setattr(Dataset, "_computed", lambda *_: None)
             theirs = self._finish(release, sql, known, None)
-            monkeypatch.setattr(Engine, "_computed", both)
+            monkeypatch.setattr(Dataset, "_computed", both)
             assert shown(ours) == shown(theirs), sql
         agreed[ours is not None] += 1
         return ours
 
-    monkeypatch.setattr(Engine, "_computed", both)
+    monkeypatch.setattr(Dataset, "_computed", both)
     chance = random.Random(path.stem)  # noqa: S311
     for case in read(path):
         for _ in range(3):

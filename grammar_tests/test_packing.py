@@ -10,25 +10,25 @@ import pytest
 from dpsql.answering.compiling.packing import Packing
 from dpsql.answering.compiling.work import Ground, compile_source
 from dpsql.errors import Error
-from dpsql.release import Clips, Release, Settings, Source
+from dpsql.release import BoundMode, QuerySettings, Release, Source
 from dpsql.release.explain import explain
 from dpsql.sql.clock import Clock
 from grammar_tests.case import all_files, read
 from grammar_tests.lab import Lab
 
 MOMENT = datetime(2024, 2, 29, 12, 30)
-CLIPS: tuple[Clips, ...] = ("declared", "searched")
+CLIPS: tuple[BoundMode, ...] = ("declared", "searched")
 
 
 @pytest.mark.parametrize("path", all_files(), ids=lambda path: path.stem)
 def test_releases_come_back_as_they_were(path: Path, lab: Lab) -> None:
     for case in read(path):
         dataset = lab.dataset(case.policy)
-        engine = dataset.engine
-        ground = Ground(engine.catalog, engine.accountant, dataset.backend.dialect)
+        engine = dataset.dataset
+        ground = Ground(engine.catalog, engine.accountant, dataset.engine.dialect)
         packing = Packing(ground)
         for clips in CLIPS:
-            source = Source(case.sql, tuple(case.params), Settings(), clips, Clock(MOMENT))
+            source = Source(case.sql, tuple(case.params), QuerySettings(), clips, Clock(MOMENT))
             release, refusal = _release(ground, source)
             if release is None:
                 again = packing.unpack(packing.pack(refusal))

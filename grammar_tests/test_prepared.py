@@ -16,7 +16,7 @@ import duckdb
 import pytest
 
 from dpsql.answering.prepare_copies import prepare
-from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.lowering import bounding
 from dpsql.lowering.query import EngineQuery
 from dpsql.policy.model import PreparedPolicy
@@ -24,7 +24,7 @@ from dpsql.policy.prepared import COPIED_OWNER, COPIED_ROWS
 from grammar_tests.case import Case, all_cases
 from grammar_tests.checks import neighbour_faults
 from grammar_tests.expectation import accepted
-from grammar_tests.lab import Dataset, Lab
+from grammar_tests.lab import Lab, ToyDataset
 from grammar_tests.neighbours import CopyNeighbourhood, Neighbourhood, Sums
 from grammar_tests.toy_data import POLICIES, fill_clean, fill_dirty
 
@@ -39,14 +39,14 @@ class Copies:
 
     folder: Path
     made: dict[str, PreparedPolicy]
-    datasets: dict[str, Dataset]
+    datasets: dict[str, ToyDataset]
     neighbourhoods: dict[str, Neighbourhood]
 
-    def dataset(self, policy: str) -> Dataset:
+    def dataset(self, policy: str) -> ToyDataset:
         if policy not in self.datasets:
             path = self.folder / self.made["toy"].copy
-            backend = DuckDBBackend(path, memory="1GB", threads=1, prepared=self.made["toy"])
-            self.datasets[policy] = Dataset(self.folder, policy, backend)
+            engine = DuckDBEngine(path, memory="1GB", threads=1, prepared=self.made["toy"])
+            self.datasets[policy] = ToyDataset(self.folder, policy, engine)
         return self.datasets[policy]
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copies]:
 def test_case(case: Case, lab: Lab, clean: Neighbourhood, dirty: Neighbourhood, copies: Copies) -> None:
     here, there = copies.dataset(case.policy), lab.dataset(case.policy)
     verdicts = [
-        accepted(each.session(case).release(case.sql, case.params), each.engine.accountant, rewrite=False)
+        accepted(each.session(case).release(case.sql, case.params), each.dataset.accountant, rewrite=False)
         for each in (here, there)
     ]
     assert verdicts[0] == verdicts[1]

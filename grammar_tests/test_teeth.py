@@ -17,7 +17,7 @@ from dpsql.privacy.estimators import disjoint
 from dpsql.privacy.rules.aggregates import Cells
 from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults, oracle_faults
-from grammar_tests.lab import Dataset, Lab
+from grammar_tests.lab import Lab, ToyDataset
 from grammar_tests.neighbours import EVERYONE, UNOWNED, DuckDBNeighbourhood, Neighbourhood
 from grammar_tests.oracle import Oracle
 from grammar_tests.toy_data import OWNERS
@@ -28,13 +28,13 @@ def _case(sql: str, policy: str = "zcdp") -> Case:
 
 
 @pytest.fixture
-def dataset(lab: Lab) -> Iterator[Dataset]:
+def dataset(lab: Lab) -> Iterator[ToyDataset]:
     """One whose compiled queries are not kept for other tests."""
-    with closing(Dataset(lab.directory, "zcdp")) as made:
+    with closing(ToyDataset(lab.directory, "zcdp")) as made:
         yield made
 
 
-def _faults(dataset: Dataset, dirty: Neighbourhood, sql: str) -> list[str]:
+def _faults(dataset: ToyDataset, dirty: Neighbourhood, sql: str) -> list[str]:
     answer, asked = dataset.answer(_case(sql))
     return list(neighbour_faults(answer.release, asked, dirty))
 
@@ -53,11 +53,11 @@ SPREADS = "SELECT kind, STDDEV(fee) FROM visits GROUP BY kind"
 
 
 @pytest.mark.parametrize("sql", [SUMS, BY_KIND, BY_CLINIC, INCOME, SPREAD, SPREADS])
-def test_sound_bounding_passes(dataset: Dataset, dirty: Neighbourhood, sql: str) -> None:
+def test_sound_bounding_passes(dataset: ToyDataset, dirty: Neighbourhood, sql: str) -> None:
     assert _faults(dataset, dirty, sql) == []
 
 
-def test_a_missing_clamp_is_noticed(dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_clamp_is_noticed(dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
     def unclamped(self: object, i: int, statistic: object, name: str) -> str:
         del self, i, statistic
         return f"(TRY_CAST({name} AS BIGINT))"
@@ -69,14 +69,14 @@ def test_a_missing_clamp_is_noticed(dataset: Dataset, dirty: Neighbourhood, monk
     assert _faults(dataset, dirty, "SELECT SUM(age) FROM people")
 
 
-def test_a_missing_clip_is_noticed(dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_clip_is_noticed(dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounding._Bounding, "_clipped", lambda _, inner, *_rest: inner)
     assert _faults(dataset, dirty, BY_KIND)
 
 
 @pytest.mark.parametrize("sql", [SPREAD, SPREADS])
 def test_sums_that_are_not_clipped_together_are_noticed(
-    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch, sql: str
+    dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch, sql: str
 ) -> None:
     """Each is within its own clip, but not all of them at once."""
     monkeypatch.setattr("dpsql.lowering.clip.MOST_ROOM", 1)
@@ -94,7 +94,7 @@ def test_sums_that_are_not_clipped_together_are_noticed(
 
 
 def test_conditions_that_do_not_exclude_each_other_are_noticed(
-    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+    dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the engine holds units unique nothing is clipped: the proof alone stands for the claim."""
     monkeypatch.setattr(disjoint.DisjointConditions, "add", lambda *_: True)
@@ -105,7 +105,7 @@ def test_conditions_that_do_not_exclude_each_other_are_noticed(
 
 
 def test_a_missing_cut_of_one_cell_is_noticed(
-    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+    dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         bounding._Bounding, "_per", lambda _, i, _statistic: f"CAST(COALESCE(SUM(v{i}), 0) AS BIGINT) AS s{i}"
@@ -114,7 +114,7 @@ def test_a_missing_cut_of_one_cell_is_noticed(
 
 
 def test_a_missing_limit_on_keys_is_noticed(
-    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+    dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounding._Bounding, "_limited", lambda _, inner, *_rest: inner)
     found = _faults(dataset, dirty, BY_CLINIC)
@@ -122,7 +122,7 @@ def test_a_missing_limit_on_keys_is_noticed(
 
 
 def test_a_limit_that_lets_ties_pass_is_noticed(
-    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+    dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tied(sql: str) -> str:
         return re.sub(r"row_number\(\) OVER \(PARTITION BY owner ORDER BY .*\) AS place", TIED, sql)
@@ -132,7 +132,7 @@ def test_a_limit_that_lets_ties_pass_is_noticed(
 
 
 def test_rows_without_owner_are_noticed(
-    dataset: Dataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+    dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = relations.RelationWriter._scan
     edit = _edited(lambda sql: sql.split(" WHERE ")[0], original)
@@ -141,7 +141,7 @@ def test_rows_without_owner_are_noticed(
     assert any(UNOWNED in fault for fault in found)
 
 
-def test_a_wrong_answer_is_noticed(dataset: Dataset, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_answer_is_noticed(dataset: ToyDataset, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     case = _case("SELECT COUNT(*) FILTER (WHERE age > 40) FROM people")
     assert list(oracle_faults(case, dataset.answer(case)[0], oracle)) == []
     changed = _case("SELECT COUNT(*) FROM people")
@@ -153,7 +153,7 @@ def test_a_wrong_answer_is_noticed(dataset: Dataset, oracle: Oracle, monkeypatch
 
 @pytest.mark.parametrize("sql", [SUMS, BY_KIND, BY_CLINIC, INCOME])
 def test_neighbours_in_one_query_are_the_neighbours(
-    lab: Lab, dataset: Dataset, dirty: Neighbourhood, tmp_path: Path, sql: str
+    lab: Lab, dataset: ToyDataset, dirty: Neighbourhood, tmp_path: Path, sql: str
 ) -> None:
     """The same as a database from which the unit's rows were deleted."""
     _, asked = dataset.answer(_case(sql))

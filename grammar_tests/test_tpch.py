@@ -84,5 +84,5 @@ def _raw(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 def _run(path: Path, queries: Sequence[EngineQuery]) -> list[ExactTable]:
-    with closing(open_database(path)) as backend:
-        return backend.execute(queries, timeout=60)
+    with closing(open_database(path)) as engine:
+        return engine.execute(queries, timeout=60)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 import dpsql
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from tests import toy
 from tests.ledger_places import Server
 
@@ -51,7 +51,7 @@ def ledger_server() -> Iterator[Server]:
 
 
 @pytest.fixture(params=["file", "server"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     """Where a new ledger may be kept, of each kind."""
     if request.param == "file":
         return tmp_path / "people.ledger"

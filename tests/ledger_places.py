@@ -22,7 +22,7 @@ from dpsql.ledger.postgres import PostgresLedger
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.ledger.sqlite import SqliteLedger
 from dpsql.policy.address import PostgresAddress
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
@@ -46,7 +46,7 @@ def replay(number: int, loss: int = 0, delta: int = 0) -> Purchase:
 
 
 def reopen(
-    place: Place,
+    place: LedgerLocation,
     *,
     dataset: str = "people",
     accounting: str = "zcdp",
@@ -72,7 +72,7 @@ def reopen(
     return PostgresLedger.open(place, **options)
 
 
-def tamper(place: Place, *statements: str) -> None:
+def tamper(place: LedgerLocation, *statements: str) -> None:
     """What somebody with a shell on the database could do: triggers are no obstacle to them."""
     if isinstance(place, Path):
         with closing(sqlite3.connect(place, isolation_level=None)) as db:
@@ -87,7 +87,7 @@ def tamper(place: Place, *statements: str) -> None:
             server.execute(re.sub(r"\bx'([0-9a-f]+)'", r"'\\x\1'", statement).encode())
 
 
-def rows(place: Place, query: str) -> list[Any]:
+def rows(place: LedgerLocation, query: str) -> list[Any]:
     if isinstance(place, Path):
         with closing(sqlite3.connect(place)) as db:
             return db.execute(query).fetchall()
@@ -95,7 +95,7 @@ def rows(place: Place, query: str) -> list[Any]:
         return server.execute(query.encode()).fetchall()
 
 
-def refuses(place: Place, statement: str) -> bool:
+def refuses(place: LedgerLocation, statement: str) -> bool:
     """Whether the storage itself does not let its owner do it."""
     try:
         if isinstance(place, Path):

@@ -203,9 +203,9 @@ def soak(seconds: float, clients: int, restarts: int) -> tuple[Seen, list[str]]:
                 client.join(60)
             seen.wrong += [f"{client.name} does not end" for client in crowd if client.is_alive()]
             eventually(lambda: serving.twin_sessions() == 0)
-        with closing(open_dataset(policy)) as engine:
-            assert isinstance(engine.ledger, SqlLedger)
-            seen.wrong += engine.ledger.verify()
+        with closing(open_dataset(policy)) as dataset:
+            assert isinstance(dataset.ledger, SqlLedger)
+            seen.wrong += dataset.ledger.verify()
             charges = serving.charges()
         if charges < seen.outcomes["bought"]:
             seen.wrong.append(f"{seen.outcomes['bought']} answers were bought, and {charges} charges recorded")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.answering.single_flight import Turns
+from dpsql.answering.single_flight import SingleFlight
 from dpsql.errors import Cancelled
 from dpsql.lowering.query import Cancellation
-from dpsql.slots import Places
+from dpsql.slots import Slots
 
 _HOLDER = """
 import sys
@@ -26,17 +26,17 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_there_are_no_more_than_there_are(tmp_path: Path, is_shared: bool) -> None:
-    with closing(Places(tmp_path / "places" if is_shared else None)) as places:
-        first, second = places.take(b"seats", 2), places.take(b"seats", 2)
+    with closing(Slots(tmp_path / "places" if is_shared else None)) as slots:
+        first, second = slots.take(b"seats", 2), slots.take(b"seats", 2)
         assert first is not None and second is not None and first != second
-        assert places.take(b"seats", 2) is None
-        assert places.take(b"tables", 1) is not None
-        places.give_back(first)
-        assert places.take(b"seats", 2) == first
+        assert slots.take(b"seats", 2) is None
+        assert slots.take(b"tables", 1) is not None
+        slots.give_back(first)
+        assert slots.take(b"seats", 2) == first
 
 
 def test_two_who_share_a_file_share_its_places(tmp_path: Path) -> None:
-    with closing(Places(tmp_path / "places")) as one, closing(Places(tmp_path / "places")) as other:
+    with closing(Slots(tmp_path / "places")) as one, closing(Slots(tmp_path / "places")) as other:
         taken = one.take(b"seats", 2)
         assert other.take(b"seats", 2) not in (None, taken)
         assert one.take(b"seats", 2) is None and other.take(b"seats", 2) is None
@@ -46,19 +46,19 @@ def test_two_who_share_a_file_share_its_places(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_leaves_its_place(tmp_path: Path) -> None:
-    with closing(Places(tmp_path / "places")) as places:
+    with closing(Slots(tmp_path / "places")) as slots:
         holder = subprocess.Popen(
             [sys.executable, "-c", _HOLDER, str(tmp_path / "places")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert holder.stdout is not None and holder.stdout.readline() == b"True\n"
-        assert places.take(b"seats", 2) is not None and places.take(b"seats", 2) is None
+        assert slots.take(b"seats", 2) is not None and slots.take(b"seats", 2) is None
         holder.kill()
         holder.communicate()
-        assert places.take(b"seats", 2) is not None
+        assert slots.take(b"seats", 2) is not None
 
 
 def test_what_another_process_buys_is_waited_for(tmp_path: Path) -> None:
-    one, other = (Turns(Places(tmp_path / "places")) for _ in range(2))
+    one, other = (SingleFlight(Slots(tmp_path / "places")) for _ in range(2))
     cancellation = Cancellation()
     cancellation.cancel()
     with one.of([b"a", b"b"], None):

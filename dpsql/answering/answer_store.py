@@ -23,7 +23,7 @@ MANY = 100  # whole numbers that are better written as bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StoredAnswer:
     """A noisy table and the identity under which later stages name it."""
 
     instance: str
@@ -33,7 +33,7 @@ class Known:
     deviations: tuple[float, ...] | None = None
 
 
-def encode(noisy: Known) -> bytes:
+def encode(noisy: StoredAnswer) -> bytes:
     # Column by column: many short lists take long to read.
     document: dict[str, object] = {
         "instance": noisy.instance,
@@ -48,7 +48,7 @@ def encode(noisy: Known) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode(stored: bytes) -> Known:
+def decode(stored: bytes) -> StoredAnswer:
     """The answer, as it was encoded; an error of ours where it cannot be read."""
     try:
         return _decoded(stored)
@@ -59,7 +59,7 @@ def decode(stored: bytes) -> Known:
         ) from None
 
 
-def _decoded(stored: bytes) -> Known:
+def _decoded(stored: bytes) -> StoredAnswer:
     document = json.loads(stored)
     if "columns" in document:
         columns = [_read_keys(column) for column in document["columns"]]
@@ -70,7 +70,7 @@ def _decoded(stored: bytes) -> Known:
     steps, deviations = (
         None if (found := document.get(name)) is None else tuple(found) for name in ("steps", "deviations")
     )
-    return Known(document["instance"], NoisyTable(keys, sums), steps, deviations)
+    return StoredAnswer(document["instance"], NoisyTable(keys, sums), steps, deviations)
 
 
 def _written_keys(values: Sequence[Value]) -> object:

@@ -18,16 +18,16 @@ from fractions import Fraction
 from itertools import chain
 from typing import cast
 
-from dpsql.answering.answer_store import Known, decode, encode, grains_of, tagged_keys
+from dpsql.answering.answer_store import StoredAnswer, decode, encode, grains_of, tagged_keys
 from dpsql.answering.circuit_breaker import CircuitBreaker
 from dpsql.answering.compiling import Compiler
 from dpsql.answering.compiling.work import Choice, Ground
-from dpsql.answering.fairness import FairPlaces
-from dpsql.answering.lru import Newest
+from dpsql.answering.fairness import FairSlots
+from dpsql.answering.lru import WeightedLru
 from dpsql.answering.postprocess import Postprocessor, require_size
-from dpsql.answering.reuse import Derivations, Derived, Older
-from dpsql.answering.single_flight import Turns
-from dpsql.engines.base import Backend
+from dpsql.answering.reuse import AnswerReuse, Derived, Older
+from dpsql.answering.single_flight import SingleFlight
+from dpsql.engines.base import Engine
 from dpsql.engines.runtime import log_engine_error
 from dpsql.errors import (
     BadSetting,
@@ -51,10 +51,10 @@ from dpsql.plan.zones import UTC_ZONE, Zone
 from dpsql.policy.model import Catalog, Limits
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.confidence import USUAL, Confidence
-from dpsql.privacy.rules.aggregates import CHOSEN, Counted
-from dpsql.release import Clips, Measurement, Release, Settings, Source, Stage, as_told, with_confidence
+from dpsql.privacy.rules.aggregates import CHOSEN, StatisticKind
+from dpsql.release import BoundMode, Measurement, QuerySettings, Release, Source, Stage, as_told, with_confidence
 from dpsql.release.explain import price_text
-from dpsql.slots import Places
+from dpsql.slots import Slots
 from dpsql.sql.clock import Clock
 from dpsql.sql.kept_text import kept_text
 from dpsql.tables import Integers, NoisyTable, ResultTable, columns_of
@@ -66,7 +66,7 @@ ROOM = 100_000_000  # bytes, about, of compiled queries, of keys and of small an
 _OF_CELL, _OF_TEXT = 65, 20  # bytes of a cell, and of what was compiled for each character of generated SQL
 # A clip, or a centre, is searched for with one part of so many of the usual price, or more. A lone sum gives a fifth of
 # its price for its clip, and a twentieth for its centre.
-POOREST_SEARCH = {Counted.CLIP: 40, Counted.CENTRE: 160}
+POOREST_SEARCH = {StatisticKind.CLIP: 40, StatisticKind.CENTRE: 160}
 SMALL_ROWS, SMALL_TEXT = 100, 10_000  # rows and characters of an answer that is remembered
 
 _ENDS = {
@@ -89,21 +89,21 @@ class Answer:
     @property
     def margins(self) -> list[tuple[int | float | None, ...]]:
         """95 %, for each value of the table that is a noisy number. Made when asked for: few ask for many."""
-        columns = [self.column_margins(place) for place in range(len(self.release.outputs))]
+        columns = [self.column_margins(index) for index in range(len(self.release.outputs))]
         return list(zip(*columns, strict=True)) if columns else [()] * len(self.wide)
 
-    def column_margins(self, place: int) -> list[int | float | None]:
+    def column_margins(self, index: int) -> list[int | float | None]:
         """How far off each value of a column may be; None where it is exact or NULL, infinite where nobody can tell."""
-        output = self.release.outputs[place]
+        output = self.release.outputs[index]
         if output.mark is not None:
-            return [None if row[place] is None else math.inf for row in self.wide]
+            return [None if row[index] is None else math.inf for row in self.wide]
         if output.margin is not None and output.margin_at is None:
             same = output.margin.numerator if output.margin.denominator == 1 else float(output.margin)
-            return [None if row[place] is None else same for row in self.wide]
+            return [None if row[index] is None else same for row in self.wide]
         if (at := output.margin_at) is None:
-            return [math.inf if output.noisy and row[place] is not None else None for row in self.wide]
+            return [math.inf if output.noisy and row[index] is not None else None for row in self.wide]
         is_whole = output.margin is not None and output.type.kind is Kind.INTEGER  # a count near the threshold
-        return [None if row[place] is None else _row_margin(row[at], is_whole) for row in self.wide]
+        return [None if row[index] is None else _row_margin(row[at], is_whole) for row in self.wide]
 
 
 def _row_margin(margin: Cell, is_whole: bool) -> int | float | None:
@@ -121,18 +121,18 @@ class _Asker:
     cancellation: Cancellation | None
 
 
-class Engine:
-    """One dataset: its catalogue, engine, ledger and noise. Safe for many threads."""
+class Dataset:
+    """One dataset: its catalog, engine, ledger and noise. Safe for many threads."""
 
     def __init__(
         self,
         catalog: Catalog,
         accountant: Accountant,
-        backend: Backend,
+        engine: Engine,
         ledger: Ledger,
         sampler: Sampler,
         limits: Limits,
-        places: Places | None = None,
+        slots: Slots | None = None,
         *,
         compiles_apart: bool = False,
     ) -> None:
@@ -140,30 +140,34 @@ class Engine:
         self.catalog = catalog
         self.accountant = accountant
         self.ledger = ledger
-        self._backend = backend
+        self._engine = engine
         self._sampler = sampler
         self._limits = limits
         self._post = Postprocessor(memory=limits.memory)
         changing = limits.replay_days is not None or catalog.is_renewed
-        self._derivations = Derivations(ledger, catalog.fingerprint, changing=changing)
-        self._releases: Newest[tuple[object, ...], Release] = Newest(lambda _, release: _bytes_of(release), ROOM)
+        self._reuse = AnswerReuse(ledger, catalog.fingerprint, changing=changing)
+        self._releases: WeightedLru[tuple[object, ...], Release] = WeightedLru(
+            lambda _, release: _bytes_of(release), ROOM
+        )
         # Of measurements, by identity.
-        self._replay_keys: Newest[int, tuple[Measurement, bytes]] = Newest(lambda _, found: _bytes_in(found[0]), ROOM)
-        self._answers: Newest[tuple[str, object], Rows] = Newest(
+        self._replay_keys: WeightedLru[int, tuple[Measurement, bytes]] = WeightedLru(
+            lambda _, found: _bytes_in(found[0]), ROOM
+        )
+        self._answers: WeightedLru[tuple[str, object], Rows] = WeightedLru(
             lambda key, rows: len(key[0]) + _OF_CELL * sum(map(len, rows)), ROOM
         )
         self._loaded: set[str] = set()
         self._lock = threading.Lock()
-        self._turns = Turns(places)
+        self._single_flight = SingleFlight(slots)
         self.circuits = CircuitBreaker()
-        self._compiler = Compiler(Ground(catalog, accountant, backend.dialect), limits.compiling, apart=compiles_apart)
-        self._work = FairPlaces(AT_ONCE, limits.max_queries_per_user)
+        self._compiler = Compiler(Ground(catalog, accountant, engine.dialect), limits.compiling, apart=compiles_apart)
+        self._work = FairSlots(AT_ONCE, limits.max_queries_per_user)
 
     def compile(
         self,
         sql: str,
         parameters: Sequence[Value],
-        settings: Settings,
+        settings: QuerySettings,
         *,
         fresh: bool = False,
         user: str = "",
@@ -179,7 +183,7 @@ class Engine:
         clock = Clock(this_minute(), zone)
         asker = _Asker(user, cancellation)
 
-        def compiled(clips: Clips) -> Release:
+        def compiled(clips: BoundMode) -> Release:
             return self._compiled(Source(sql, tuple(parameters), settings, clips, clock), asker)
 
         searched = compiled("searched")
@@ -209,7 +213,7 @@ class Engine:
             hint=smaller if release.asked.margin is None else f"RESET dpsql.margin, and {smaller}",
         )
 
-    def _is_cheap(self, settings: Settings, searches: Sequence[Measurement]) -> bool:
+    def _is_cheap(self, settings: QuerySettings, searches: Sequence[Measurement]) -> bool:
         """Whether a query pays less than half of the usual price, or shares its price among too many sums."""
         usual = self.accountant.policy.query_epsilon
         if settings.epsilon is not None and settings.epsilon * 2 < usual:
@@ -268,7 +272,7 @@ class Engine:
         asker = _Asker(user, cancellation)
         bill = self._bill(paid, user, fresh)
         missing = [] if fresh else bill.missing
-        with self._turns.of(missing, cancellation):
+        with self._single_flight.of(missing, cancellation):
             if missing:  # somebody may have bought it in the meantime
                 bill = self._bill(paid, user, fresh)
             with self._working(asker) if bill.missing else nullcontext():
@@ -330,14 +334,14 @@ class Engine:
         measurements = [release.measurements[index] for index in bill.keys if index not in bill.known]
         sources = {source for each in measurements for branch in each.branches for source in branch.query.sources}
         try:
-            self._backend.ready(sorted(sources), timeout=self._limits.timeout, cancellation=cancellation)
+            self._engine.ready(sorted(sources), timeout=self._limits.timeout, cancellation=cancellation)
         except EngineFailed as error:
             error.detail = "Nothing was charged."
             raise
 
     @contextmanager
     def _kept_if_unanswered(
-        self, user: str, bill: _Bill, receipt: Receipt, known: Mapping[int, Known]
+        self, user: str, bill: _Bill, receipt: Receipt, known: Mapping[int, StoredAnswer]
     ) -> Iterator[None]:
         """What was paid for and is not answered is kept in the ledger, and the same question runs it again for free.
 
@@ -350,8 +354,8 @@ class Engine:
         try:
             yield
         except BaseException as error:
-            open_ = [attempt for attempt in bill.attempts(receipt) if attempt.place not in known]
-            unanswered = [attempt.unanswered for attempt in open_ if attempt.place not in bill.noised]
+            open_ = [attempt for attempt in bill.attempts(receipt) if attempt.index not in known]
+            unanswered = [attempt.unanswered for attempt in open_ if attempt.index not in bill.noised]
             kept = len(unanswered) == len(open_)
             try:
                 if unanswered:
@@ -433,25 +437,25 @@ class Engine:
 
     def close(self) -> None:
         self._compiler.close()
-        self._backend.close()
+        self._engine.close()
         self._post.close()
         self.ledger.close()
 
     # --- clips ---
 
-    def _found(self, release: Release) -> dict[int, Known]:
+    def _found(self, release: Release) -> dict[int, StoredAnswer]:
         """The clips and centres that were chosen before, for whoever asked."""
-        found: dict[int, Known] = {}
+        found: dict[int, StoredAnswer] = {}
         for index in release.searches:
             search = release.measurements[index]
             if all(earlier in found for _, earlier in search.clips):
-                clips = [(place, found[earlier].instance) for place, earlier in search.clips]
+                clips = [(index, found[earlier].instance) for index, earlier in search.clips]
                 stored = self.ledger.lookup(self._replay_key(search, (), (), clips))
                 if stored is not None:
                     found[index] = decode(stored)
         return found
 
-    def _settled(self, release: Release, asker: _Asker, known: Mapping[int, Known] | None = None) -> Release:
+    def _settled(self, release: Release, asker: _Asker, known: Mapping[int, StoredAnswer] | None = None) -> Release:
         """The release with the clips that were chosen by now; they are released values, so anybody may see them."""
         if not release.searches:
             return release
@@ -474,11 +478,11 @@ class Engine:
                 assert measurement.cells is not None
                 named = json.dumps(tagged_keys(measurement.cells))
                 bill.instances[index] = hashlib.sha256(named.encode()).hexdigest()
-                bill.known[index] = Known(bill.instances[index], NoisyTable(measurement.cells, ()))
+                bill.known[index] = StoredAnswer(bill.instances[index], NoisyTable(measurement.cells, ()))
                 continue
             used = [release.stages[stage] for stage in measurement.stages]
             instances = [[bill.instances[i] for i in stage.measurements] for stage in used]
-            clips = [(place, bill.instances[search]) for place, search in measurement.clips]
+            clips = [(index, bill.instances[search]) for index, search in measurement.clips]
             key = self._replay_key(measurement, used, instances, clips)
             # A clip is bought once; another answer to the same question uses it too.
             stored = None if fresh and not measurement.is_search else self.ledger.lookup(key)
@@ -532,9 +536,9 @@ class Engine:
             self._replay_keys.put(id(measurement), found)
         return found[1]
 
-    def _made(self, measurement: Measurement, stages: list[object], asked: Settings, user: str) -> Derived | None:
+    def _made(self, measurement: Measurement, stages: list[object], asked: QuerySettings, user: str) -> Derived | None:
         """The answer made of earlier ones: free, or no dearer and no further off than a new one would be."""
-        made = self._derivations.find(measurement, stages, asked)
+        made = self._reuse.find(measurement, stages, asked)
         if made is None:
             return None
         owed = self._owed(user, made.purchases)
@@ -550,7 +554,7 @@ class Engine:
         """What the user has paid for before that new answers may be joined with."""
         for index, measurement in enumerate(release.measurements):
             if index not in bill.known:
-                older = self._derivations.older(measurement, bill.stages[index], user)
+                older = self._reuse.older(measurement, bill.stages[index], user)
                 if older is not None:
                     bill.older[index] = older
 
@@ -573,19 +577,19 @@ class Engine:
         measurement: Measurement,
         bill: _Bill,
         index: int,
-        known: Mapping[int, Known],
+        known: Mapping[int, StoredAnswer],
         cancellation: Cancellation | None,
-    ) -> Known:
+    ) -> StoredAnswer:
         parameters: dict[str, object] = {"salt": self._sampler.salt()}
         for number in measurement.stages:
             parameters |= self._stage(release, number, release.stages[number], known, cancellation)
         queries = [_with_parameters(branch.query, parameters) for branch in measurement.branches]
-        exact = self._backend.execute(queries, timeout=self._limits.timeout, cancellation=cancellation)
+        exact = self._engine.execute(queries, timeout=self._limits.timeout, cancellation=cancellation)
         bill.noised.add(index)
-        noisy = Known(bill.instances[index], add_noise(measurement, exact, self._sampler))
+        noisy = StoredAnswer(bill.instances[index], add_noise(measurement, exact, self._sampler))
         if (older := bill.older.get(index)) is not None:
-            noisy = self._derivations.combined(measurement, noisy, older)
-        beside = self._derivations.beside(measurement, bill.stages[index], bill.keys[index], noisy)
+            noisy = self._reuse.combined(measurement, noisy, older)
+        beside = self._reuse.beside(measurement, bill.stages[index], bill.keys[index], noisy)
         self.ledger.store(bill.keys[index], encode(noisy), beside)
         return noisy
 
@@ -594,7 +598,7 @@ class Engine:
         release: Release,
         number: int,
         stage: Stage,
-        known: Mapping[int, Known],
+        known: Mapping[int, StoredAnswer],
         cancellation: Cancellation | None,
     ) -> dict[str, object]:
         """The value of an earlier stage as parameters; total for whatever it may be."""
@@ -608,7 +612,7 @@ class Engine:
         return {f"s{number}": values[0] if values else None}
 
     def _finish(
-        self, release: Release, sql: str, known: Mapping[int, Known], cancellation: Cancellation | None
+        self, release: Release, sql: str, known: Mapping[int, StoredAnswer], cancellation: Cancellation | None
     ) -> Rows:
         """The rest of the query, over noisy and public tables."""
         if (rows := self._computed(release, sql, known)) is not None:
@@ -616,7 +620,7 @@ class Engine:
         return self._run_rest(release, sql, known, cancellation)
 
     def _run_rest(
-        self, release: Release, sql: str, known: Mapping[int, Known], cancellation: Cancellation | None
+        self, release: Release, sql: str, known: Mapping[int, StoredAnswer], cancellation: Cancellation | None
     ) -> Rows:
         """The same in DuckDB."""
         for name, table in release.public.items():
@@ -643,7 +647,7 @@ class Engine:
             cancellation=cancellation,
         )
 
-    def _computed(self, release: Release, sql: str, known: Mapping[int, Known]) -> Rows | None:
+    def _computed(self, release: Release, sql: str, known: Mapping[int, StoredAnswer]) -> Rows | None:
         """The same in Python, where that is quicker and all that is read is one noisy table."""
         way = release.in_python.get(sql)
         if way is None:
@@ -653,7 +657,7 @@ class Engine:
             require_size(len(rows), len(rows[0]), self._limits.max_result_cells)
         return rows
 
-    def _finished(self, release: Release, bill: _Bill, known: Mapping[int, Known], asker: _Asker) -> Rows:
+    def _finished(self, release: Release, bill: _Bill, known: Mapping[int, StoredAnswer], asker: _Asker) -> Rows:
         """The rows of the answer; those of a small one are remembered, and given again where nothing was bought.
 
         Claim: remembered rows are those that the rest of the query would give again.
@@ -677,7 +681,7 @@ class Engine:
         with self._lock:
             if name in self._loaded:
                 return
-            data = self._backend.read_public(source, [column for column, _ in columns], MAX_PUBLIC_ROWS)
+            data = self._engine.read_public(source, [column for column, _ in columns], MAX_PUBLIC_ROWS)
             if data and len(data[0]) > MAX_PUBLIC_ROWS:
                 raise NotSupported(f"a public table has more than {MAX_PUBLIC_ROWS:,} rows")
             self._post.load(name, columns, data)  # type: ignore[arg-type]
@@ -707,7 +711,7 @@ def _columns_of(measurement: Measurement, table: NoisyTable) -> Iterator[list[Va
     yield from cast(list[list[Value]], measurement.error_columns(table.sums, rows))
 
 
-def _as_tables(release: Release, sql: str, known: Mapping[int, Known]) -> dict[str, dict[str, Array]] | None:
+def _as_tables(release: Release, sql: str, known: Mapping[int, StoredAnswer]) -> dict[str, dict[str, Array]] | None:
     """Noisy tables as arrays, as far as the text reads them; None where a column cannot be one."""
     tables: dict[str, dict[str, Array]] = {}
     for index, noisy in known.items():
@@ -755,7 +759,7 @@ def _check_parameters(parameters: Sequence[Value]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    place: int  # of the measurement in the release
+    index: int  # of the measurement in the release
     unanswered: Unanswered  # what it is if it fails
 
 
@@ -767,18 +771,18 @@ class _Bill:
         self.derived: dict[int, tuple[Purchase, ...]] = {}  # what those are made of that are made of earlier answers
         self.older: dict[int, Older] = {}  # what those that are missing are joined with
         self.instances: dict[int, str] = {}
-        self.known: dict[int, Known] = {}
+        self.known: dict[int, StoredAnswer] = {}
         self.prices: dict[int, Price] = {}  # of what is missing
         self.retries: dict[int, PaidAttempt] = {}  # what was paid for before and is run again
         self.noised: set[int] = set()  # whose noise was drawn
 
     def attempts(self, receipt: Receipt) -> Iterator[_Attempt]:
         """What is run by this payment, or by an earlier one."""
-        for place, price in self.prices.items():
-            retry = self.retries.get(place)
+        for index, price in self.prices.items():
+            retry = self.retries.get(index)
             charge, runs = (receipt.number, 1) if retry is None else (retry.charge, retry.runs + 1)
             if charge is not None:
-                yield _Attempt(place, Unanswered(self.keys[place], price, charge, runs, self.instances[place]))
+                yield _Attempt(index, Unanswered(self.keys[index], price, charge, runs, self.instances[index]))
 
     @property
     def sources(self) -> list[Purchase]:
@@ -806,7 +810,7 @@ def _names(sql: str, parameter: str) -> bool:
     return False
 
 
-def _as_known(release: Release, known: Mapping[int, Known], bill: _Bill, owed: Price) -> Release:
+def _as_known(release: Release, known: Mapping[int, StoredAnswer], bill: _Bill, owed: Price) -> Release:
     """The release with the margins of what is known already; what is made of earlier answers costs what is owed."""
     told = {index: tuple(map(math.ceil, noisy.steps)) for index, noisy in known.items() if noisy.steps is not None}
     changed = as_told(release, told, bill.derived.keys())

@@ -12,15 +12,15 @@ from dpsql.lowering.query import Cancellation
 _GLANCE = 0.05  # seconds between looks at the cancellation
 
 
-class FairPlaces:
+class FairSlots:
     """Safe for many threads. Of all places, one user holds at most a quarter or `each`; the last quarter is for those
     who hold none. Of those who wait, the one who holds fewest is next; of equals, the one who came first.
     """
 
-    def __init__(self, places: int, each: int) -> None:
-        self._places = places
+    def __init__(self, slots: int, each: int) -> None:
+        self._slots = slots
         self._each = each
-        self._reserved = places // 4
+        self._reserved = slots // 4
         self._held: Counter[str] = Counter()
         self._waiting: dict[int, str] = {}
         self._numbers = count()
@@ -65,7 +65,7 @@ class FairPlaces:
             self._change.notify_all()
 
     def _may(self, user: str) -> bool:
-        free = self._places - self._held.total()
+        free = self._slots - self._held.total()
         own = self._held[user]
         return free > (self._reserved if own else 0) and own < self._each
 

@@ -13,7 +13,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Newest(Generic[K, V]):
+class WeightedLru(Generic[K, V]):
     """Safe for many threads.
 
     Claim: all that is remembered together weighs no more than `room`, whoever asks for whatever.

@@ -1,4 +1,4 @@
-"""From a policy file to an engine that answers: database, catalogue and ledger, opened and checked together."""
+"""From a policy file to an engine that answers: database, catalog and ledger, opened and checked together."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from dpsql.answering.dataset import Engine, this_minute
-from dpsql.engines.base import Backend
+from dpsql.answering.dataset import Dataset, this_minute
+from dpsql.engines.base import Engine
 from dpsql.errors import BadSetting, Error
 from dpsql.ledger.opening import open_ledger
 from dpsql.lowering.dialect import Dialect
@@ -20,8 +20,8 @@ from dpsql.policy.model import Catalog, Policy
 from dpsql.policy.problems import PolicyProblems, Problem, quoted
 from dpsql.policy.sections import header
 from dpsql.privacy.accounting import Accountant
-from dpsql.release import Release, Settings, compile_release
-from dpsql.slots import Places
+from dpsql.release import QuerySettings, Release, compile_release
+from dpsql.slots import Slots
 from dpsql.sql.clock import Clock
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
@@ -29,7 +29,7 @@ from dpsql.sql.resolve import resolve
 _LARGE_DELTA = Fraction(1, 20_000)
 
 
-def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
+def open_dataset(path: Path, *, new_ledger: bool = False) -> Dataset:
     """The engine of the dataset that a policy file describes.
 
     The ledger lies beside the database, so that another policy on the same database spends from the same budget.
@@ -39,50 +39,50 @@ def open_dataset(path: Path, *, new_ledger: bool = False) -> Engine:
 
 
 def open_engine(
-    policy: Policy, *, new_ledger: bool = False, places: Places | None = None, compiles_apart: bool = False
-) -> Engine:
+    policy: Policy, *, new_ledger: bool = False, slots: Slots | None = None, compiles_apart: bool = False
+) -> Dataset:
     """The same, of a policy that was read already; engines that share `places` do not buy the same thing at once."""
-    backend = open_backend(policy)
+    engine = open_backend(policy)
     try:
-        return build_engine(
-            *(policy, backend, SystemSampler()), new_ledger=new_ledger, places=places, compiles_apart=compiles_apart
+        return build_dataset(
+            *(policy, engine, SystemSampler()), new_ledger=new_ledger, slots=slots, compiles_apart=compiles_apart
         )
     except BaseException:
-        backend.close()
+        engine.close()
         raise
 
 
-def open_backend(policy: Policy) -> Backend:
+def open_backend(policy: Policy) -> Engine:
     """The engine that holds the data, by the scheme of its address. Only its own driver is imported: both take long."""
     memory, threads = policy.limits.memory, policy.limits.threads
     if is_postgres_address(policy.database):
-        from dpsql.engines.postgres.engine import PostgresBackend
+        from dpsql.engines.postgres.engine import PostgresEngine
 
-        return PostgresBackend(policy.database, memory=memory, threads=threads, prepared=policy.prepared)
-    from dpsql.engines.duckdb.engine import DuckDBBackend
+        return PostgresEngine(policy.database, memory=memory, threads=threads, prepared=policy.prepared)
+    from dpsql.engines.duckdb.engine import DuckDBEngine
 
     path = database_path(policy) if policy.prepared is None else copy_path(policy, policy.prepared)
-    return DuckDBBackend(path, memory=memory, threads=threads, prepared=policy.prepared)
+    return DuckDBEngine(path, memory=memory, threads=threads, prepared=policy.prepared)
 
 
-def build_engine(
+def build_dataset(
     policy: Policy,
-    backend: Backend,
+    engine: Engine,
     sampler: Sampler,
     *,
     new_ledger: bool = False,
-    places: Places | None = None,
+    slots: Slots | None = None,
     compiles_apart: bool = False,
-) -> Engine:
-    catalog = bind_all(policy, backend)
+) -> Dataset:
+    catalog = bind_all(policy, engine)
     accountant = Accountant(policy.privacy)
     ledger = open_ledger(policy, accountant, catalog.protection, new_ledger=new_ledger)
-    return Engine(catalog, accountant, backend, ledger, sampler, policy.limits, places, compiles_apart=compiles_apart)
+    return Dataset(catalog, accountant, engine, ledger, sampler, policy.limits, slots, compiles_apart=compiles_apart)
 
 
-def bind_all(policy: Policy, backend: Backend, is_unique: IsUnique | None = None) -> Catalog:
+def bind_all(policy: Policy, engine: Engine, is_unique: IsUnique | None = None) -> Catalog:
     """Policy and database joined, views included; raises PolicyProblems with all that does not fit."""
-    catalog = bind(policy, backend.schema(), is_unique or backend.is_unique, backend.read_public)
+    catalog = bind(policy, engine.schema(), is_unique or engine.is_unique, engine.read_public)
     problems = []
     for view in policy.views.values():
         try:
@@ -109,19 +109,19 @@ class Checked:
     def release(self, sql: str) -> Release:
         """What a query would do at the default price."""
         plan = resolve(parse(sql, self.catalog.limits), self.catalog)
-        return compile_release(plan, self.catalog, self.accountant, Settings(), self.dialect)
+        return compile_release(plan, self.catalog, self.accountant, QuerySettings(), self.dialect)
 
 
 def check(path: Path) -> Checked:
     """Validate a policy against its database; raises PolicyProblems with every problem at once."""
     policy = load(path)
     problems = _uncountable_prices(policy) + certificate_problems(policy)
-    backend = open_backend(policy)
+    engine = open_backend(policy)
     unenforced: list[str] = []
 
     def is_unique(source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
         """Asked only where no constraint holds."""
-        if found := backend.is_unique(source, columns):
+        if found := engine.is_unique(source, columns):
             unenforced.append(
                 f'({", ".join(columns)}) of table "{".".join(source)}" is unique, but nothing enforces it:'
                 " whether dpsql opens depends on rows; make it a PRIMARY KEY or UNIQUE"
@@ -129,16 +129,16 @@ def check(path: Path) -> Checked:
         return found
 
     try:
-        catalog = bind_all(policy, backend, is_unique)
-        places = sorted({table.place for table in catalog.tables.values()})
-        warnings = backend.warnings(places) + list(dict.fromkeys(unenforced)) + _stale(policy) + _large_delta(policy)
+        catalog = bind_all(policy, engine, is_unique)
+        sources = sorted({table.read_from for table in catalog.tables.values()})
+        warnings = engine.warnings(sources) + list(dict.fromkeys(unenforced)) + _stale(policy) + _large_delta(policy)
     except PolicyProblems as found:
         raise PolicyProblems([*problems, *found.problems]) from None
     finally:
-        backend.close()
+        engine.close()
     if problems:
         raise PolicyProblems(problems)
-    return Checked(policy, catalog, Accountant(policy.privacy), backend.dialect, tuple(warnings))
+    return Checked(policy, catalog, Accountant(policy.privacy), engine.dialect, tuple(warnings))
 
 
 def _stale(policy: Policy) -> list[str]:

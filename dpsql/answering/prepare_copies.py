@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpsql.answering.open_dataset import bind_all, open_backend
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.errors import PolicyError
 from dpsql.lowering.copies import TableToCopy, private_rows, public_rows
 from dpsql.lowering.dialect import Dialect
@@ -88,11 +88,11 @@ def forget(path: Path) -> PreparedPolicy | None:
 
 
 def _bound(policy: Policy) -> tuple[DatabaseSchema, Catalog, Dialect]:
-    backend: Backend = open_backend(policy)
+    engine: Engine = open_backend(policy)
     try:
-        return backend.schema(), bind_all(policy, backend), backend.dialect
+        return engine.schema(), bind_all(policy, engine), engine.dialect
     finally:
-        backend.close()
+        engine.close()
 
 
 def _target(policy: Policy, to: str | None, version: int) -> Path:

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpsql.answering.answer_store import Known, decode, grains_of, tagged_keys
+from dpsql.answering.answer_store import StoredAnswer, decode, grains_of, tagged_keys
 from dpsql.ledger import Ledger, Purchase
 from dpsql.privacy.accounting import Price
-from dpsql.release import Measurement, Settings
+from dpsql.release import Measurement, QuerySettings
 from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 class Derived:
     """An answer made of earlier ones, and what somebody who never paid for these owes."""
 
-    known: Known
+    known: StoredAnswer
     purchases: tuple[Purchase, ...]
     is_no_wider: bool  # than a new answer would be
 
@@ -59,7 +59,7 @@ class _Part:
 Older = tuple[_Part, ...]  # an earlier answer to the same question, sum by sum
 
 
-class Derivations:
+class AnswerReuse:
     """`changing`: the owner lets answers expire, or has prepared the data anew, since they change.
 
     What was made of two states of the data would be true of neither. Whether they did change is not looked at, for that
@@ -73,7 +73,7 @@ class Derivations:
         self._lock = threading.Lock()
         self._changing = changing
 
-    def find(self, measurement: Measurement, stages: Stages, asked: Settings) -> Derived | None:
+    def find(self, measurement: Measurement, stages: Stages, asked: QuerySettings) -> Derived | None:
         """The answer to a question that stored ones determine, if it is good enough for what was asked for.
 
         Claim: its values are those that would be released, with other noise; it tells nothing that was not released.
@@ -95,7 +95,7 @@ class Derivations:
         steps = tuple(part.steps for part in parts)
         bought = {part.source: part.price for part in parts}
         purchases = tuple(Purchase(key, price, replay=True) for key, price in bought.items())
-        return Derived(Known(_hash(named).hex(), table, steps), purchases, is_no_wider(measurement, steps))
+        return Derived(StoredAnswer(_hash(named).hex(), table, steps), purchases, is_no_wider(measurement, steps))
 
     def older(self, measurement: Measurement, stages: Stages, user: str) -> Older | None:
         """The old answer to a question, that a new one may be joined with; to be asked before the new one is paid for.
@@ -108,7 +108,7 @@ class Derivations:
             return None
         return tuple(parts)
 
-    def combined(self, measurement: Measurement, bought: Known, older: Older) -> Known:
+    def combined(self, measurement: Measurement, bought: StoredAnswer, older: Older) -> StoredAnswer:
         """The new answer and the old one, weighted such that together they are least far off."""
         sources = self._sources(older)
         columns: list[Integers] = []
@@ -129,9 +129,9 @@ class Derivations:
             steps.append(margin)
             deviations.append(deviation)
         table = NoisyTable(bought.table.keys, tuple(columns))
-        return Known(bought.instance, table, tuple(steps), tuple(deviations))
+        return StoredAnswer(bought.instance, table, tuple(steps), tuple(deviations))
 
-    def beside(self, measurement: Measurement, stages: Stages, key: bytes, answer: Known) -> dict[bytes, bytes]:
+    def beside(self, measurement: Measurement, stages: Stages, key: bytes, answer: StoredAnswer) -> dict[bytes, bytes]:
         """The records of which questions an answer determines, to be stored with it; a closer answer to one stays."""
         if measurement.rooted or not _is_source(measurement):
             return {}
@@ -212,7 +212,7 @@ class Derivations:
         made: T = known[what]
         return made
 
-    def _sources(self, parts: Iterable[_Part]) -> dict[bytes, Known]:
+    def _sources(self, parts: Iterable[_Part]) -> dict[bytes, StoredAnswer]:
         """The answers that parts are found in, as far as they are still there."""
         stored = self._ledger.lookup_all({part.source for part in parts})
         return {key: decode(answer) for key, answer in stored.items()}
@@ -255,7 +255,7 @@ def _choices(measurement: Measurement) -> Iterator[tuple[int, ...]]:
             yield tuple(i for i in own if i not in dropped)
 
 
-def _suffices(measurement: Measurement, steps: Sequence[float], asked: Settings) -> bool:
+def _suffices(measurement: Measurement, steps: Sequence[float], asked: QuerySettings) -> bool:
     """Whoever states an error, a price or its kind gets what was stated; others get what is there."""
     return (asked.margin is None and asked.epsilon is None and not asked.pure) or is_no_wider(measurement, steps)
 
@@ -286,7 +286,9 @@ def _weighted(new: Integers, share: float, old: Integers) -> Integers:
 def _name(measurement: Measurement, kept: tuple[int, ...], statistic: int) -> str:
     assert measurement.question is not None
     wanted = measurement.statistics[statistic]
-    return _hash([measurement.question(kept, wanted), str(wanted.unit), wanted.factor, wanted.kind.value]).hex()[:32]
+    return _hash(
+        [measurement.question(kept, wanted), str(wanted.value_of_one), wanted.factor, wanted.kind.value]
+    ).hex()[:32]
 
 
 def _dearest(records: dict[str, _Part]) -> dict[str, _Part]:

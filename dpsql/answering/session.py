@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
-from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.tidy import tidied
 from dpsql.answering.times import in_zone
 from dpsql.errors import BadSetting, BudgetExhausted, Error
 from dpsql.lowering.query import Cancellation
 from dpsql.plan.zones import UTC_ZONE, Zone, zone_of_setting
 from dpsql.privacy.confidence import LEAST, MOST, USUAL
-from dpsql.release import Output, Release, Settings
+from dpsql.release import Output, QuerySettings, Release
 from dpsql.release.explain import explain
 from dpsql.settings import SETTINGS
 from dpsql.sql.parse import is_explain
@@ -130,17 +130,17 @@ def _confidence(name: str, text: str) -> Fraction:
 class Session:
     """What one user asks of one engine. Not for several threads at once; the engine is."""
 
-    engine: Engine
+    dataset: Dataset
     user: str
     settings: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
-        self.engine.ledger.remaining(self.user)  # raises UnknownUser
+        self.dataset.ledger.remaining(self.user)  # raises UnknownUser
 
     def release(self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None) -> Release:
         """What a query would do. Free: nothing is read, nothing is paid."""
-        wanted = Settings(self.settings.epsilon, self.settings.delta, self.settings.margin, self.settings.pure)
-        return self.engine.compile(
+        wanted = QuerySettings(self.settings.epsilon, self.settings.delta, self.settings.margin, self.settings.pure)
+        return self.dataset.compile(
             sql,
             parameters,
             wanted,
@@ -159,17 +159,17 @@ class Session:
         self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
     ) -> list[str]:
         release = self.release(sql, parameters, cancellation)
-        warnings = self.engine.warnings(release, self.user, fresh=self.settings.fresh)
+        warnings = self.dataset.warnings(release, self.user, fresh=self.settings.fresh)
         if not self.settings.fresh:
-            release = self.engine.preview(release, self.user)
-        release = self.engine.with_confidence(
+            release = self.dataset.preview(release, self.user)
+        release = self.dataset.with_confidence(
             release, self.settings.confidence or USUAL, simultaneous=self.settings.simultaneous
         )
-        return explain(release, self.engine.accountant, self.left(), warnings)
+        return explain(release, self.dataset.accountant, self.left(), warnings)
 
     def left(self) -> str:
         """What the user can still spend, in words."""
-        return self.engine.left(self.user)
+        return self.dataset.left(self.user)
 
     def execute(
         self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
@@ -200,7 +200,7 @@ class Session:
         with self._recorded_if(Error, sql):
             release = self.release(sql, parameters, cancellation)
         with self._recorded_if(BudgetExhausted, sql):
-            answer = self.engine.answer(
+            answer = self.dataset.answer(
                 release,
                 user=self.user,
                 sql=sql,
@@ -219,7 +219,7 @@ class Session:
             yield
         except refusal as error:
             with suppress(Exception):
-                self.engine.ledger.refuse(self.user, sql, error.sqlstate, error.message)
+                self.dataset.ledger.refuse(self.user, sql, error.sqlstate, error.message)
             raise
 
 

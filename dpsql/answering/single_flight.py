@@ -1,4 +1,4 @@
-"""Turns: who asks for what is being bought just now waits for it, rather than buying it again."""
+"""Single-flight: whoever asks for what is being bought just now waits for it, rather than buying it again."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from contextlib import contextmanager
 
 from dpsql.errors import Cancelled
 from dpsql.lowering.query import Cancellation
-from dpsql.slots import Places
+from dpsql.slots import Slots
 
 _GLANCE = 0.02  # seconds between looks at the cancellation, and at what other processes buy
 
 
-class Turns:
+class SingleFlight:
     """Safe for many threads, and for the processes that share the places.
 
     All that a caller wants is taken at once or not at all, so nobody waits for each other. It is a courtesy: what is
     bought twice all the same is paid twice, and the ledger decides whether it can be.
     """
 
-    def __init__(self, places: Places | None = None) -> None:
-        self._places = places or Places()
+    def __init__(self, slots: Slots | None = None) -> None:
+        self._slots = slots or Slots()
         self._change = threading.Condition()
 
     @contextmanager
@@ -42,13 +42,13 @@ class Turns:
     def _take(self, wanted: set[bytes]) -> list[int] | None:
         taken: list[int] = []
         for key in wanted:
-            place = self._places.take(b"answer " + key, 1)
-            if place is None:
+            slot = self._slots.take(b"answer " + key, 1)
+            if slot is None:
                 self._give_back(taken)
                 return None
-            taken.append(place)
+            taken.append(slot)
         return taken
 
     def _give_back(self, taken: list[int]) -> None:
-        for place in taken:
-            self._places.give_back(place)
+        for slot in taken:
+            self._slots.give_back(slot)

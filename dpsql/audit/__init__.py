@@ -21,15 +21,15 @@ from dpsql.audit.losses import Flags, Seen, Trials, audited, beside_delta, epsil
 from dpsql.audit.questions import QUARTILES, TOTALS, Question, questions
 from dpsql.audit.synthetic import HABITS, LONELY, Filled, Habit, synthetic
 from dpsql.audit.trials import Scores, came_out, scores
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.errors import Error
 from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, PrivacyPolicy
 from dpsql.privacy.accounting import Accountant, Price
-from dpsql.privacy.rules.aggregates import Counted, centres, clips
-from dpsql.release import Clips, Measurement, Release, Settings, compile_release
+from dpsql.privacy.rules.aggregates import StatisticKind, centres, clips
+from dpsql.release import BoundMode, Measurement, QuerySettings, Release, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 
@@ -40,13 +40,13 @@ _OF_CUTS = Fraction(4)  # of epsilon: what is shared by several levels of cuts, 
 # At a low price noise is wide, and one unit more in a threshold changes little: delta is nearly used up.
 _OF_KEYS = Fraction(1, 4)
 
-Pair = tuple[Backend, Backend]
+Pair = tuple[Engine, Engine]
 
 
-class Places(Protocol):
+class Scratch(Protocol):
     """Where synthetic databases are made."""
 
-    def database(self, name: str, tables: Iterable[Filled]) -> Backend: ...
+    def database(self, name: str, tables: Iterable[Filled]) -> Engine: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Refused:
     reason: str
 
 
-def audit_prices(privacy: PrivacyPolicy) -> tuple[PrivacyPolicy, Settings]:
+def audit_prices(privacy: PrivacyPolicy) -> tuple[PrivacyPolicy, QuerySettings]:
     """Prices at which an audit sees most: the noise for them is made as for every other price.
 
     Under zcdp an epsilon of 2 at the conversion's delta of 0.09 is a rho of about one half. A delta of 0.02 lets a key
@@ -94,12 +94,12 @@ def audit_prices(privacy: PrivacyPolicy) -> tuple[PrivacyPolicy, Settings]:
     )
     if privacy.accounting == "basic":
         has_keys = privacy.delta > 0
-        return replace(rich, delta=rich.delta if has_keys else Fraction(0)), Settings(Fraction(1), Fraction(1, 50))
-    return rich, Settings(Fraction(2), Fraction(1, 50))
+        return replace(rich, delta=rich.delta if has_keys else Fraction(0)), QuerySettings(Fraction(1), Fraction(1, 50))
+    return rich, QuerySettings(Fraction(2), Fraction(1, 50))
 
 
 class Audit:
-    """The questions of one catalogue, and pairs of neighbours to ask them of."""
+    """The questions of one catalog, and pairs of neighbours to ask them of."""
 
     def __init__(
         self, catalog: Catalog, privacy: PrivacyPolicy, dialect: Dialect, pairs: Mapping[Habit, Pair], sampler: Sampler
@@ -162,12 +162,14 @@ class Audit:
         settled, chosen = release, dict[int, int]()
         for search in sorted({search for _, search in release.measurements[index].clips}):
             (statistic,) = settled.measurements[search].statistics
-            chosen[search] = (centres(statistic) if statistic.kind is Counted.CENTRE else len(clips(statistic))) // 2
+            chosen[search] = (
+                centres(statistic) if statistic.kind is StatisticKind.CENTRE else len(clips(statistic))
+            ) // 2
             assert release.settle is not None
             settled = release.settle(chosen)
         return settled.measurements[index]
 
-    def _release(self, sql: str, settings: Settings, clips: Clips) -> Release:
+    def _release(self, sql: str, settings: QuerySettings, clips: BoundMode) -> Release:
         plan = resolve(parse(sql), self._catalog)
         return compile_release(plan, self._catalog, self._accountant, settings, self._dialect, clips)
 
@@ -205,7 +207,7 @@ def _habits(question: Question) -> tuple[Habit, ...]:
 def _named(measurement: Measurement) -> str:
     if not measurement.is_search:
         return "{} with what is chosen"
-    if measurement.statistics[0].kind is Counted.CENTRE:
+    if measurement.statistics[0].kind is StatisticKind.CENTRE:
         return "centre of {}"
     return "clip of differences of {}" if measurement.clips else "clip of {}"
 
@@ -235,24 +237,24 @@ def _all_scores(measurements: Sequence[Measurement], pair: Pair, sampler: Sample
 
 
 @contextmanager
-def open_audit(catalog: Catalog, privacy: PrivacyPolicy, owners: Backend, sampler: Sampler) -> Iterator[Audit]:
+def open_audit(catalog: Catalog, privacy: PrivacyPolicy, owners: Engine, sampler: Sampler) -> Iterator[Audit]:
     """Synthetic neighbours in databases of the owner's kind, in a folder of their own that is deleted at the end."""
     with ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="dpsql-audit-")))
         places = closing.enter_context(_places(owners, folder))
         pairs: dict[Habit, Pair] = {}
         for habit in (*HABITS, *LONELY):
-            made: list[Backend] = []
+            made: list[Engine] = []
             for with_unit in (True, False):
                 tables = synthetic(catalog, owners, habit, with_unit=with_unit)
-                backend = places.database(f"{habit}_{'with' if with_unit else 'without'}", tables)
-                closing.callback(backend.close)
-                made.append(backend)
+                engine = places.database(f"{habit}_{'with' if with_unit else 'without'}", tables)
+                closing.callback(engine.close)
+                made.append(engine)
             pairs[habit] = made[0], made[1]
         yield Audit(catalog, privacy, owners.dialect, pairs, sampler)
 
 
-def _places(owners: Backend, folder: Path) -> AbstractContextManager[Places]:
+def _places(owners: Engine, folder: Path) -> AbstractContextManager[Scratch]:
     """Where the owner's dialect is spoken. Only its own driver is imported: both take long."""
     if owners.dialect is DUCKDB:
         from dpsql.audit.in_duckdb import DuckDBFiles

@@ -25,7 +25,7 @@ from dpsql.noise.quantiles import Side, choose, choose_cuts, histogram, wanted
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms.quantiles import Cut, cut_in_turn
 from dpsql.privacy.noise_laws import Noise, clip_penalty, rank_margin
-from dpsql.privacy.rules.aggregates import Counted, Statistic, centres, rank_of
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, centres, rank_of
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable, NoisyTable
 from dpsql.types import Value
@@ -108,7 +108,7 @@ def _less(bars: Bars, fewer: Bars) -> Bars:
 
 
 def _others(statistic: Statistic, noise: Noise, added: Bars) -> Bars:
-    return _rivals(statistic, noise, added) if statistic.kind is Counted.COMMONEST else _around(statistic, noise)
+    return _rivals(statistic, noise, added) if statistic.kind is StatisticKind.COMMONEST else _around(statistic, noise)
 
 
 def _rivals(statistic: Statistic, noise: Noise, added: Bars) -> Bars:
@@ -143,7 +143,7 @@ def _losses(statistic: Statistic, noise: Noise, bars: Bars, drawn: Trials) -> Tr
 
     For the most common value, how many fewer it has than the most common one, as `mechanisms.most_common` says.
     """
-    if statistic.kind is Counted.COMMONEST:
+    if statistic.kind is StatisticKind.COMMONEST:
         fewer: Trials = max(bars.values()) - np.array([bars.get(int(value), 0) for value in drawn], dtype=np.float64)
         return fewer
     assert statistic.rank is not None
@@ -175,7 +175,7 @@ def searches(
     statistic: Statistic, noise: Noise, added: Bars, sampler: Sampler, trials: int
 ) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
     """Places chosen with the person and without, and a score of each."""
-    if statistic.kind is Counted.CENTRE:
+    if statistic.kind is StatisticKind.CENTRE:
         return choices(replace(statistic, low=0, high=centres(statistic) - 1, clip=1), noise, added, sampler, trials)
     place = max(added, default=0)
     others = {place: clip_penalty(noise) * place}

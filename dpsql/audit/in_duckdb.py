@@ -9,7 +9,7 @@ from typing import Self
 import duckdb
 
 from dpsql.audit.synthetic import Filled
-from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.lowering.dialect import quoted
 from dpsql.types import Kind, Type
 
@@ -34,12 +34,12 @@ class DuckDBFiles:
     def __exit__(self, *_: object) -> None:
         """The folder is somebody else's."""
 
-    def database(self, name: str, tables: Iterable[Filled]) -> DuckDBBackend:
+    def database(self, name: str, tables: Iterable[Filled]) -> DuckDBEngine:
         path = self._folder / f"{name}.duckdb"
         with duckdb.connect(str(path)) as connection:
             for filled in tables:
                 _write(connection, filled)
-        return DuckDBBackend(path, memory="1GB", threads=1)
+        return DuckDBEngine(path, memory="1GB", threads=1)
 
 
 def _write(connection: duckdb.DuckDBPyConnection, filled: Filled) -> None:

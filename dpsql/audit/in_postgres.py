@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from dpsql.audit.synthetic import Filled
-from dpsql.engines.postgres.engine import PostgresBackend
+from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.engines.postgres.local_cluster import ADMIN, PORT, Cluster
 from dpsql.types import Kind, Type
 
@@ -44,7 +44,7 @@ class PostgresServer:
         self._cluster.stop()
         self._cluster.remove()
 
-    def database(self, name: str, tables: Iterable[Filled]) -> PostgresBackend:
+    def database(self, name: str, tables: Iterable[Filled]) -> PostgresEngine:
         with self._cluster.connect("postgres") as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         with self._cluster.connect(name) as connection:
@@ -52,9 +52,9 @@ class PostgresServer:
                 _write(connection, filled)
         folder = quote(str(self._cluster.socket.parent), safe="")
         url = f"postgresql://{ADMIN}@/{name}?host={folder}&port={PORT}"
-        backend = PostgresBackend(url, memory="64MB", threads=1)
-        backend.schema()  # queries are answered of the tables that were found
-        return backend
+        engine = PostgresEngine(url, memory="64MB", threads=1)
+        engine.schema()  # queries are answered of the tables that were found
+        return engine
 
 
 def _write(connection: psycopg.Connection[Any], filled: Filled) -> None:

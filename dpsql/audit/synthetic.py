@@ -13,7 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.policy.model import Bound, Catalog, Column, Table
 from dpsql.types import Kind, Type, Value
 
@@ -50,8 +50,8 @@ class Filled:
     rows: Sequence[Row]
 
 
-def synthetic(catalog: Catalog, owners: Backend, habit: Habit, *, with_unit: bool) -> Iterator[Filled]:
-    """The tables of the catalogue, with or without the one person."""
+def synthetic(catalog: Catalog, owners: Engine, habit: Habit, *, with_unit: bool) -> Iterator[Filled]:
+    """The tables of the catalog, with or without the one person."""
     made: dict[str, list[list[Row]]] = {}  # of each table, the rows of each unit
     for table in in_order(catalog):
         if table.is_private:
@@ -80,7 +80,7 @@ def _columns(table: Table) -> dict[str, Type]:
     return found
 
 
-def _public_rows(table: Table, owners: Backend) -> list[Row]:
+def _public_rows(table: Table, owners: Engine) -> list[Row]:
     names = list(table.columns)
     columns = owners.read_public(table.source, names, MOST_PUBLIC_ROWS)
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)][:MOST_PUBLIC_ROWS]

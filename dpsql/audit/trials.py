@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dpsql.audit.choices import choices, cuts, most_moved, most_scores, searches
 from dpsql.audit.losses import Flags, Trials
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.lowering.bounding import Branch
 from dpsql.noise.add_noise import add_noise
 from dpsql.noise.samplers import Sampler
@@ -53,9 +53,9 @@ class Scores:
         return bool(self.with_unit.any() or self.without_unit.any())
 
 
-def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler: Sampler, trials: int) -> Scores:
+def scores(measurement: Measurement, engines: tuple[Engine, Engine], sampler: Sampler, trials: int) -> Scores:
     salt = sampler.salt()  # the same for both: neighbours differ by the unit alone
-    one, other = (_exact(measurement, backend, salt) for backend in backends)
+    one, other = (_exact(measurement, engine, salt) for engine in engines)
     if is_combined(measurement):
         (with_unit, without_unit), shown = combined_scores(measurement, one, other, sampler, trials)
         return Scores(with_unit, without_unit, shown)
@@ -83,14 +83,12 @@ def scores(measurement: Measurement, backends: tuple[Backend, Backend], sampler:
     return found
 
 
-def came_out(
-    measurement: Measurement, backends: tuple[Backend, Backend], sampler: Sampler, trials: int
-) -> Flags | None:
+def came_out(measurement: Measurement, engines: tuple[Engine, Engine], sampler: Sampler, trials: int) -> Flags | None:
     """In which trials a key came out that the unit alone has, which only delta allows; None if it has no such key."""
     if measurement.cells is not None:
         return None
     salt = sampler.salt()
-    one, other = (_sums(measurement, _exact(measurement, backend, salt)) for backend in backends)
+    one, other = (_sums(measurement, _exact(measurement, engine, salt)) for engine in engines)
     cells = [key for key in one if key not in other][:MOST_LONELY]
     if not cells:
         return None
@@ -120,14 +118,14 @@ def _is_chosen(measurement: Measurement, branch: Branch) -> bool:
     return measurement.statistics[branch.statistics[0]].kind in CHOSEN
 
 
-def _exact(measurement: Measurement, backend: Backend, salt: str) -> list[ExactTable]:
+def _exact(measurement: Measurement, engine: Engine, salt: str) -> list[ExactTable]:
     # The synthetic tables are not prepared; what is asked is the same.
     queries = [
         replace(branch.query, sql=sql, parameters={"salt": salt} if "$salt" in sql else {})
         for branch in measurement.branches
         if (sql := branch.query.meaning)
     ]
-    return backend.execute(queries, timeout=TIMEOUT)
+    return engine.execute(queries, timeout=TIMEOUT)
 
 
 def _sums(measurement: Measurement, exact: Sequence[ExactTable]) -> dict[Key, list[int]]:

@@ -49,17 +49,17 @@ def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
 
     with refusals():
         declared = load(Path(policy))
-        backend = open_backend(declared)
+        engine = open_backend(declared)
         try:
-            catalog = bind_all(declared, backend)
-            with open_audit(catalog, declared.privacy, backend, SystemSampler()) as made:
+            catalog = bind_all(declared, engine)
+            with open_audit(catalog, declared.privacy, engine, SystemSampler()) as made:
                 currency = made.currency
                 with click.progressbar(
                     made.run(trials), length=len(made.questions), file=sys.stderr, label="auditing"
                 ) as asked:
                     results = list(asked)
         finally:
-            backend.close()
+            engine.close()
     findings = [result for result in results if isinstance(result, Finding)]
     refused = [result for result in results if isinstance(result, Refused)]
     if picture is not None:

@@ -72,7 +72,7 @@ def check(policy: str) -> None:
 def _protected(checked: Checked) -> Protected | None:
     """What the ledger says of it, where there is one that can be read; raises PolicyError where it protects others."""
     from dpsql.errors import OperationalError
-    from dpsql.ledger.opening import ledger_exists, ledger_place, read_books
+    from dpsql.ledger.opening import ledger_exists, ledger_location, read_books
     from dpsql.ledger.protections import require_declared
 
     try:
@@ -85,7 +85,7 @@ def _protected(checked: Checked) -> Protected | None:
     except OperationalError as error:
         click.echo(f"warning: what the ledger protects cannot be read: {error.message}", err=True)
         return None
-    require_declared(found.units, checked.catalog.protection, ledger_place(checked.policy))
+    require_declared(found.units, checked.catalog.protection, ledger_location(checked.policy))
     return found
 
 

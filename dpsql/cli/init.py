@@ -14,7 +14,7 @@ from dpsql.cli.report import refusals
 from dpsql.errors import PolicyError
 
 if TYPE_CHECKING:
-    from dpsql.engines.base import Backend
+    from dpsql.engines.base import Engine
     from dpsql.policy.draft import Suggestions
     from dpsql.policy.model import DatabaseSchema
     from dpsql.policy.propose import Proposal, SchemaDetails
@@ -116,12 +116,12 @@ def _surveyed(address: str, target: Path) -> _Survey:
 
 
 def _surveyed_file(database: Path, target: Path) -> _Survey:
-    from dpsql.engines.duckdb.engine import DuckDBBackend
+    from dpsql.engines.duckdb.engine import DuckDBEngine
     from dpsql.engines.duckdb.survey import read_details, suggest_bounds
     from dpsql.policy.model import Limits
 
     limits = Limits()
-    schema = _schema(DuckDBBackend(database, memory=limits.memory, threads=limits.threads), f'"{database}"')
+    schema = _schema(DuckDBEngine(database, memory=limits.memory, threads=limits.threads), f'"{database}"')
     return _Survey(
         _shown(database),
         _url(database, target),
@@ -134,13 +134,13 @@ def _surveyed_file(database: Path, target: Path) -> _Survey:
 
 def _surveyed_server(address: str) -> _Survey:
     from dpsql.engines.postgres.connections import without_password
-    from dpsql.engines.postgres.engine import PostgresBackend
+    from dpsql.engines.postgres.engine import PostgresEngine
     from dpsql.engines.postgres.survey import read_details, suggest_bounds
     from dpsql.policy.model import Limits
 
     limits = Limits()
     url, name = without_password(address)
-    schema = _schema(PostgresBackend(address, memory=limits.memory, threads=limits.threads), f'database "{name}"')
+    schema = _schema(PostgresEngine(address, memory=limits.memory, threads=limits.threads), f'database "{name}"')
     if len(url) < len(address):
         click.echo("the password is not written into the policy: give it in PGPASSWORD or in a password file")
     return _Survey(
@@ -153,11 +153,11 @@ def _surveyed_server(address: str) -> _Survey:
     )
 
 
-def _schema(backend: Backend, shown: str) -> DatabaseSchema:
+def _schema(engine: Engine, shown: str) -> DatabaseSchema:
     try:
-        schema = backend.schema()
+        schema = engine.schema()
     finally:
-        backend.close()
+        engine.close()
     if not schema.tables:
         raise PolicyError(f"there is no table in {shown}", hint="Fill the database first.")
     return schema

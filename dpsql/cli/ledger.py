@@ -37,25 +37,25 @@ def verify(policy: str) -> None:
       dpsql ledger verify --policy clinic/dpsql.toml
     """
     from dpsql.errors import PolicyError
-    from dpsql.ledger.opening import ledger_place, read_books
+    from dpsql.ledger.opening import ledger_location, read_books
     from dpsql.policy.load import load
 
     with refusals():
         declared = load(Path(policy))
-        place = ledger_place(declared)
+        location = ledger_location(declared)
         with read_books(declared) as books:
             if books is None:
-                raise PolicyError(f'there is no ledger at "{place}" yet', hint="The first query makes it.")
+                raise PolicyError(f'there is no ledger at "{location}" yet', hint="The first query makes it.")
             found = books.verify()
             counts = None if found else books.counts()
     if counts is None:
         for contradiction in found:
-            click.echo(f"{place}: {contradiction}")
+            click.echo(f"{location}: {contradiction}")
         click.echo(f"error: {_plural(len(found), 'contradiction')}: the ledger is not sound", err=True)
         click.echo("hint: Stop serving, keep the ledger, and compare it with a copy.", err=True)
         raise SystemExit(1)
     click.echo(
-        f"{place}: sound, {_plural(counts.charges, 'charge')}, {_plural(counts.refusals, 'refusal')}, "
+        f"{location}: sound, {_plural(counts.charges, 'charge')}, {_plural(counts.refusals, 'refusal')}, "
         f"{_plural(counts.limit_changes, 'change')} of limits"
     )
 
@@ -79,22 +79,22 @@ def migrate(target: str, policy: str) -> None:
     """
     from dpsql.errors import BadSetting
     from dpsql.ledger.migrate import move_ledger
-    from dpsql.ledger.opening import dataset_name, ledger_place
+    from dpsql.ledger.opening import dataset_name, ledger_location
     from dpsql.policy.address import PostgresAddress
     from dpsql.policy.load import load
 
     with refusals():
         declared = load(Path(policy))
-        source = ledger_place(declared)
+        source = ledger_location(declared)
         try:
-            place = PostgresAddress(target) if "://" in target else Path(target).resolve()
+            location = PostgresAddress(target) if "://" in target else Path(target).resolve()
         except ValueError:
             raise BadSetting(
                 "TARGET is neither a path nor the address of a PostgreSQL database",
                 hint="Write: postgresql://user@host/database",
             ) from None
-        moved = move_ledger(source, place, dataset=dataset_name(declared), accounting=declared.privacy.accounting)
-    click.echo(f"{source}: moved to {place} with {_plural(moved.charges, 'charge')}, and closed for good")
+        moved = move_ledger(source, location, dataset=dataset_name(declared), accounting=declared.privacy.accounting)
+    click.echo(f"{source}: moved to {location} with {_plural(moved.charges, 'charge')}, and closed for good")
     click.echo(
         f"Name its new place in {policy}, as `ledger` in [database], and keep the old one: it says where to look."
     )
@@ -118,20 +118,20 @@ def accept(yes: bool, policy: str) -> None:
       dpsql ledger accept
       dpsql ledger accept --policy clinic/dpsql.toml --yes
     """
-    from dpsql.ledger.opening import accept_ledger, ledger_place
+    from dpsql.ledger.opening import accept_ledger, ledger_location
     from dpsql.policy.load import load
 
     with refusals():
         declared = load(Path(policy))
-        place = ledger_place(declared)
-        click.echo(f"{place}: charges that it has lost are forgotten, and what they paid for is protected no more.")
+        location = ledger_location(declared)
+        click.echo(f"{location}: charges that it has lost are forgotten, and what they paid for is protected no more.")
         if not yes:
             click.confirm("Accept the ledger as it is?", abort=True)
         accepted = accept_ledger(declared)
     if accepted.dropped:
-        click.echo(f"{place}: {_plural(accepted.dropped, 'stored answer')} dropped that had been altered")
+        click.echo(f"{location}: {_plural(accepted.dropped, 'stored answer')} dropped that had been altered")
     seen = "" if accepted.before is None else f"; charge {accepted.before.number:,} was the newest that was seen"
-    click.echo(f"{place}: accepted with {_plural(accepted.now.number, 'charge')}{seen}")
+    click.echo(f"{location}: accepted with {_plural(accepted.now.number, 'charge')}{seen}")
 
 
 @ledger.command(short_help="Accept that the policy protects others than before.")
@@ -152,27 +152,27 @@ def protect(yes: bool, policy: str) -> None:
     """
     from dpsql.answering import open_dataset as dataset
     from dpsql.errors import PolicyError
-    from dpsql.ledger.opening import ledger_place, open_ledger, read_books
+    from dpsql.ledger.opening import ledger_location, open_ledger, read_books
 
     with refusals():
         checked = dataset.check(Path(policy))
-        place, protection = ledger_place(checked.policy), checked.catalog.protection
+        location, protection = ledger_location(checked.policy), checked.catalog.protection
         with read_books(checked.policy) as books:
             if books is None:
-                raise PolicyError(f'there is no ledger at "{place}" yet', hint="The first query makes it.")
+                raise PolicyError(f'there is no ledger at "{location}" yet', hint="The first query makes it.")
             differences = protection.differences({each.subject: each.units for each in books.protections()})
     if not differences:
-        click.echo(f"{place}: protects what {policy} declares; nothing to accept")
+        click.echo(f"{location}: protects what {policy} declares; nothing to accept")
         return
     for difference in differences:
-        click.echo(f"{place}: {printable(str(difference))}")
+        click.echo(f"{location}: {printable(str(difference))}")
     click.echo("What was answered so far protects the units in the ledger, and stays spent. Those in the policy are")
     click.echo("protected from now on: a person who has several of the old units may have been told more about.")
     if not yes:
         click.confirm("Accept the units of the policy?", abort=True)
     with refusals():
         open_ledger(checked.policy, checked.accountant, protection, accept_units=True).close()
-    click.echo(f"{place}: the total counts for the units of {policy} from now on")
+    click.echo(f"{location}: the total counts for the units of {policy} from now on")
 
 
 def _plural(count: int, what: str) -> str:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dpsql import errors
-from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.session import Session, SessionSettings
 from dpsql.driver import display as notebook
@@ -61,11 +61,11 @@ def connect(
     settings.set_zone(timezone)
     path = Path(policy)
     name = _only_user(path) if user is None else user
-    engine = open_dataset(path, new_ledger=new_ledger)
+    dataset = open_dataset(path, new_ledger=new_ledger)
     try:
-        return Connection(Session(engine, name, settings))
+        return Connection(Session(dataset, name, settings))
     except BaseException:
-        engine.close()
+        dataset.close()
         raise
 
 
@@ -163,24 +163,24 @@ class Connection:
     def budget(self) -> Budget:
         """What this user has spent and has left."""
         self._require_open()
-        engine = self._engine
-        spent, left = engine.ledger.spent(self.user), engine.ledger.remaining(self.user)
-        return Budget(_amount(spent, engine.accountant), _amount(left, engine.accountant))
+        dataset = self._dataset
+        spent, left = dataset.ledger.spent(self.user), dataset.ledger.remaining(self.user)
+        return Budget(_amount(spent, dataset.accountant), _amount(left, dataset.accountant))
 
     @property
     def has_new_ledger(self) -> bool:
         """Whether no ledger was there when this was opened: nothing counts as spent, whatever was before."""
-        return self._engine.ledger.begun
+        return self._dataset.ledger.begun
 
     @property
     def has_adopted_units(self) -> bool:
         """Whether the ledger had charges, and learned only now, from the policy, whom it protects."""
-        return self._engine.ledger.adopted
+        return self._dataset.ledger.adopted
 
     @property
     def catalog(self) -> Catalog:
         """The declared tables and columns: what can be asked about."""
-        return self._engine.catalog
+        return self._dataset.catalog
 
     def cursor(self) -> Cursor:
         self._require_open()
@@ -199,7 +199,7 @@ class Connection:
         if not self._closed:
             self._closed = True
             self._worker.shutdown()
-            self._engine.close()
+            self._dataset.close()
 
     def __enter__(self) -> Self:
         self._require_open()
@@ -211,8 +211,8 @@ class Connection:
         self.close()
 
     @property
-    def _engine(self) -> Engine:
-        return self._session.engine
+    def _dataset(self) -> Dataset:
+        return self._session.dataset
 
     def _require_open(self) -> None:
         if self._closed:
@@ -279,7 +279,7 @@ class Cursor:
         """What the last query cost, and what was charged for it; None after anything but a query."""
         if self._answer is None:
             return None
-        accountant = self.connection._engine.accountant
+        accountant = self.connection._dataset.accountant
         price = _amount(self._answer.release.price, accountant)
         charged = _amount(self._answer.charged, accountant)
         return Cost(price.epsilon, price.delta, price.rho, price.pure, price.grains, charged)

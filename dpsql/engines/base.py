@@ -12,7 +12,7 @@ from dpsql.tables import ExactTable
 from dpsql.types import Value
 
 
-class Backend(Protocol):
+class Engine(Protocol):
     """What dpsql needs of an engine. Every method may be called from several threads at once."""
 
     @property
@@ -21,7 +21,7 @@ class Backend(Protocol):
         ...
 
     def schema(self) -> DatabaseSchema:
-        """Tables, views, column types and enforced uniqueness, from the engine's catalogue."""
+        """Tables, views, column types and enforced uniqueness, from the engine's catalog."""
         ...
 
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
@@ -33,7 +33,7 @@ class Backend(Protocol):
     ) -> None:
         """Raise if no query on these tables can run as the policy means it. Asked before anything is paid.
 
-        It reads no row of a table: only whether the engine can be reached, and what its catalogue says.
+        It reads no row of a table: only whether the engine can be reached, and what its catalog says.
         """
         ...
 

@@ -34,7 +34,7 @@ class _Job:
     failure: BaseException | None = None
 
 
-class Together:
+class GroupCommit:
     """Whoever comes while nobody writes writes, for all who wait by then. Safe for many threads.
 
     Claim: each job was done alone: it saw all jobs before it and none after, and what it raised undid it and no other.
@@ -126,7 +126,7 @@ def _one_of_many(db: Database, job: _Job) -> tuple[Any, Error | None]:
 
 # --- forks ---
 
-_all: weakref.WeakSet[Together] = weakref.WeakSet()
+_all: weakref.WeakSet[GroupCommit] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

@@ -22,9 +22,9 @@ def begin_accounts(db: Database) -> None:
     db.execute("INSERT INTO accounts VALUES (?, 0, 0, 0) ON CONFLICT (subject) DO NOTHING", (DATASET,))
 
 
-def missing(place: object) -> PolicyError:
+def missing(location: object) -> PolicyError:
     return PolicyError(
-        f'the ledger "{place}" is missing',
+        f'the ledger "{location}" is missing',
         detail="A new ledger would forget what was spent.",
         hint="Put the ledger back, or move it there with: dpsql ledger migrate. If this data has never been asked"
         " anything, create one: run the command once with --new-ledger (dpsql serve, dpsql query), or call"
@@ -32,30 +32,30 @@ def missing(place: object) -> PolicyError:
     )
 
 
-def not_a_ledger(place: object) -> PolicyError:
-    return PolicyError(f'"{place}" is not a ledger', hint="Name the place of the ledger in the policy.")
+def not_a_ledger(location: object) -> PolicyError:
+    return PolicyError(f'"{location}" is not a ledger', hint="Name the place of the ledger in the policy.")
 
 
-def require_format(db: Database, place: object) -> None:
+def require_format(db: Database, location: object) -> None:
     """Refuse a ledger of a version of dpsql to come."""
     if not OLDEST_FORMAT <= (version := db.format()) <= FORMAT:
         raise PolicyError(
-            f'the ledger "{place}" has format {version}; this version of dpsql knows format {FORMAT}',
+            f'the ledger "{location}" has format {version}; this version of dpsql knows format {FORMAT}',
             hint="Use the version of dpsql that wrote it.",
         )
 
 
-def require_identity(db: Database, place: object, dataset: str, accounting: str) -> None:
+def require_identity(db: Database, location: object, dataset: str, accounting: str) -> None:
     """Refuse the ledger of another dataset, and one that counts in another way."""
     identity = db.execute("SELECT dataset, accounting FROM ledger").fetchone()
     if identity is None or identity[0] != dataset:
         raise PolicyError(
-            f'the ledger "{place}" belongs to another dataset',
+            f'the ledger "{location}" belongs to another dataset',
             hint="Give each dataset a ledger of its own; a ledger cannot be moved from one to another.",
         )
     if identity[1] != accounting:
         raise PolicyError(
-            f'the ledger "{place}" was created for accounting "{identity[1]}", not "{accounting}"',
+            f'the ledger "{location}" was created for accounting "{identity[1]}", not "{accounting}"',
             hint=f'Set accounting = "{identity[1]}" in the policy; what was spent cannot be converted.',
         )
 
@@ -67,11 +67,11 @@ class Standing:
     id: str
     charges: int
     event: str | None
-    place: str | None  # where the event leads to or comes from
+    location: str | None  # where the event leads to or comes from
     protection: int | None = None  # the newest that is recorded
     hash: bytes | None = None  # of the charge that was asked for, if it is there
 
-    def require_chargeable(self, place: object) -> None:
+    def require_chargeable(self, location: object) -> None:
         """Claim: of a ledger and its copies, one at most is charged.
 
         Because: a copy is not charged before it has arrived, which it has only after its original departed; and
@@ -79,12 +79,12 @@ class Standing:
         """
         if self.event == DEPARTED:
             raise PolicyError(
-                f'the ledger "{place}" was moved to "{self.place}"',
+                f'the ledger "{location}" was moved to "{self.location}"',
                 hint="Name its new place as `ledger` in [database] of the policy.",
             )
         if self.event == ARRIVING:
             raise PolicyError(
-                f'the ledger "{place}" is an unfinished copy of "{self.place}"',
+                f'the ledger "{location}" is an unfinished copy of "{self.location}"',
                 hint="Run again: dpsql ledger migrate, with a policy that names the original.",
             )
 

@@ -22,10 +22,10 @@ from dpsql.ledger.postgres import create_on_server, hold_server
 from dpsql.ledger.schema import ARRIVED, ARRIVING, DEPARTED, TABLES
 from dpsql.ledger.sqlite import create_file, hold_file, read_file
 from dpsql.ledger.verification import contradictions
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 
 
-def move_ledger(source: Place, target: Place, *, dataset: str, accounting: str) -> Standing:
+def move_ledger(source: LedgerLocation, target: LedgerLocation, *, dataset: str, accounting: str) -> Standing:
     """Move the ledger of a dataset; what was interrupted is finished by doing it again. Says what arrived.
 
     Claim: of the two, at most one is charged, and it holds every charge that was ever acknowledged.
@@ -52,7 +52,7 @@ def move_ledger(source: Place, target: Place, *, dataset: str, accounting: str) 
     return arrived
 
 
-def _make_copy(original: Database, source: Place, target: Place) -> None:
+def _make_copy(original: Database, source: LedgerLocation, target: LedgerLocation) -> None:
     def fill(copy: Database) -> None:
         for table, (columns, order) in TABLES.items():
             names, marks = ", ".join(columns), ", ".join("?" * len(columns))
@@ -93,21 +93,21 @@ def _discard_file(path: Path, is_void: Callable[[Database], bool]) -> bool:
     return True
 
 
-def _hold(place: Place) -> AbstractContextManager[Database]:
-    return hold_file(place) if isinstance(place, Path) else hold_server(place)
+def _hold(location: LedgerLocation) -> AbstractContextManager[Database]:
+    return hold_file(location) if isinstance(location, Path) else hold_server(location)
 
 
-def _note(db: Database, event: str, place: Place) -> None:
-    where = str(place.resolve() if isinstance(place, Path) else place)
+def _note(db: Database, event: str, location: LedgerLocation) -> None:
+    where = str(location.resolve() if isinstance(location, Path) else location)
     db.execute(
         "INSERT INTO moves VALUES ((SELECT COALESCE(MAX(number), 0) + 1 FROM moves), ?, ?, ?)",
         (clock.timestamp(), event, where),
     )
 
 
-def _require_sound(db: Database, place: Place) -> None:
+def _require_sound(db: Database, location: LedgerLocation) -> None:
     if found := contradictions(db):
         raise OperationalError(
-            f'the ledger "{place}" is not sound: {found[0]}',
+            f'the ledger "{location}" is not sound: {found[0]}',
             hint="Stop serving, keep the ledger, and see all that is wrong with: dpsql ledger verify.",
         )

@@ -19,12 +19,12 @@ from dpsql.ledger.verification import contradictions, drop_altered, newest
 from dpsql.policy.address import is_postgres_address
 from dpsql.policy.load import database_name, database_path
 from dpsql.policy.load_server import state_folder
-from dpsql.policy.model import Place, Policy
+from dpsql.policy.model import LedgerLocation, Policy
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Accountant
 
 
-def ledger_place(policy: Policy) -> Place:
+def ledger_location(policy: Policy) -> LedgerLocation:
     """Where the ledger is: beside the database, so that another policy on the same data pays from the same budget."""
     if policy.ledger is not None:
         return policy.ledger
@@ -38,12 +38,12 @@ def dataset_name(policy: Policy) -> str:
 
 
 def ledger_exists(policy: Policy) -> bool:
-    place = ledger_place(policy)
-    if isinstance(place, Path):
-        return place.exists()
+    location = ledger_location(policy)
+    if isinstance(location, Path):
+        return location.exists()
     from dpsql.ledger.postgres import server_has_ledger
 
-    return server_has_ledger(place)
+    return server_has_ledger(location)
 
 
 def open_ledger(
@@ -79,11 +79,11 @@ def _opened(
     policy: Policy, accountant: Accountant, protection: Protection | None, *, new_ledger: bool, accept_units: bool
 ) -> SqlLedger:
     mark = _mark_of(policy)
-    place, dataset, accounting = ledger_place(policy), dataset_name(policy), policy.privacy.accounting
+    location, dataset, accounting = ledger_location(policy), dataset_name(policy), policy.privacy.accounting
     allowances = {user.name: accountant.allowance(user.epsilon) for user in policy.users.values()}
-    if isinstance(place, Path):
+    if isinstance(location, Path):
         return SqliteLedger.open(
-            place,
+            location,
             dataset=dataset,
             accounting=accounting,
             total=accountant.total,
@@ -97,7 +97,7 @@ def _opened(
     from dpsql.ledger.postgres import PostgresLedger
 
     return PostgresLedger.open(
-        place,
+        location,
         dataset=dataset,
         accounting=accounting,
         total=accountant.total,
@@ -125,20 +125,20 @@ class Accepted:
 
 def accept_ledger(policy: Policy) -> Accepted:
     """Take the ledger as it is now for the right one, on the owner's word. One that is not sound is refused."""
-    place, mark = ledger_place(policy), Mark(_mark_of(policy))
-    if isinstance(place, Path):
-        held: AbstractContextManager[Database] = hold_file(place)
+    location, mark = ledger_location(policy), Mark(_mark_of(policy))
+    if isinstance(location, Path):
+        held: AbstractContextManager[Database] = hold_file(location)
     else:
         from dpsql.ledger.postgres import hold_server
 
-        held = hold_server(place)
+        held = hold_server(location)
     with held as db:
-        require_identity(db, place, dataset_name(policy), policy.privacy.accounting)
-        standing(db).require_chargeable(place)
+        require_identity(db, location, dataset_name(policy), policy.privacy.accounting)
+        standing(db).require_chargeable(location)
         dropped = drop_altered(db)
         if found := contradictions(db):
             raise OperationalError(
-                f'the ledger "{place}" is not sound: {found[0]}',
+                f'the ledger "{location}" is not sound: {found[0]}',
                 hint="See all that is wrong with dpsql ledger verify, and put a sound copy in its place.",
             )
         now = newest(db)
@@ -150,13 +150,13 @@ def accept_ledger(policy: Policy) -> Accepted:
 @contextmanager
 def read_books(policy: Policy) -> Iterator[Books | None]:
     """The books of the ledger, read-only; None if nothing was ever asked, so that there is no ledger yet."""
-    place = ledger_place(policy)
-    if not isinstance(place, Path) or place.exists():
-        with Books.read(place, dataset=dataset_name(policy), accounting=policy.privacy.accounting) as books:
+    location = ledger_location(policy)
+    if not isinstance(location, Path) or location.exists():
+        with Books.read(location, dataset=dataset_name(policy), accounting=policy.privacy.accounting) as books:
             yield books
         return
     if not is_postgres_address(policy.database) and not database_path(policy).is_file():
         raise PolicyError(f'there is no database at "{database_path(policy)}"', hint="Check the address in the policy.")
-    if policy.ledger is not None or place.with_name(f"{place.name}-wal").exists():
-        raise missing(place)
+    if policy.ledger is not None or location.with_name(f"{location.name}-wal").exists():
+        raise missing(location)
     yield None

@@ -260,7 +260,7 @@ class PostgresLedger(SqlLedger):
                 raise
 
     def _upgrade(self, db: Database) -> None:
-        _upgrade_on_server(db, self._place)
+        _upgrade_on_server(db, self._location)
 
 
 def _receipt_of(db: Database, attempt: uuid.UUID) -> Receipt | None:
@@ -352,9 +352,9 @@ def create_on_server(
         return True
 
 
-def _upgrade_on_server(db: Database, place: object) -> None:
+def _upgrade_on_server(db: Database, location: object) -> None:
     """Bring a ledger of an older format to the present one, in the transaction of the caller. It loses nothing."""
-    require_format(db, place)
+    require_format(db, location)
     if (found := db.format()) == FORMAT:
         return
     try:
@@ -363,7 +363,7 @@ def _upgrade_on_server(db: Database, place: object) -> None:
             db.execute(statement)
     except errors.InsufficientPrivilege as error:
         raise PolicyError(
-            f'the ledger "{place}" has format {found}, and its role may not change it to format {FORMAT}',
+            f'the ledger "{location}" has format {found}, and its role may not change it to format {FORMAT}',
             hint="Stop all older proxies. Then open the ledger once with the role that owns its schema, as with: dpsql"
             " explain 'SELECT 1'.",
         ) from error
@@ -410,7 +410,7 @@ def _has_schema(connection: Connection) -> bool:
 
 
 def _has_ledger(connection: Connection, address: PostgresAddress) -> bool:
-    """From the catalogue, which every role may read; an empty schema may wait for a role that cannot make one."""
+    """From the catalog, which every role may read; an empty schema may wait for a role that cannot make one."""
     names = {
         name
         for (name,) in connection.execute(

@@ -82,23 +82,23 @@ def since(recorded: list[Recorded]) -> Since | None:
     return None
 
 
-def adopt(db: Database, place: object, protection: Protection, *, accept: bool) -> bool:
+def adopt(db: Database, location: object, protection: Protection, *, accept: bool) -> bool:
     """Record what the policy declares and the ledger does not know; whether it had charges and knew of nothing.
 
     Raises PolicyError, unless told to accept it, where the policy declares other units than the ledger knows.
     """
     recorded = in_force(db)
     if not accept:
-        require_declared(recorded, protection, place)
+        require_declared(recorded, protection, location)
     [(charges,)] = db.execute("SELECT COALESCE(MAX(number), 0) FROM charges").fetchall()
     _append(db, charges, {s: units for s, units in protection.units.items() if recorded.get(s) != units})
     return not recorded and charges > 0
 
 
-def require_declared(recorded: Mapping[Subject, str], protection: Protection, place: object) -> None:
+def require_declared(recorded: Mapping[Subject, str], protection: Protection, location: object) -> None:
     """Refuse a policy that declares other units than are recorded."""
     if differences := protection.differences(recorded):
-        raise _refusal(place, differences)
+        raise _refusal(location, differences)
 
 
 def require_unchanged(db: Database, protection: Protection) -> None:
@@ -126,11 +126,11 @@ def _append(db: Database, charges: int, units: Mapping[Subject, str]) -> None:
         db.execute("INSERT INTO protections VALUES (?, ?, ?, ?, ?, ?)", (*content, previous))
 
 
-def _refusal(place: object, differences: list[Difference]) -> PolicyError:
+def _refusal(location: object, differences: list[Difference]) -> PolicyError:
     shown = "; ".join(map(str, differences[:SHOWN]))
     more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
     return PolicyError(
-        f'the policy protects others than the ledger "{place}" has counted for',
+        f'the policy protects others than the ledger "{location}" has counted for',
         detail=f"{shown[0].upper()}{shown[1:]}{more}.",
         hint=f"Undo the change in the policy. If it is meant, accept it with: {ACCEPT}. The total then counts for the"
         " new units from that moment on; what was answered before protects the old ones.",

@@ -16,7 +16,7 @@ from dpsql.ledger.identity import require_identity, standing
 from dpsql.ledger.protections import Recorded, history
 from dpsql.ledger.schema import MAX_GRAINS, MOVES_SINCE, PURE_SINCE, REFUSALS_SINCE, subject_of, user_of
 from dpsql.ledger.verification import contradictions
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 
 
@@ -97,12 +97,12 @@ class Books:
 
     @classmethod
     @contextmanager
-    def read(cls, place: Place, *, dataset: str, accounting: str) -> Iterator[Books]:
+    def read(cls, location: LedgerLocation, *, dataset: str, accounting: str) -> Iterator[Books]:
         """One consistent view of the books, also while others write."""
-        with _view(place) as db:
-            require_identity(db, place, dataset, accounting)
+        with _view(location) as db:
+            require_identity(db, location, dataset, accounting)
             if (format_ := db.format()) >= MOVES_SINCE:
-                standing(db, format_=format_).require_chargeable(place)
+                standing(db, format_=format_).require_chargeable(location)
             yield cls(db)
 
     def spent(self) -> dict[str | None, Price]:
@@ -176,14 +176,14 @@ class Books:
         return contradictions(self._db)
 
 
-def _view(place: Place) -> AbstractContextManager[Database]:
-    if isinstance(place, Path):
+def _view(location: LedgerLocation) -> AbstractContextManager[Database]:
+    if isinstance(location, Path):
         from dpsql.ledger.sqlite import read_file
 
-        return read_file(place)
+        return read_file(location)
     from dpsql.ledger.postgres import read_server
 
-    return read_server(place)
+    return read_server(location)
 
 
 def _logged(

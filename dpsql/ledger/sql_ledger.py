@@ -29,7 +29,7 @@ from dpsql.ledger import (
 from dpsql.ledger import database as clock
 from dpsql.ledger.accounts import UNLIMITED, storable
 from dpsql.ledger.database import Database
-from dpsql.ledger.group_commit import Together
+from dpsql.ledger.group_commit import GroupCommit
 from dpsql.ledger.identity import Standing, require_identity, standing
 from dpsql.ledger.mark import Mark, Seen
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
@@ -77,8 +77,8 @@ class SqlLedger(ABC):
 
     _stores_durably = False
 
-    def __init__(self, place: object, replay_days: float | None) -> None:
-        self._place = place
+    def __init__(self, location: object, replay_days: float | None) -> None:
+        self._location = location
         self._replay_days = replay_days
         self._id: str | None = None
         self.begun = False
@@ -87,7 +87,7 @@ class SqlLedger(ABC):
         self._protected: int | None = None  # the newest row that was compared with it
         self._mark = Mark()
         self._told = False  # the owner, of what keeps it from being charged
-        self._together = Together(self._transact)
+        self._group_commit = GroupCommit(self._transact)
 
     # --- what the database must do ---
 
@@ -108,7 +108,7 @@ class SqlLedger(ABC):
 
     def _write(self, work: Callable[[Database], T], cancellation: Cancellation | None = None) -> T:
         """Do the work as if alone, durable when this returns; what others write just then shares its transaction."""
-        return self._together.do(work, cancellation=cancellation)
+        return self._group_commit.do(work, cancellation=cancellation)
 
     def _write_once(self, work: Callable[[Database], Receipt], cancellation: Cancellation | None) -> Receipt:
         """As `_write`; the work is recorded once, also where it cannot be seen at first whether it was."""
@@ -245,7 +245,7 @@ class SqlLedger(ABC):
                     (name, now, payload, checksum_of(name, now, payload)),
                 )
 
-        self._together.do(self._standing(stored), durable=self._stores_durably)
+        self._group_commit.do(self._standing(stored), durable=self._stores_durably)
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
         """The last charges, newest first."""
@@ -286,11 +286,11 @@ class SqlLedger(ABC):
         """Make sure that it is the ledger of this dataset and of these units, and put the policy's limits in force."""
 
         def adopted(db: Database) -> tuple[Standing, bool]:
-            require_identity(db, self._place, terms.dataset, terms.accounting)
+            require_identity(db, self._location, terms.dataset, terms.accounting)
             self._upgrade(db)
-            standing(db).require_chargeable(self._place)
+            standing(db).require_chargeable(self._location)
             first = terms.protection is not None and protections.adopt(
-                db, self._place, terms.protection, accept=terms.accept_units
+                db, self._location, terms.protection, accept=terms.accept_units
             )
             accounts.set_limits(db, terms.limits)
             return standing(db), first
@@ -310,7 +310,7 @@ class SqlLedger(ABC):
 
         def checked(db: Database) -> T:
             found = standing(db, charge=0 if seen is None else seen.number)
-            found.require_chargeable(self._place)
+            found.require_chargeable(self._location)
             if found.id != self._id:
                 raise OperationalError(
                     "the ledger was replaced by another while in use", hint="Put the ledger back and start again."

@@ -35,7 +35,7 @@ from dpsql.plan.nodes import Plan, Scan, nodes
 from dpsql.plan.scalars import Array, Correlated, Scalar, refs, walk
 from dpsql.policy.model import Table
 from dpsql.privacy.estimators.basis import Shape
-from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Counted, Statistic, centres, clips
+from dpsql.privacy.rules.aggregates import CHOSEN, WHOLE_WEIGHT, Cells, Statistic, StatisticKind, centres, clips
 from dpsql.types import Kind
 
 # Sums are cut to this before noise. Cutting moves two sums no further apart, and leaves room for 64-bit noise.
@@ -43,8 +43,8 @@ LARGEST_SUM = 2**61
 # More rows than any engine holds, and so more cells than an owner is in where keys are unknown.
 _MOST_CELLS = 2**40
 # What one query adds up for each owner and key.
-_PLAIN = (Counted.ROWS, Counted.UNITS, Counted.WEIGHTS)
-_OF_UNITS = (Counted.UNITS, Counted.WEIGHTS)
+_PLAIN = (StatisticKind.ROWS, StatisticKind.UNITS, StatisticKind.WEIGHTS)
+_OF_UNITS = (StatisticKind.UNITS, StatisticKind.WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def bounded_queries(
         return Branch(query, tuple(answers), bounding.way)
 
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in _PLAIN]
-    units = [i for i in plain if chosen is not None and statistics[i].kind is Counted.UNITS]
+    units = [i for i in plain if chosen is not None and statistics[i].kind is StatisticKind.UNITS]
     for some, limit in ((units, chosen or cells), ([i for i in plain if i not in units], cells)):
         if some:
             together = [[some.index(i) for i in group] for group in groups if group[0] in some]
@@ -98,9 +98,9 @@ def bounded_queries(
     for i, statistic in enumerate(statistics):
         if statistic.kind in CHOSEN:
             bars.setdefault(replace(statistic, rank=None), []).append(i)  # several ranks, one histogram
-        elif statistic.kind is Counted.CLIP:
+        elif statistic.kind is StatisticKind.CLIP:
             branches.append(branch(methodcaller("contributions", statistic, rows, norm), 1, [i]))
-        elif statistic.kind is Counted.CENTRE:
+        elif statistic.kind is StatisticKind.CENTRE:
             branches.append(branch(methodcaller("means", statistic), 1, [i]))
         elif i not in plain:
             branches.append(branch(methodcaller("distinct", statistic, rows, single=single), len(keys), [i]))
@@ -120,7 +120,7 @@ def _tables(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) ->
 
 def _sources(tables: Sequence[Table]) -> tuple[tuple[str, ...], ...]:
     """Every table of the database that the queries read: copies, else also those on the way to an owner."""
-    found = {table.place for table in tables}
+    found = {table.read_from for table in tables}
     found |= {step.source for table in tables if table.copy is None for step in table.path}
     return tuple(sorted(found))
 
@@ -143,7 +143,7 @@ class _Bounding(AddedUp):
             text = f"SELECT {columns} FROM ({self._pairs(clip)}) AS p"
         elif self._counted is not None and (stepped or steps.spare(rows)) and steps.most_spared:
             text = self._in_two_parts(clip, cells, steps.most_spared)
-        elif not cells.keyed and len(statistics) == 1 and statistics[0].kind is Counted.UNITS:
+        elif not cells.keyed and len(statistics) == 1 and statistics[0].kind is StatisticKind.UNITS:
             return self._owners(statistics[0])
         elif self._is_spared(clip, cells, rows) and (counted := self._quick_to_count()) is not None:
             text = self._in_two_passes(clip, cells, self._with_many_rows(counted, rows))
@@ -223,7 +223,7 @@ class _Bounding(AddedUp):
         beyond = [] if steps.most_rows is None else [f"SUM(n) > {steps.most_rows}"]
         beyond += [] if steps.most_cells is None else [f"COUNT(*) > {steps.most_cells}"]
         pairs, large = self._pairs(clip, ["COUNT(*) AS n"]), f"SELECT * FROM p WHERE {OWNER} IN (SELECT {OWNER} FROM h)"
-        if any(statistic.kind is Counted.WEIGHTS for statistic in statistics):
+        if any(statistic.kind is StatisticKind.WEIGHTS for statistic in statistics):
             # Everybody's keys are counted, once: a window over all pairs would sort them.
             counted = f"COUNT(*) AS keys, ({' OR '.join(beyond) or 'FALSE'}) AS beyond"
             several = " OR ".join(["COUNT(*) > 1", *beyond])
@@ -232,7 +232,9 @@ class _Bounding(AddedUp):
                 f" h AS MATERIALIZED (SELECT who AS {OWNER} FROM o WHERE beyond)"
             )
             weight = self._weight("COALESCE(keys, 1)", clip.norm)
-            sums = [f"{weight} AS s{i}" if s.kind is Counted.WEIGHTS else f"s{i}" for i, s in enumerate(statistics)]
+            sums = [
+                f"{weight} AS s{i}" if s.kind is StatisticKind.WEIGHTS else f"s{i}" for i, s in enumerate(statistics)
+            ]
             joined = f"p LEFT JOIN o ON {OWNER} = who WHERE NOT COALESCE(beyond, FALSE)"
             others = f"SELECT {', '.join([*self._names, *sums])} FROM {joined}"
         else:
@@ -276,7 +278,7 @@ class _Bounding(AddedUp):
 
     def _is_clipped_alone(self, clip: Clip, cells: Cells) -> bool:
         """Whether nothing but the clip bounds sums over rows of one table, which is cheap to read twice."""
-        if not cells.keyed or cells.limited or any(s.kind is not Counted.ROWS for s in clip.statistics):
+        if not cells.keyed or cells.limited or any(s.kind is not StatisticKind.ROWS for s in clip.statistics):
             return False
         return is_one_table(self._plan, copies=self._copies) and self._is_the_same_twice(clip)
 
@@ -361,9 +363,9 @@ class _Bounding(AddedUp):
 
     def _per(self, i: int, statistic: Statistic) -> str:
         """One owner's sum in one cell: never beyond what it is cut to, whatever the number of rows."""
-        if statistic.kind is Counted.WEIGHTS:
+        if statistic.kind is StatisticKind.WEIGHTS:
             return f"0 AS s{i}"  # not before the keys are limited
-        if statistic.kind is Counted.UNITS:
+        if statistic.kind is StatisticKind.UNITS:
             total = f"COALESCE(MAX(v{i}), 0)"
         elif counts_rows(statistic):
             total = f"LEAST(COUNT(*), {statistic.clip // statistic.factor})"
@@ -414,11 +416,11 @@ class _Bounding(AddedUp):
         Because: d is counted over the owner's rows, one for each key. The square root is rounded up beyond its error.
         Needs: at most so many keys that 1 / d does not vanish in fixed point; else such an owner selects none.
         """
-        if all(statistic.kind is not Counted.WEIGHTS for statistic in statistics):
+        if all(statistic.kind is not StatisticKind.WEIGHTS for statistic in statistics):
             return inner
         weight = self._weight(f"COUNT(*) OVER (PARTITION BY {OWNER})", norm)
         columns = [
-            f"{weight} AS s{i}" if statistic.kind is Counted.WEIGHTS else f"s{i}"
+            f"{weight} AS s{i}" if statistic.kind is StatisticKind.WEIGHTS else f"s{i}"
             for i, statistic in enumerate(statistics)
         ]
         return f"SELECT {', '.join([OWNER, *self._names, *columns])} FROM ({inner}) AS l"
@@ -639,15 +641,15 @@ class _Bounding(AddedUp):
                 few = self._values_by_owner(statistic)
             with self._many(rows):
                 text = f"{few} UNION ALL ({self._few_values(statistic, rows)})"
-        if statistic.kind is Counted.DISTINCT_SUM or not self._dialect.count_distinct:
+        if statistic.kind is StatisticKind.DISTINCT_SUM or not self._dialect.count_distinct:
             text = f"SELECT DISTINCT {self._key_list}d FROM ({text}) AS q"
         counted = "COUNT(DISTINCT d)" if self._dialect.count_distinct else "COUNT(d)"
-        return self._outer([counted if statistic.kind is Counted.DISTINCT else self._total("d", 1)], text)
+        return self._outer([counted if statistic.kind is StatisticKind.DISTINCT else self._total("d", 1)], text)
 
     def _values_by_owner(self, statistic: Statistic) -> str:
         """Owner, keys and value of each row that has one."""
         assert statistic.value is not None
-        if statistic.kind is Counted.DISTINCT:
+        if statistic.kind is StatisticKind.DISTINCT:
             shown = f"{self._different(statistic.value)} AS d"
         else:
             shown = f"{self._writer.scalar(statistic.value)} AS e0"
@@ -655,11 +657,11 @@ class _Bounding(AddedUp):
         used = [*(key.value for key in self._keys), statistic.value, *([statistic.where] if statistic.where else [])]
         needed = [ref.field for part in used for ref in refs(part)]
         inner = self._computed(raw, self._writer.relation(self._plan, needed), needed, used)
-        if statistic.kind is Counted.DISTINCT_SUM:
+        if statistic.kind is StatisticKind.DISTINCT_SUM:
             grid = self._on_grid(0, statistic)
             inner = f"SELECT {', '.join([OWNER, *self._names, f'{grid} AS d'])} FROM ({inner}) AS e"
         conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
-        if statistic.where is not None and statistic.kind is Counted.DISTINCT:
+        if statistic.where is not None and statistic.kind is StatisticKind.DISTINCT:
             conditions.append("w0")
         conditions.append("d IS NOT NULL")
         pairs = ", ".join([OWNER, *self._names, "d"])

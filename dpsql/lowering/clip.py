@@ -9,7 +9,7 @@ from typing import Literal
 
 from dpsql.plan.scalars import both
 from dpsql.privacy.estimators.basis import Shape
-from dpsql.privacy.rules.aggregates import Counted, Statistic, not_null
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, not_null
 
 # Norms of several statistics are counted in no finer parts.
 FINEST_NORM = 2**54
@@ -51,7 +51,7 @@ class Clip:
         that are made of both would lean toward such owners, or away from them.
         """
         alone = {group[0]: self.statistics[group[0]] for group in self.groups if len(group) == 1}
-        counts = {s.where: i for i, s in alone.items() if s.kind is Counted.ROWS and s.value is None}
+        counts = {s.where: i for i, s in alone.items() if s.kind is StatisticKind.ROWS and s.value is None}
         found: dict[int, int] = {}
         for i, statistic in alone.items():
             if statistic.shape is Shape.RESIDUAL and statistic.value is not None:

@@ -18,7 +18,7 @@ from dpsql.plan.scalars import Call, Const, Correlated, Field, Op, Ref, Scalar, 
 from dpsql.policy.model import Bound, Column, Table
 from dpsql.privacy.estimators.basis import BERNSTEIN, PAIR, Polynomial, Shape, polynomial, weighed
 from dpsql.privacy.refine import conjuncts
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.types import Kind, Value
 
 # Whose equal values are the same in every respect; numbers of other types may have several zeros. Texts may have
@@ -313,7 +313,9 @@ class Steps:
         of their sums is allowed an equal part.
         Needs: values on their grid.
         """
-        return min((self._length(s) // (self._size(s) * s.factor * p) for s, p in self._of(Counted.ROWS)), default=None)
+        return min(
+            (self._length(s) // (self._size(s) * s.factor * p) for s, p in self._of(StatisticKind.ROWS)), default=None
+        )
 
     @property
     def most_cells(self) -> int | None:
@@ -324,7 +326,7 @@ class Steps:
         Needs: nothing more.
         """
         found = [self.cells.groups] if self.cells.limited else []
-        for statistic, parts in self._of(Counted.UNITS):
+        for statistic, parts in self._of(StatisticKind.UNITS):
             squares = int(statistic.sensitivity.l2_squared) // (statistic.factor * parts) ** 2
             found.append(statistic.clip // (statistic.factor * parts) if self.norm == "l1" else squares)
         return min(found, default=None)
@@ -332,7 +334,7 @@ class Steps:
     @property
     def most_spared(self) -> int:
         """The most rows of an owner that may be added up without looking whose they are; 0: none."""
-        if len(self._of(Counted.ROWS)) < len(self.statistics):
+        if len(self._of(StatisticKind.ROWS)) < len(self.statistics):
             return 1 if self.spare(1) else 0
         return min(most for most in (self.most_rows, self.most_cells) if most is not None)
 
@@ -344,8 +346,8 @@ class Steps:
         Needs: nothing more; `rows` rows lie in at most so many cells.
         """
         fit = [most is None or rows <= most for most in (self.most_rows, self.most_cells)]
-        single = rows == 1 and not self._of(Counted.WEIGHTS)
-        return all(fit) and (single or len(self._of(Counted.ROWS)) == len(self.statistics))
+        single = rows == 1 and not self._of(StatisticKind.WEIGHTS)
+        return all(fit) and (single or len(self._of(StatisticKind.ROWS)) == len(self.statistics))
 
     def _length(self, statistic: Statistic) -> int:
         if self.norm == "l1":
@@ -359,7 +361,7 @@ class Steps:
             return max(*(abs(end - statistic.centre) for end in ends), 1)
         return max(weighed(statistic.shape, *ends, squares=self.norm == "l2"), 1)
 
-    def _of(self, kind: Counted) -> list[tuple[Statistic, int]]:
+    def _of(self, kind: StatisticKind) -> list[tuple[Statistic, int]]:
         """The statistics of a kind, each with the number of equal parts that its group is shared out in."""
         found = []
         for group in self.groups:

@@ -420,7 +420,7 @@ class RelationWriter:
         return None if table.path else table.owner
 
     def _source(self, table: Table) -> str:
-        return qualified(table.place if self._copies else table.source)
+        return qualified(table.read_from if self._copies else table.source)
 
     def _in_part(self, table: Table) -> str:
         if self._part is None or self._part[0] is not table:

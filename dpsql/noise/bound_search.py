@@ -9,13 +9,13 @@ import numpy as np
 from dpsql.noise.quantiles import choose
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.noise_laws import Noise, clip_penalty
-from dpsql.privacy.rules.aggregates import Counted, Statistic, centres, clips
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, centres, clips
 from dpsql.tables import ExactTable
 
 
 def choose_measure(statistic: Statistic, noise: Noise, table: ExactTable, sampler: Sampler) -> int:
     """The place of what is searched for."""
-    if statistic.kind is Counted.CENTRE:
+    if statistic.kind is StatisticKind.CENTRE:
         return choose_centre(statistic, noise, table, sampler)
     return choose_clip(statistic, noise, table, sampler)
 

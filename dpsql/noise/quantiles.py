@@ -15,7 +15,7 @@ import numpy as np
 from dpsql.noise.samplers import Exact, Losses, Sampler
 from dpsql.privacy.mechanisms.quantiles import CUTS, PARTS, Cut, cut_in_turn
 from dpsql.privacy.noise_laws import Noise, rank_margin
-from dpsql.privacy.rules.aggregates import Counted, Statistic, rank_of
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, rank_of
 from dpsql.tables import Integers
 
 # Losses beyond this are computed with Python's integers.
@@ -31,8 +31,8 @@ def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integer
     so every loss, is a whole number of parts of a row, as many as the denominator of the rank says.
     Needs: values within the grid, without repetition; counts that are not negative.
     """
-    if statistic.kind is Counted.COMMONEST:
-        return _commonest(statistic, noise, values, counts, sampler)
+    if statistic.kind is StatisticKind.COMMONEST:
+        return _mode(statistic, noise, values, counts, sampler)
     assert statistic.rank is not None
     order = np.argsort(values)
     values, counts = values[order], counts[order]
@@ -48,7 +48,7 @@ def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integer
     return statistic.low + sampler.exponential(widths, losses, noise.scale * parts)
 
 
-def _commonest(statistic: Statistic, noise: Noise, values: Integers, counts: Integers, sampler: Sampler) -> int:
+def _mode(statistic: Statistic, noise: Noise, values: Integers, counts: Integers, sampler: Sampler) -> int:
     """The law of `mechanisms.most_common`: a candidate loses as many rows as it has fewer than the most common one."""
     bars = np.zeros(statistic.candidates, np.int64)
     bars[values - statistic.low] = counts
@@ -101,7 +101,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Target:
     """What is looked for on one side. Rows before a cut, and losses, are in parts of a grain."""
 
     side: Side
@@ -156,7 +156,7 @@ def choose_cuts(
     yield from choose_cuts(first.behind, noises, behind, sampler)
 
 
-def wanted(cut: Cut, noise: Noise, side: Side) -> Place:
+def wanted(cut: Cut, noise: Noise, side: Side) -> Target:
     grain = cut.within.denominator * PARTS
     counts = side.counts
     total = sum(map(int, counts.tolist()))
@@ -164,20 +164,20 @@ def wanted(cut: Cut, noise: Noise, side: Side) -> Place:
         counts = counts.astype(np.object_)
     ends = cast(Losses, np.concatenate(([0], np.cumsum(counts))).astype(counts.dtype))
     place = cut.within.numerator * total * PARTS
-    return Place(Side(side.low, side.high, side.values, counts), ends, grain, place, noise.scale * GRAINS * grain)
+    return Target(Side(side.low, side.high, side.values, counts), ends, grain, place, noise.scale * GRAINS * grain)
 
 
-def _choose(place: Place, sampler: Sampler) -> tuple[int, int]:
+def _choose(place: Target, sampler: Sampler) -> tuple[int, int]:
     widths, losses = _stretches(place)
     found = sampler.exponential(widths, losses, place.scale, _each(place))
     return place.side.low + found // CUTS, found % CUTS
 
 
-def _each(place: Place) -> Exact:
+def _each(place: Target) -> Exact:
     return lambda cut: place.loss(place.side.low + cut // CUTS, cut % CUTS)
 
 
-def _stretches(place: Place) -> tuple[Integers, Losses]:
+def _stretches(place: Target) -> tuple[Integers, Losses]:
     """Runs of cuts, from the first on: how many, and what each of them loses at least."""
     side, ends = place.side, place.ends * place.grain
     values = side.values

@@ -24,7 +24,7 @@ from dpsql.policy.load import load_text, parse, read_file
 from dpsql.policy.model import Policy, PreparedPolicy
 from dpsql.policy.passwords import Verifier
 from dpsql.policy.problems import quoted
-from dpsql.policy.sections import Place, Scanner, header
+from dpsql.policy.sections import Scanner, Span, header
 
 Setting = Decimal | str
 Users = dict[str, object]
@@ -237,7 +237,7 @@ def _with_prepared(text: str, settings: Mapping[str, str | int] | None) -> str:
     return f"{text[:at]}{line_break}prepared = {written}\n{text[at:]}"
 
 
-def _without(text: str, place: Place, inline: Place | None) -> str:
+def _without(text: str, place: Span, inline: Span | None) -> str:
     """Take an assignment out: a line of its own, or a part of a table in braces."""
     if inline is None:
         return _without_lines(text, place.start, place.end)

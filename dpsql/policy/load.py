@@ -22,8 +22,8 @@ from dpsql.policy.model import (
     Bound,
     ColumnPolicy,
     CompileLimits,
+    LedgerLocation,
     Limits,
-    Place,
     Policy,
     PreparedPolicy,
     PrivacyPolicy,
@@ -168,7 +168,7 @@ def _split_position(message: str, last_line: int) -> tuple[str, int]:
 # --- [database] ---
 
 
-def _read_database(root: Section, path: Path) -> tuple[str, Place | None, PreparedPolicy | None] | None:
+def _read_database(root: Section, path: Path) -> tuple[str, LedgerLocation | None, PreparedPolicy | None] | None:
     section = _required(root, "database", _DATABASE)
     if section is None:
         return None
@@ -182,7 +182,7 @@ def _read_database(root: Section, path: Path) -> tuple[str, Place | None, Prepar
     ledger = section.text("ledger")
     if url is not None and is_postgres_address(url) and "ledger" not in section.content:
         section.missing("ledger", 'write: ledger = "clinic.ledger", a file on a disk that is never restored')
-    place = None if ledger is None else _read_place(section, ledger, path)
+    place = None if ledger is None else _read_location(section, ledger, path)
     return None if url is None else (url, place, _read_prepared(section))
 
 
@@ -198,7 +198,7 @@ def _read_prepared(section: Section) -> PreparedPolicy | None:
     return PreparedPolicy(copy, version, identity, prepared.line())
 
 
-def _read_place(section: Section, ledger: str, path: Path) -> Place | None:
+def _read_location(section: Section, ledger: str, path: Path) -> LedgerLocation | None:
     """A path, from the folder of the policy file, or the address of a database on a PostgreSQL server."""
     if "://" not in ledger:
         return path.parent / ledger

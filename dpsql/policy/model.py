@@ -129,7 +129,7 @@ class Limits:
     answer_tick: float | None = None  # seconds; None: the server answers as soon as it can
 
 
-Place = Path | PostgresAddress  # of a ledger: a file, or a database on a server
+LedgerLocation = Path | PostgresAddress  # of a ledger: a file, or a database on a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Policy:
     tables: Mapping[str, TablePolicy]
     users: Mapping[str, UserPolicy]
     limits: Limits
-    ledger: Place | None  # None: beside the database
+    ledger: LedgerLocation | None  # None: beside the database
     server: ServerPolicy = field(default_factory=ServerPolicy)
     views: Mapping[str, ViewPolicy] = field(default_factory=lambda: MappingProxyType({}))
     prepared: PreparedPolicy | None = None
@@ -266,7 +266,7 @@ class Table:
         return self.owner is not None
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def read_from(self) -> tuple[str, ...]:
         """Schema and table that is read."""
         return self.source if self.copy is None else self.copy.source
 
@@ -317,7 +317,7 @@ class Catalog:
         return any(table.copy is not None and table.copy.version > 1 for table in self.tables.values())
 
 
-# --- the schema of the database, as a backend reads it from the engine's catalogue ---
+# --- the schema of the database, as a backend reads it from the engine's catalog ---
 
 
 @dataclass(frozen=True, slots=True)

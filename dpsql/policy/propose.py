@@ -44,7 +44,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class SchemaDetails:
-    """What the engine's catalogue says beyond what the compiler needs."""
+    """What the engine's catalog says beyond what the compiler needs."""
 
     primary_keys: Mapping[Source, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     references: tuple[Reference, ...] = ()

@@ -250,7 +250,7 @@ _SCALAR = re.compile(r"[^,\]}\n#]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Span:
     """Where a header or an assignment stands: characters from `start` to `end`, its value from `value` to `end`."""
 
     start: int
@@ -282,8 +282,8 @@ class Scanner:
         self.at = 0
         self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.lines: dict[Path, int] = {}
-        self.headers: dict[Path, Place] = {}
-        self.assignments: dict[Path, Place] = {}
+        self.headers: dict[Path, Span] = {}
+        self.assignments: dict[Path, Span] = {}
 
     def scan(self) -> dict[Path, int]:
         table: Path = ()
@@ -301,7 +301,7 @@ class Scanner:
         path = self._key()
         self._note(path, start)
         self.at += brackets
-        self.headers[path] = Place(start, self.at, self.at)
+        self.headers[path] = Span(start, self.at, self.at)
         return path
 
     def _assignment(self, table: Path) -> None:
@@ -312,7 +312,7 @@ class Scanner:
         value = self._skip_blank()
         self._value(path)
         written = self.text[value : self.at].rstrip()
-        self.assignments[path] = Place(start, value, value + len(written))
+        self.assignments[path] = Span(start, value, value + len(written))
 
     def _key(self) -> Path:
         """One key, dotted or not; stops at the first character after it that is not blank."""

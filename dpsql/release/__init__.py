@@ -1,15 +1,25 @@
 """A query becomes a Release without touching data."""
 
 from dpsql.release.compiler import compile_release
-from dpsql.release.model import Clips, Measurement, Output, Release, Settings, Source, Stage, as_told, with_confidence
+from dpsql.release.model import (
+    BoundMode,
+    Measurement,
+    Output,
+    QuerySettings,
+    Release,
+    Source,
+    Stage,
+    as_told,
+    with_confidence,
+)
 from dpsql.release.pricing import least
 
 __all__ = [
-    "Clips",
+    "BoundMode",
     "Measurement",
     "Output",
+    "QuerySettings",
     "Release",
-    "Settings",
     "Source",
     "Stage",
     "as_told",

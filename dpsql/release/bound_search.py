@@ -17,7 +17,7 @@ from dpsql.privacy.estimators.basis import Shape
 from dpsql.privacy.keys.domains import domain
 from dpsql.privacy.normalize.joins import unfiltered
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.privacy.stability import Stability
 from dpsql.release.drafts import Compilation, Draft
 
@@ -25,7 +25,7 @@ _NOTE = "what a unit adds beyond a chosen clip is cut off; margins are of the no
 
 
 @dataclass(frozen=True, slots=True)
-class Searches:
+class BoundSearches:
     """The searches of one relation: each on column, path and keys, without WHERE, so that later queries share it."""
 
     compilation: Compilation
@@ -89,13 +89,13 @@ class Searches:
         found = list(statistics)
         for place, search in clips:
             (asked,) = self.compilation.drafts[search].statistics
-            if asked.kind is Counted.CLIP and search in self.compilation.chosen:
+            if asked.kind is StatisticKind.CLIP and search in self.compilation.chosen:
                 most = rules.clips(asked)[self.compilation.chosen[search]] * asked.step
                 found[place] = rules.clipped_at(found[place], most)
         return tuple(found)
 
     def _placed(self, draft: Draft) -> int:
-        index, _ = self.compilation.place(draft)
+        index, _ = self.compilation.add(draft)
         self.compilation.note(_NOTE)
         return index
 

@@ -54,14 +54,14 @@ from dpsql.plan.visit import reads_private
 from dpsql.policy.model import Catalog, Table
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.derive import derive, is_private
-from dpsql.privacy.normalize.plan import Preparation
+from dpsql.privacy.normalize.plan import Normalizer
 from dpsql.privacy.normalize.public import check_total, in_fixed_order
 from dpsql.privacy.owners import is_unit
 from dpsql.release.drafts import Compilation
 from dpsql.release.group_totals import Coarser
 from dpsql.release.limits import noise_alone
 from dpsql.release.measurements import Measuring
-from dpsql.release.model import Clips, Release, Settings, Stage
+from dpsql.release.model import BoundMode, QuerySettings, Release, Stage
 from dpsql.release.outputs import Outputs, is_measured
 from dpsql.release.partial import MARK, Partial, caution
 from dpsql.release.pricing import Pricing
@@ -74,9 +74,9 @@ def compile_release(
     plan: Plan,
     catalog: Catalog,
     accountant: Accountant,
-    settings: Settings,
+    settings: QuerySettings,
     dialect: Dialect,
-    clips: Clips = "declared",
+    clips: BoundMode = "declared",
 ) -> Release:
     # A margin is kept by a price that is known before anything is chosen.
     clips = "declared" if settings.margin is not None else clips
@@ -105,7 +105,7 @@ class _Compiler:
         self._in_python: dict[str, InPython] = {}
         self._outputs = Outputs(compilation)
         self._pricing = Pricing(compilation)
-        self._preparation = Preparation(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
+        self._preparation = Normalizer(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
         self._measuring = Measuring(compilation, self._preparation, self._outputs, running_totals(plan), top_keys(plan))
         self._hidden_stages: set[int] = set()  # those that see only the keys that are returned
         drafts = compilation.drafts

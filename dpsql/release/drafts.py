@@ -18,12 +18,12 @@ from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.allocation import Degree
 from dpsql.privacy.derive import derive
 from dpsql.privacy.estimators.assembly import Linear
-from dpsql.privacy.mechanisms.grouping_sets import Lattice
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSetsNoise
 from dpsql.privacy.mechanisms.running_totals import Chains
 from dpsql.privacy.mechanisms.top_keys import First
 from dpsql.privacy.rules.aggregates import SEARCHED, Cells, Statistic
 from dpsql.privacy.stability import Derivation
-from dpsql.release.model import Clips, Question, Settings
+from dpsql.release.model import BoundMode, QuerySettings, Question
 from dpsql.types import Type, Value
 
 Norm = Literal["l1", "l2"]
@@ -48,7 +48,7 @@ class Draft:
     chained: tuple[int, ...]
     remainder: tuple[tuple[Value, ...], ...]
     question: Question | None
-    lattice: Lattice | None
+    lattice: GroupingSetsNoise | None
     clips: tuple[tuple[int, int], ...] = ()
     top: First | None = None  # some keys are chosen, and only they are counted
     # Groups that share anew what they have together, once clips are chosen, and how much their variances count then.
@@ -65,9 +65,9 @@ class Compilation:
 
     catalog: Catalog
     accountant: Accountant
-    settings: Settings
+    settings: QuerySettings
     dialect: Dialect
-    clips: Clips
+    clips: BoundMode
     # What was chosen by the measurements that search; and, where the same was compiled before, where each draft stood.
     chosen: Mapping[int, int] = field(default_factory=dict)
     standing: Iterator[int] | None = None
@@ -113,7 +113,7 @@ class Compilation:
         """For whoever reads the answer, wherever it is shown. It must follow from text, policy and schema alone."""
         self.cautions[sentence] = None
 
-    def place(self, draft: Draft) -> tuple[int, bool]:
+    def add(self, draft: Draft) -> tuple[int, bool]:
         """Where the draft stands among the others, and whether it is new there: the same is measured once."""
         if self.standing is not None:
             index = next(self.standing)

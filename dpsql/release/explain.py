@@ -15,7 +15,7 @@ from dpsql.privacy.mechanisms.mode import numbered_subject
 from dpsql.privacy.mechanisms.quantiles import levels
 from dpsql.privacy.mechanisms.running_totals import SCALE, tree
 from dpsql.privacy.noise_laws import clip_penalty, standard_deviation
-from dpsql.privacy.rules.aggregates import Counted, Statistic, centres, clips
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, centres, clips
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
 
@@ -91,7 +91,7 @@ def _clip_texts(release: Release, index: int) -> dict[int, str]:
     found = {}
     before = (release.unsettled or release).measurements[index]
     for place, search in before.clips:
-        if release.measurements[search].statistics[0].kind is Counted.CENTRE:
+        if release.measurements[search].statistics[0].kind is StatisticKind.CENTRE:
             continue  # stands in the name of the sum
         declared, statistic = before.statistics[place], release.measurements[index].statistics[place]
         most = number_text(Fraction(declared.clip, declared.factor) * declared.step)
@@ -113,7 +113,7 @@ def _measurement(
         if not measurement.is_sum(index):
             lines += _choice(measurement, index, confidence)
             continue
-        deviation = standard_deviation(noise) / statistic.factor * float(statistic.unit)
+        deviation = standard_deviation(noise) / statistic.factor * float(statistic.value_of_one)
         if measurement.is_rooted(index) and noise.law == "gaussian":
             deviation /= SCALE
         if measurement.told is not None:
@@ -131,7 +131,7 @@ def _measurement(
             lines.append(_sets_text(measurement, index))
         if index in chosen:
             lines.append(chosen[index])
-        if statistic.value is not None and statistic.kind is not Counted.DISTINCT:
+        if statistic.value is not None and statistic.kind is not StatisticKind.DISTINCT:
             low, high = statistic.bounds.low, statistic.bounds.high
             assert low is not None and high is not None
             lines.append(
@@ -147,7 +147,7 @@ def _measurement(
 def _sensitivity_text(measurement: Measurement, index: int, accountant: Accountant) -> str:
     """How far one unit moves a sum, over all its cells, and what part of the price pays for its noise."""
     statistic, noise = measurement.statistics[index], measurement.noises[index]
-    sensitivity, unit = statistic.sensitivity, float(statistic.unit) / statistic.factor
+    sensitivity, unit = statistic.sensitivity, float(statistic.value_of_one) / statistic.factor
     cells = "any number of cells" if sensitivity.l0 is None else _plural(sensitivity.l0, "cell")
     l1, l2 = (_short(norm * unit) for norm in (float(sensitivity.l1), math.sqrt(sensitivity.l2_squared)))
     found = f"    sensitivity: one unit moves {cells} (l0), {f'l1 {l1}' if noise.law == 'laplace' else f'l2 {l2}'}"
@@ -185,7 +185,7 @@ def _running_text(measurement: Measurement, index: int) -> str:
     """Of the noise that was said before: it is on the root of the running totals."""
     assert measurement.chains is not None
     margins = measurement.running_steps(index)
-    step = measurement.statistics[index].unit
+    step = measurement.statistics[index].value_of_one
     names = ", ".join(key_text(measurement.keys[along.key].value) for along in measurement.chains.along)
     on = "the root of its running totals"
     if measurement.noises[index].law == "laplace":
@@ -199,7 +199,7 @@ def _running_text(measurement: Measurement, index: int) -> str:
 def _sets_text(measurement: Measurement, index: int) -> str:
     """The noise that was said before is that of the whole price; the sets share it, and then agree."""
     assert measurement.lattice is not None
-    unit = measurement.statistics[index].unit
+    unit = measurement.statistics[index].value_of_one
     shown = [
         f"±{number_text(measurement.steps_in_set(index, kept) * unit)} by {names}"
         for kept in measurement.lattice.sets
@@ -210,7 +210,7 @@ def _sets_text(measurement: Measurement, index: int) -> str:
 
 def _choice(measurement: Measurement, index: int, confidence: str) -> list[str]:
     statistic = measurement.statistics[index]
-    if statistic.kind is Counted.CLIP:
+    if statistic.kind is StatisticKind.CLIP:
         found = [number_text(clip * statistic.step) for clip in clips(statistic)]
         penalty = 2 * clip_penalty(measurement.noises[index])
         return [
@@ -219,13 +219,13 @@ def _choice(measurement: Measurement, index: int, confidence: str) -> list[str]:
         ]
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None
-    if statistic.kind is Counted.CENTRE:
+    if statistic.kind is StatisticKind.CENTRE:
         return [
             f"  {statistic_text(statistic)}: exponential mechanism, one of {centres(statistic):,} from"
             f" {number_text(low)} to {number_text(high)}",
         ]
     rows = measurement.rank_margin(index)
-    if statistic.kind is Counted.COMMONEST:
+    if statistic.kind is StatisticKind.COMMONEST:
         return [
             f"  {statistic_text(statistic)}: exponential mechanism, or one of {_plural(rows, 'row')} less"
             f" ({confidence})",
@@ -252,15 +252,15 @@ def in_turn_text(quantiles: int) -> str:
 def statistic_text(statistic: Statistic) -> str:
     what = "*" if statistic.value is None else _shape_text(_value_text(statistic.value), statistic)
     name = {
-        Counted.ROWS: "count of rows" if statistic.value is None else f"sum of {what}",
-        Counted.UNITS: "count of units",
-        Counted.WEIGHTS: "weight of units",
-        Counted.DISTINCT: f"count of different {what}",
-        Counted.DISTINCT_SUM: f"sum of different {what}",
-        Counted.CLIP: f"clip of the {'count of rows' if statistic.value is None else f'sum of {what}'}",
-        Counted.CENTRE: f"centre of {what}",
-        Counted.RANKED: f"{_rank_text(statistic.rank)}{what}",
-        Counted.COMMONEST: f"most common {what}",
+        StatisticKind.ROWS: "count of rows" if statistic.value is None else f"sum of {what}",
+        StatisticKind.UNITS: "count of units",
+        StatisticKind.WEIGHTS: "weight of units",
+        StatisticKind.DISTINCT: f"count of different {what}",
+        StatisticKind.DISTINCT_SUM: f"sum of different {what}",
+        StatisticKind.CLIP: f"clip of the {'count of rows' if statistic.value is None else f'sum of {what}'}",
+        StatisticKind.CENTRE: f"centre of {what}",
+        StatisticKind.RANKED: f"{_rank_text(statistic.rank)}{what}",
+        StatisticKind.COMMONEST: f"most common {what}",
     }[statistic.kind]
     return name if statistic.where is None else f"{name} where {scalar_text(statistic.where)}"
 
@@ -321,7 +321,7 @@ def _keys_text(measurement: Measurement) -> str:
         return f"{declared}, all returned"
     assert measurement.selection is not None and measurement.threshold is not None
     selector, groups = measurement.statistics[measurement.selection], measurement.bound.groups
-    if selector.kind is Counted.UNITS:
+    if selector.kind is StatisticKind.UNITS:
         return (
             f"unknown; returned where the noisy count of units is at least {measurement.threshold:,}"
             f" (each unit counts in at most {_plural(groups, 'key')})"

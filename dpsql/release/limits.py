@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from dpsql.plan.scalars import Scalar, refs
 from dpsql.privacy.bounds import NOTHING, Facts
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.privacy.stability import Stability
 
 NOISE_ALONE = "± is of the noise alone"
@@ -38,7 +38,9 @@ def limits(
     if searched:
         yield "a clip is chosen that may cut off as much as the noise adds"
     facts = stability.facts
-    for value in dict.fromkeys(s.value for s in statistics if s.value is not None and s.kind is not Counted.DISTINCT):
+    for value in dict.fromkeys(
+        s.value for s in statistics if s.value is not None and s.kind is not StatisticKind.DISTINCT
+    ):
         yield from _clamps(value, facts)
 
 

@@ -18,20 +18,20 @@ from dpsql.plan.scalars import Agg, Aggregated, Const, Field, Ref, Scalar, refs
 from dpsql.plan.visit import free_fields, stages_of
 from dpsql.privacy.bounds import NOTHING, Facts, without_known
 from dpsql.privacy.derive import check_scalar, unknown_fan_outs
-from dpsql.privacy.estimators.assembly import Assembly, counts_units
+from dpsql.privacy.estimators.assembly import Estimators, counts_units
 from dpsql.privacy.keys.domains import domain
 from dpsql.privacy.keys.joint import JointKeys
-from dpsql.privacy.mechanisms.grouping_sets import Lattice, lattice
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSetsNoise, lattice
 from dpsql.privacy.mechanisms.running_totals import Along, Chains, chains_of, worthwhile
 from dpsql.privacy.mechanisms.top_keys import First, chosen_cells
 from dpsql.privacy.mechanisms.top_keys import worthwhile as worthwhile_top
 from dpsql.privacy.normalize.outer_joins import without_unowned_rows
-from dpsql.privacy.normalize.plan import Preparation
+from dpsql.privacy.normalize.plan import Normalizer
 from dpsql.privacy.owners import names_owner
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.privacy.stability import Derivation, Stability
-from dpsql.release.bound_search import Searches
+from dpsql.release.bound_search import BoundSearches
 from dpsql.release.drafts import Compilation, Draft, Norm
 from dpsql.release.limits import limits
 from dpsql.release.model import Question
@@ -39,7 +39,7 @@ from dpsql.release.outputs import Outputs
 from dpsql.release.rows import refuse_rows
 from dpsql.types import DOUBLE, Value
 
-_COUNTS = (Counted.ROWS, Counted.UNITS)
+_COUNTS = (StatisticKind.ROWS, StatisticKind.UNITS)
 Domains = tuple[tuple[Value, ...] | None, ...]  # all values of each key, where they are known
 
 
@@ -75,7 +75,7 @@ class Measuring:
     def __init__(
         self,
         compilation: Compilation,
-        preparation: Preparation,
+        preparation: Normalizer,
         outputs: Outputs,
         running: Mapping[int, Running],
         top: Mapping[int, int],
@@ -173,16 +173,18 @@ class Measuring:
         if not cells or len(cells) < math.prod(len(found or ()) for found in domains):
             return None
         bound = rules.cells(stability, True, len(cells))
-        assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree)
-        _ask(assembly, calls)
-        assembly.settle(None)
-        values = {field.id: assembly.output(field, call) for field, call in calls if call.function is not Agg.GROUPING}
-        if not _is_additive(stability, tuple(assembly.statistics)):
+        estimators = Estimators(stability, bound, self._compilation.new_field, self._compilation.degree)
+        _ask(estimators, calls)
+        estimators.settle(None)
+        values = {
+            field.id: estimators.output(field, call) for field, call in calls if call.function is not Agg.GROUPING
+        }
+        if not _is_additive(stability, tuple(estimators.statistics)):
             return None
         sizes = tuple(len(found or ()) for found in domains)
         ordered = sorted(sets, key=lambda chosen: -len(chosen))  # the finest first
         found = lattice(sizes, tuple(tuple(map(finest.index, chosen)) for chosen in ordered), self._compilation.law)
-        index = self._draft(grouped, domains, cells, bound, assembly, None, child, derivation, None, (), found)
+        index = self._draft(grouped, domains, cells, bound, estimators, None, child, derivation, None, (), found)
         self._say_limits(index, stability, bound, calls)
         parts: list[Plan] = []
         for kept in plan.sets:
@@ -190,7 +192,7 @@ class Measuring:
                 i: self._compilation.new_field(field.name, field.type)
                 for i, (field, _) in zip(finest, grouped, strict=True)
             }
-            sums = {old.id: self._compilation.new_field(old.name, old.type) for old in assembly.statistics.values()}
+            sums = {old.id: self._compilation.new_field(old.name, old.type) for old in estimators.statistics.values()}
             part: Plan = Released(index, (*key_fields.values(), *sums.values()))
             if len(kept) < len(finest):
                 part, key_fields, sums = added_up(part, kept, key_fields, sums, self._compilation.new_field)
@@ -200,7 +202,7 @@ class Measuring:
                 items.append((replace(field, id=next(self._compilation.ids), unit=False), key))
             for field, call in calls:
                 target = replace(field, id=next(self._compilation.ids))
-                self._outputs.show(target, field, call, assembly)
+                self._outputs.show(target, field, call, estimators)
                 if call.function is Agg.GROUPING:
                     items.append((target, _grouping_value(call, [plan.keys[i][1] for i in kept])))
                 else:
@@ -229,49 +231,51 @@ class Measuring:
         first = None if cells is None else self._chosen_first(calls, bound, len(cells))
         counter = rules.count_units(None, bound) if cells is None and bound.groups == 1 else None
 
-        def assembled(searches: Searches | None) -> tuple[Assembly, list[Scalar]]:
-            assembly = Assembly(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
+        def assembled(searches: BoundSearches | None) -> tuple[Estimators, list[Scalar]]:
+            estimators = Estimators(stability, bound, self._compilation.new_field, self._compilation.degree, searches)
             if first is not None:
-                assembly.chosen = chosen_cells(first[1])
-            _ask(assembly, calls)
-            assembly.settle(counter)
+                estimators.chosen = chosen_cells(first[1])
+            _ask(estimators, calls)
+            estimators.settle(counter)
             values: list[Scalar] = []
             for field, call in calls:
                 if call.function is Agg.GROUPING:
                     values.append(_grouping_value(call, [plan.keys[i][1] for i in chosen]))
                 else:
-                    values.append(assembly.output(field, call))
-            return assembly, values
+                    values.append(estimators.output(field, call))
+            return estimators, values
 
         # Running totals keep declared bounds: what is made around a centre must name it, and clip what is left.
-        assembly, values = assembled(None)
+        estimators, values = assembled(None)
         chains: Chains | None = None
         chained: tuple[int, ...] = ()
-        if cells is not None and not assembly.groups:
-            chains, chained = self._chained(chosen, calls, values, assembly, cells)
+        if cells is not None and not estimators.groups:
+            chains, chained = self._chained(chosen, calls, values, estimators, cells)
         if chains is not None and bound.in_one is not None:
             bound = replace(bound, in_one=None)  # the clip is in L1
-            assembly, values = assembled(None)
+            estimators, values = assembled(None)
         if chains is None and self._compilation.clips != "declared":
-            assembly, values = assembled(Searches(self._compilation, child, tuple(value for _, value in grouped)))
+            estimators, values = assembled(
+                BoundSearches(self._compilation, child, tuple(value for _, value in grouped))
+            )
         selection = None
         if cells is None:
-            selector = rules.key_selector(bound, assembly.statistics, self._compilation.norm)
+            selector = rules.key_selector(bound, estimators.statistics, self._compilation.norm)
             if selector != counter:
-                assembly.statistic(selector)
-            selection = assembly.place(selector)
-        top = None if first is None else First(first[1], assembly.place(assembly.count_distinct(first[0])))
+                estimators.statistic(selector)
+            selection = estimators.index_of(selector)
+        top = None if first is None else First(first[1], estimators.index_of(estimators.count_distinct(first[0])))
         index = self._draft(
-            grouped, domains, cells, bound, assembly, selection, child, derivation, chains, chained, top=top
+            grouped, domains, cells, bound, estimators, selection, child, derivation, chains, chained, top=top
         )
 
-        self._say_limits(index, stability, assembly.chosen or bound, calls)
+        self._say_limits(index, stability, estimators.chosen or bound, calls)
         key_fields = [self._compilation.new_field(field.name, field.type) for field, _ in grouped]
-        sums: tuple[Field, ...] = tuple(assembly.statistics.values())
-        if assembly.margins:
+        sums: tuple[Field, ...] = tuple(estimators.statistics.values())
+        if estimators.margins:
             sums += tuple(
-                assembly.margins.get(statistic) or self._compilation.new_field("margin", DOUBLE)
-                for statistic in assembly.statistics
+                estimators.margins.get(statistic) or self._compilation.new_field("margin", DOUBLE)
+                for statistic in estimators.statistics
             )
         released = Released(index, (*key_fields, *sums))
         by_index = dict(zip(chosen, key_fields, strict=True))
@@ -281,8 +285,8 @@ class Measuring:
             items.append((replace(field, id=next(self._compilation.ids), unit=False), key))
         for (field, call), value in zip(calls, values, strict=True):
             target = replace(field, id=next(self._compilation.ids))
-            self._outputs.show(target, field, call, assembly)
-            self._outputs.show_sums(target, field, assembly, index)
+            self._outputs.show(target, field, call, estimators)
+            self._outputs.show_sums(target, field, estimators, index)
             if call.function is not Agg.GROUPING and next(unknown_fan_outs(derivation), None) is not None:
                 self._outputs.mark(target, "rows of a public table may be cut off")
             items.append((target, value))
@@ -318,14 +322,14 @@ class Measuring:
         chosen: tuple[int, ...],
         calls: list[tuple[Field, Aggregated]],
         values: list[Scalar],
-        assembly: Assembly,
+        estimators: Estimators,
         cells: tuple[tuple[Value, ...], ...],
     ) -> tuple[Chains | None, tuple[int, ...]]:
         """The statistics whose running totals are asked for, in one order, where noise on their root is better."""
-        plain = all(statistic.kind in _COUNTS for statistic in assembly.statistics)
+        plain = all(statistic.kind in _COUNTS for statistic in estimators.statistics)
         if not plain:
             return None, ()
-        places = {field.id: i for i, field in enumerate(assembly.statistics.values())}
+        places = {field.id: i for i, field in enumerate(estimators.statistics.values())}
         used = [{places[ref.field.id] for ref in refs(value) if ref.field.id in places} for value in values]
         found: Chains | None = None
         chained: set[int] = set()
@@ -372,33 +376,33 @@ class Measuring:
         domains: Domains,
         cells: tuple[tuple[Value, ...], ...] | None,
         bound: Cells,
-        assembly: Assembly,
+        estimators: Estimators,
         selection: int | None,
         child: Plan,
         derivation: Derivation,
         chains: Chains | None,
         chained: tuple[int, ...],
-        sets: Lattice | None = None,
+        sets: GroupingSetsNoise | None = None,
         top: First | None = None,
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
-        statistics = tuple(assembly.statistics)
-        grouped_statistics = assembly.grouped()
-        groups = tuple(tuple(map(assembly.place, group)) for group in grouped_statistics)
-        weights = tuple(map(assembly.weight, grouped_statistics))
+        statistics = tuple(estimators.statistics)
+        grouped_statistics = estimators.grouped()
+        groups = tuple(tuple(map(estimators.index_of, group)) for group in grouped_statistics)
+        weights = tuple(map(estimators.weight, grouped_statistics))
         stability = derivation.conclusion
         clips: tuple[tuple[int, int], ...] = ()
         anew: tuple[Mapping[int, Fraction], ...] = ()
         if self._compilation.clips != "declared" and chains is None and sets is None:
-            searches = Searches(self._compilation, child, tuple(value for _, value in grouped))
+            searches = BoundSearches(self._compilation, child, tuple(value for _, value in grouped))
             clips = searches.clips(statistics)
             statistics = searches.settled(statistics, clips)
-            settled = dict(zip(assembly.statistics, statistics, strict=True))
+            settled = dict(zip(estimators.statistics, statistics, strict=True))
             alone = {group[0]: place for place, group in enumerate(groups) if len(group) == 1}
             anew = tuple(
-                {alone[assembly.place(statistic)]: weight for statistic, weight in found.items()}
-                for found in assembly.weights_once_chosen(settled)
-                if all(assembly.place(statistic) in alone for statistic in found)
+                {alone[estimators.index_of(statistic)]: weight for statistic, weight in found.items()}
+                for found in estimators.weights_once_chosen(settled)
+                if all(estimators.index_of(statistic) in alone for statistic in found)
             )
         question: Question | None = None
         remainder: tuple[tuple[Value, ...], ...] = ()
@@ -420,13 +424,13 @@ class Measuring:
             within=stability.within,
             norm=norm,
             dialect=self._compilation.dialect,
-            chosen=assembly.chosen,
+            chosen=estimators.chosen,
         )
         values = [key.value for key in keys]
         for statistic in statistics:
             values += [part for part in (statistic.value, statistic.where) if part is not None]
         stages = tuple(sorted(set(stages_of(child, values))))
-        counts = tuple(dict.fromkeys(assembly.counts))
+        counts = tuple(dict.fromkeys(estimators.counts))
         draft = Draft(
             keys,
             cells,
@@ -448,7 +452,7 @@ class Measuring:
             top,
             anew,
         )
-        index, is_new = self._compilation.place(draft)
+        index, is_new = self._compilation.add(draft)
         if not is_new:
             return index  # also where only one of them is asked for running totals: the first decides
         self._describe(grouped, domains, cells)
@@ -497,10 +501,10 @@ def _is_additive(stability: Stability, statistics: tuple[Statistic, ...]) -> boo
     return stability.rows == 1 and bool(statistics) and all(s.kind in _COUNTS for s in statistics)
 
 
-def _ask(assembly: Assembly, calls: list[tuple[Field, Aggregated]]) -> None:
+def _ask(estimators: Estimators, calls: list[tuple[Field, Aggregated]]) -> None:
     for _, call in calls:
         if call.function is not Agg.GROUPING:
-            assembly.ask(call)
+            estimators.ask(call)
 
 
 def _grouping_value(call: Aggregated, grouped: list[Scalar]) -> Scalar:

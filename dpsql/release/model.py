@@ -18,7 +18,7 @@ from dpsql.policy.model import Table
 from dpsql.privacy.accounting import Price
 from dpsql.privacy.confidence import USUAL, Confidence, widening
 from dpsql.privacy.estimators.assembly import Linear
-from dpsql.privacy.mechanisms.grouping_sets import Lattice
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSetsNoise
 from dpsql.privacy.mechanisms.partition_selection import selected_margins
 from dpsql.privacy.mechanisms.quantiles import cut_margin
 from dpsql.privacy.mechanisms.running_totals import Chains, cell_margin, running_margins
@@ -34,11 +34,11 @@ from dpsql.types import Kind, Type, Value
 # The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
 Question = Callable[[tuple[int, ...], Statistic | None], str]
 # How a query treats loose clips: as declared; searched for and paid with a part of its price; or found before.
-Clips = Literal["declared", "searched", "found"]
+BoundMode = Literal["declared", "searched", "found"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class QuerySettings:
     """What an analyst may set for a query; None takes the policy's default."""
 
     epsilon: Fraction | None = None
@@ -53,8 +53,8 @@ class Source:
 
     sql: str
     parameters: tuple[Value, ...]
-    settings: Settings
-    clips: Clips
+    settings: QuerySettings
+    clips: BoundMode
     clock: Clock
 
 
@@ -81,7 +81,9 @@ class Measurement:
     remainder: tuple[tuple[Value, ...], ...] = ()
     # Where it may be made of other answers.
     question: Question | None = dataclasses.field(default=None, compare=False, repr=False)
-    lattice: Lattice | None = None  # the grouping sets that are measured, and made of the same cells afterwards
+    lattice: GroupingSetsNoise | None = (
+        None  # the grouping sets that are measured, and made of the same cells afterwards
+    )
     told: tuple[int, ...] | None = None  # margins in steps, where the answer was not bought with this noise
     derived: bool = False  # the answer is made of earlier ones
     # Statistics whose clip or centre an earlier measurement chooses, and which one.
@@ -107,7 +109,7 @@ class Measurement:
 
     def margin(self, statistic: int) -> Fraction:
         """The 95 % margin of a noisy sum, in the units of the column."""
-        return self.steps(statistic) * self.statistics[statistic].unit
+        return self.steps(statistic) * self.statistics[statistic].value_of_one
 
     def margin_of(self, number: Linear) -> Fraction:
         """The 95 % margin of a number made of noisy sums; of several, a little wide for Laplace noise."""
@@ -277,7 +279,7 @@ class Release:
     with_tables: Mapping[str, str]  # each text over noisy tables that come as lists: the same over tables of arrays
     # Of those texts, the ones that Python may compute instead.
     in_python: Mapping[str, InPython] = dataclasses.field(default_factory=dict, repr=False)
-    asked: Settings = Settings()
+    asked: QuerySettings = QuerySettings()
     confidence: Confidence = dataclasses.field(default_factory=Confidence)
     # Where clips are searched for: the same release with those that were chosen, by measurement and place.
     settle: Callable[[Mapping[int, int]], Release] | None = dataclasses.field(default=None, repr=False, compare=False)

@@ -8,11 +8,11 @@ from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Agg, Aggregated, Field
 from dpsql.plan.visit import source_of
 from dpsql.privacy.bounds import UNBOUNDED, Interval
-from dpsql.privacy.estimators.assembly import Assembly, Linear
+from dpsql.privacy.estimators.assembly import Estimators, Linear
 from dpsql.privacy.keys.domains import domain
 from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import CHOSEN, Counted
+from dpsql.privacy.rules.aggregates import CHOSEN, StatisticKind
 from dpsql.release.drafts import Compilation
 from dpsql.release.margins.trace import with_margins
 from dpsql.release.model import Measurement, Output, widest_mean, widest_of
@@ -40,14 +40,14 @@ class Outputs:
         """From now on, margins are those of these."""
         self._measurements = measurements
 
-    def show(self, target: Field, field: Field, call: Aggregated, assembly: Assembly) -> None:
+    def show(self, target: Field, field: Field, call: Aggregated, assembly: Estimators) -> None:
         """A column shows what the assembly made of an aggregate."""
         if call.function is Agg.COUNT:
             self._counted.add(target.id)
         if field.id in assembly.ratios:
             self._ratios.add(target.id)
 
-    def show_sums(self, target: Field, field: Field, assembly: Assembly, index: int) -> None:
+    def show_sums(self, target: Field, field: Field, assembly: Estimators, index: int) -> None:
         """… of the cells of one measurement, as they are."""
         if field.id in assembly.directly:
             self._sums[target.id] = ((index, assembly.directly[field.id]),)
@@ -103,7 +103,7 @@ class Outputs:
         """Between which numbers a sum would lie without noise, in steps."""
         draft = self._compilation.drafts[index]
         wanted = draft.statistics[statistic]
-        if wanted.kind is Counted.DISTINCT and wanted.value is not None:
+        if wanted.kind is StatisticKind.DISTINCT and wanted.value is not None:
             most = domain(wanted.value, draft.derivation.conclusion.facts, self._compilation.catalog.max_cells)
             return Interval(Fraction(0), None if most is None else Fraction(len(set(most) - {None})))
         return rules.truth(wanted)

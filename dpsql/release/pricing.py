@@ -24,12 +24,12 @@ from dpsql.privacy.noise_laws import (
     selecting,
 )
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Counted, Statistic
+from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Statistic, StatisticKind
 from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.model import Measurement, in_steps, margin_of
 
 # Of the price of a sum whose clip or centre is searched for, this part goes to all searches of the query together.
-_SEARCHES = {Counted.CLIP: Fraction(1, 5), Counted.CENTRE: Fraction(1, 20)}
+_SEARCHES = {StatisticKind.CLIP: Fraction(1, 5), StatisticKind.CENTRE: Fraction(1, 20)}
 
 
 class Pricing:
@@ -126,7 +126,7 @@ class Pricing:
         sizes = {i: _SEARCHES[self._kind(i)] for i, draft in enumerate(self._drafts) if draft.is_search}
         return {i: math.floor(pot * size / sum(sizes.values())) for i, size in sizes.items()}
 
-    def _kind(self, search: int) -> Counted:
+    def _kind(self, search: int) -> StatisticKind:
         return self._drafts[search].statistics[0].kind
 
     def _shares(self, loss: int) -> list[list[int]]:
@@ -238,7 +238,7 @@ class Pricing:
             statistics, loss = [draft.statistics[i] for i in group], Price(part).loss_value
             if draft.top is not None and group == (draft.top.by,):
                 loss = share_of_counts(loss)
-            if len(group) > 1 and statistics[0].kind is Counted.RANKED:
+            if len(group) > 1 and statistics[0].kind is StatisticKind.RANKED:
                 found |= zip(group, self._noises_in_turn(statistics, loss), strict=True)
             else:
                 found |= {i: self._noise(draft.statistics[i], loss) for i in group}
@@ -252,9 +252,9 @@ class Pricing:
 
     def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
         is_epsilon = self._compilation.law == "laplace"
-        if statistic.kind is Counted.COMMONEST:
+        if statistic.kind is StatisticKind.COMMONEST:
             return most_common(statistic.sensitivity.l1, loss if is_epsilon else epsilon_of_choice(loss))
-        if statistic.kind is Counted.CLIP:
+        if statistic.kind is StatisticKind.CLIP:
             return clip_chosen(loss if is_epsilon else epsilon_of_choice(loss))
         if statistic.rank is not None:
             return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_epsilon else epsilon_of_choice(loss))

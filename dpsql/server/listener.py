@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.errors import Error, LedgerDamaged, LedgerLost, PolicyError
 from dpsql.lowering.query import Cancellation
 from dpsql.policy.model import Policy
@@ -33,7 +33,7 @@ from dpsql.server.twin import Twin
 from dpsql.server.twin.account import refresh_account
 from dpsql.server.twin.sessions import OwnSession, answers, is_grammatical, open_session
 from dpsql.server.workers.channel import Alone, Colleagues, Crowding, Nobody
-from dpsql.slots import MOST, Places
+from dpsql.slots import MOST, Slots
 
 DRAIN_SECONDS = 10.0  # that statements have to end when the server does
 # Connections that may be on their way in, beyond those that could be let in; the latter is the most from one address.
@@ -83,17 +83,17 @@ class _Desk:
     def type_names(self) -> dict[tuple[int, int], str]:
         return self._server.type_names
 
-    async def work(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
+    async def work(self, job: Callable[[Dataset], Reply], cancellation: Cancellation) -> Reply:
         self.statements += 1
         limits = self._server.policy.limits
         async with leaving_at_a_tick(limits.answer_tick):
             return await self._server.jobs.run(
-                self._server.engine, self._user, job, cancellation, at_once=limits.max_queries_per_user
+                self._server.dataset, self._user, job, cancellation, at_once=limits.max_queries_per_user
             )
 
     async def refresh_account(self, user: str) -> None:
-        engine = self._server.engine
-        await asyncio.to_thread(self._server.own.use, lambda twin: refresh_account(twin, engine, user))
+        dataset = self._server.dataset
+        await asyncio.to_thread(self._server.own.use, lambda twin: refresh_account(twin, dataset, user))
 
     async def is_grammatical(self, text: str, *, standard_strings: bool) -> bool:
         ask = partial(is_grammatical, text=text, standard_strings=standard_strings)
@@ -113,26 +113,26 @@ class Server:
     def __init__(
         self,
         policy: Policy,
-        engine: Engine,
+        dataset: Dataset,
         twin: Twin,
         door: Door,
         *,
-        places: Places | None = None,
+        slots: Slots | None = None,
         colleagues: Colleagues | None = None,
         crowding: Crowding | None = None,
     ) -> None:
         self.policy = policy
-        self.engine = engine
+        self.dataset = dataset
         self.twin = twin
         self.door = door
-        self.declared = _last_names(engine)
+        self.declared = _last_names(dataset)
         self.type_names: dict[tuple[int, int], str] = {}
-        self.jobs = Jobs(places)
+        self.jobs = Jobs(slots)
         self.own = OwnSession(twin)
         self._began = time.time()
         self._connections: set[_Connection] = set()
         self._visits: set[asyncio.Task[None]] = set()
-        self._places = places or Places()
+        self._slots = slots or Slots()
         self._colleagues: Colleagues = colleagues or Nobody()
         self._crowding = crowding or Alone()
         self._logins = 0
@@ -171,32 +171,32 @@ class Server:
         await self.jobs.stop(within=_END_SECONDS)
         await asyncio.to_thread(self.own.close)
 
-    async def reload(self, policy: Policy, engine: Engine, door: Door) -> int:
+    async def reload(self, policy: Policy, dataset: Dataset, door: Door) -> int:
         """Serve another policy of the same dataset; how many connections ended. If this fails, the old one goes on."""
         try:
-            ended = await self.pause(policy, engine)
-            await asyncio.to_thread(retarget, self.twin, self.policy, self.engine, policy, engine)
-            old = self.switch(policy, engine, door)
+            ended = await self.pause(policy, dataset)
+            await asyncio.to_thread(retarget, self.twin, self.policy, self.dataset, policy, dataset)
+            old = self.switch(policy, dataset, door)
         finally:
             self.resume()
         await self.retire(old)
         return ended
 
-    async def pause(self, policy: Policy, engine: Engine) -> int:
+    async def pause(self, policy: Policy, dataset: Dataset) -> int:
         """Let no session begin, and end those that cannot go on under another policy; how many that are.
 
         They end if what they see of the dataset has changed, or if the user is gone.
         """
-        changed = engine.catalog.fingerprint != self.engine.catalog.fingerprint
+        changed = dataset.catalog.fingerprint != self.dataset.catalog.fingerprint
         leaving = [each for each in self._connections if changed or each.client.user not in policy.users]
         self._open.clear()
         await _ended(self._dismiss(leaving))
         return len(leaving)
 
-    def switch(self, policy: Policy, engine: Engine, door: Door) -> Engine:
+    def switch(self, policy: Policy, dataset: Dataset, door: Door) -> Dataset:
         """Serve another policy; the engine of the old one, which jobs may still need."""
-        old, self.engine = self.engine, engine
-        self.policy, self.door, self.declared = policy, door, _last_names(engine)
+        old, self.dataset = self.dataset, dataset
+        self.policy, self.door, self.declared = policy, door, _last_names(dataset)
         self.type_names = {}
         return old
 
@@ -204,10 +204,10 @@ class Server:
         """Let sessions begin again."""
         self._open.set()
 
-    async def retire(self, engine: Engine) -> None:
+    async def retire(self, dataset: Dataset) -> None:
         """Close an engine when its last job has ended."""
-        await self.jobs.finished(engine)
-        await asyncio.to_thread(engine.close)
+        await self.jobs.finished(dataset)
+        await asyncio.to_thread(dataset.close)
 
     def _dismiss(self, connections: Iterable[_Connection]) -> set[asyncio.Task[None]]:
         """End connections, whatever they do; their tasks, which have still to say goodbye."""
@@ -260,9 +260,9 @@ class Server:
         most = self.policy.server.max_connections
         with (
             self._place(b"logins from " + address_of(writer).encode(), most) as own,
-            self._place(b"logins", most + _LOGINS) as place,
+            self._place(b"logins", most + _LOGINS) as slot,
         ):
-            if self._stopping or own is None or place is None:
+            if self._stopping or own is None or slot is None:
                 await _say_goodbye(reader, writer, _SHUTTING_DOWN if self._stopping else _TOO_MANY)
                 return
             self._logins += 1
@@ -304,8 +304,8 @@ class Server:
                 refusal = messages.fatal("53300", f'too many connections for role "{client.user}"')
             else:
                 reserved = 0 if own % MOST == 0 else limits.reserved_connections
-                with self._place(b"connections", limits.max_connections - reserved) as place:
-                    if place is not None:
+                with self._place(b"connections", limits.max_connections - reserved) as slot:
+                    if slot is not None:
                         return await self._serve_in_place(client, desk)
                 refusal = _RESERVED if reserved else _TOO_MANY
         warn("connection_refused", user=client.user, sqlstate="53300")
@@ -314,12 +314,12 @@ class Server:
     @contextmanager
     def _place(self, kind: bytes, most: int) -> Iterator[int | None]:
         """One of so many places, of all processes together, if there still is one; it is held within the block."""
-        place = self._places.take(kind, most)
+        slot = self._slots.take(kind, most)
         try:
-            yield place
+            yield slot
         finally:
-            if place is not None:
-                self._places.give_back(place)
+            if slot is not None:
+                self._slots.give_back(slot)
 
     async def _serve_in_place(self, client: Client, desk: _Desk) -> Message | None:
         try:
@@ -444,7 +444,7 @@ class Server:
         """What keeps the server from answering."""
         if self._stopping:
             return ["the server is shutting down"]
-        return await problems_of(self.own, self.engine)
+        return await problems_of(self.own, self.dataset)
 
     def busyness(self) -> tuple[Gauge, ...]:
         """What goes on in this process."""
@@ -455,32 +455,32 @@ class Server:
             Gauge(
                 "dpsql_circuits_open",
                 "Users, or all of them, whose new queries are refused for a while.",
-                self.engine.circuits.open,
+                self.dataset.circuits.open,
             ),
         )
 
     async def page(self, counts: Counts) -> str:
         """The page of numbers."""
-        return page(counts, [*self.busyness(), *await gauges_of(self.engine, self._began)])
+        return page(counts, [*self.busyness(), *await gauges_of(self.dataset, self._began)])
 
 
-def retarget(twin: Twin, old: Policy, old_engine: Engine, new: Policy, engine: Engine) -> None:
+def retarget(twin: Twin, old: Policy, old_dataset: Dataset, new: Policy, dataset: Dataset) -> None:
     """Let the twin hold another policy's users and tables; if that fails, again those of the old one."""
     try:
         twin.set_users(new.users)
-        if engine.catalog.fingerprint != old_engine.catalog.fingerprint:
-            twin.rebuild(engine.catalog)
+        if dataset.catalog.fingerprint != old_dataset.catalog.fingerprint:
+            twin.rebuild(dataset.catalog)
     except Exception:
-        twin.rebuild(old_engine.catalog)
+        twin.rebuild(old_dataset.catalog)
         twin.set_users(old.users)
         raise
 
 
-async def problems_of(own: OwnSession, engine: Engine) -> list[str]:
+async def problems_of(own: OwnSession, dataset: Dataset) -> list[str]:
     """What keeps a server from answering that all of its processes share."""
     checks: dict[str, Callable[[], object]] = {
         "the twin does not answer": lambda: own.use(answers),
-        "the ledger cannot be read": engine.ledger.check,
+        "the ledger cannot be read": dataset.ledger.check,
     }
     found = []
     for problem, check in checks.items():
@@ -494,9 +494,9 @@ async def problems_of(own: OwnSession, engine: Engine) -> list[str]:
     return found
 
 
-async def gauges_of(engine: Engine, began: float) -> list[Gauge]:
-    accountant = engine.accountant
-    spent = await asyncio.to_thread(engine.ledger.spent)
+async def gauges_of(dataset: Dataset, began: float) -> list[Gauge]:
+    accountant = dataset.accountant
+    spent = await asyncio.to_thread(dataset.ledger.spent)
     return [
         Gauge(
             "dpsql_epsilon_spent", "What all answers ever given have cost.", float(accountant.epsilon_of(spent.loss))
@@ -548,8 +548,8 @@ def _reason(error: Error | OSError) -> str:
     return error.message if isinstance(error, Error) else error.strerror or type(error).__name__
 
 
-def _last_names(engine: Engine) -> frozenset[str]:
-    names = [*engine.catalog.tables, *engine.catalog.views]
+def _last_names(dataset: Dataset) -> frozenset[str]:
+    names = [*dataset.catalog.tables, *dataset.catalog.views]
     return frozenset(name.rpartition(".")[2] for name in names)
 
 

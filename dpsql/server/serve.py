@@ -17,10 +17,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_engine
 from dpsql.errors import Error, LedgerDamaged, OperationalError, PolicyError
-from dpsql.ledger.opening import ledger_place, read_books, record_limits
+from dpsql.ledger.opening import ledger_location, read_books, record_limits
 from dpsql.policy.load import load
 from dpsql.policy.load_server import state_folder
 from dpsql.policy.model import Policy, ServerPolicy
@@ -67,34 +67,34 @@ def serve(
     policy = read()
     metrics = Metrics()
     with _bound(policy.server) as sockets:
-        engine = open_engine(policy, new_ledger=new_ledger, compiles_apart=workers == 1)
+        dataset = open_engine(policy, new_ledger=new_ledger, compiles_apart=workers == 1)
         try:
-            if engine.ledger.begun:  # one that has gone missing is not replaced without a word
-                warn("ledger_begun", ledger=str(ledger_place(policy)))
-            if engine.ledger.adopted:  # from now on it counts for those whom this policy protects
-                warn("ledger_adopted_units", ledger=str(ledger_place(policy)))
-            _verify_in_background(policy, engine)
+            if dataset.ledger.begun:  # one that has gone missing is not replaced without a word
+                warn("ledger_begun", ledger=str(ledger_location(policy)))
+            if dataset.ledger.adopted:  # from now on it counts for those whom this policy protects
+                warn("ledger_adopted_units", ledger=str(ledger_location(policy)))
+            _verify_in_background(policy, dataset)
             with _counting(metrics):
-                twin = start_twin(state_folder(policy), engine.catalog, policy.users, address=policy.server.twin)
+                twin = start_twin(state_folder(policy), dataset.catalog, policy.users, address=policy.server.twin)
                 try:
                     door = _open_door(policy, twin.database)
                     keep_engine_log(state_folder(policy))
                     _warn_of_files(policy)
                     _allow_files(2 * policy.server.max_connections + _OTHER_FILES)
                     server: Server | Supervisor = (
-                        Server(policy, engine, twin, door)
+                        Server(policy, dataset, twin, door)
                         if workers == 1
-                        else Supervisor(policy, engine, twin, door, workers)
+                        else Supervisor(policy, dataset, twin, door, workers)
                     )
                     try:
                         asyncio.run(_run(server, sockets, metrics, read, ready))
                     finally:
-                        engine = server.engine
+                        dataset = server.dataset
                 finally:
                     twin.stop()
                 note("stopped")
         finally:
-            engine.close()
+            dataset.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _warn_of_files(policy: Policy) -> None:
         warn("policy_open_to_others", policy=str(policy.path))
 
 
-def _verify_in_background(policy: Policy, engine: Engine) -> None:
+def _verify_in_background(policy: Policy, dataset: Dataset) -> None:
     """Look at the whole ledger once, beside the statements of clients; all processes stop charging if it is damaged."""
 
     def verify() -> None:
@@ -167,7 +167,7 @@ def _verify_in_background(policy: Policy, engine: Engine) -> None:
             warn("ledger_not_verified", reason=error.message)
             return
         if found:
-            engine.ledger.condemn(found[0])
+            dataset.ledger.condemn(found[0])
 
     threading.Thread(target=verify, name="dpsql verify", daemon=True).start()
 
@@ -249,12 +249,12 @@ async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> Non
     try:
         policy, waiting = _as_far_as_possible(await asyncio.to_thread(read), server.policy)
         is_alone = isinstance(server, Server)
-        engine = await asyncio.to_thread(open_engine, policy, compiles_apart=is_alone)
+        dataset = await asyncio.to_thread(open_engine, policy, compiles_apart=is_alone)
         try:
             door = _open_door(policy, server.twin.database, server.door.throttle)
-            ended = await server.reload(policy, engine, door)
+            ended = await server.reload(policy, dataset, door)
         except BaseException:
-            engine.close()
+            dataset.close()
             await asyncio.to_thread(_put_in_force, server.policy)
             raise
     except Error as error:

@@ -43,7 +43,7 @@ _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, 
 def resolve(
     statement: Statement, catalog: Catalog, parameters: Sequence[Value] = (), clock: Clock | None = None
 ) -> Plan:
-    """The plan of a query. Reads the catalogue, and the clock if it is given one; never data."""
+    """The plan of a query. Reads the catalog, and the clock if it is given one; never data."""
     # Looked for before, for the tree changes on the way; told last, for other refusals say more.
     misread = misreading(statement)
     try:

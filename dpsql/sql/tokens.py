@@ -162,7 +162,7 @@ def _end_of_comment(text: str, at: int) -> int:
 
 
 # ------------------------------------------------------------
-# Which tables a query reads by name: what tells a query for the engine from one for a catalogue.
+# Which tables a query reads by name: what tells a query for the engine from one for a catalog.
 
 
 def mentioned_tables(text: str) -> set[str] | None:

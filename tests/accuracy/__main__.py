@@ -17,7 +17,7 @@ from dpsql.privacy.accounting import rho_from_epsilon
 from tests.accuracy import naive, oracle, report, with_dpsql
 from tests.accuracy.asked import Answers, Case, Task
 from tests.accuracy.cases import cases
-from tests.accuracy.data import DELTA, EPSILON, KEY_DELTA, Dataset, dataset
+from tests.accuracy.data import DELTA, EPSILON, KEY_DELTA, AccuracyData, dataset
 from tests.accuracy.measure import DPSQL, NAIVE, OPENDP, ORACLE, SMARTNOISE, SYSTEMS, Figure, Line, Truth
 from tests.accuracy.plot import plot
 from tests.peers import environments
@@ -89,7 +89,9 @@ def _environment(name: str, folder: Path) -> Environment | str:
         return str(fault)
 
 
-def _measure(line: Line, data: Dataset, systems: list[str], peers: dict[str, Environment | str], runs: int) -> None:
+def _measure(
+    line: Line, data: AccuracyData, systems: list[str], peers: dict[str, Environment | str], runs: int
+) -> None:
     case = line.case
     table, columns = data.tables[case.table], data.columns(case.table)
     truth = Truth(case, table, columns)
@@ -109,7 +111,7 @@ def _rho(case: Case) -> Fraction:
     return rho_from_epsilon(Fraction(EPSILON), Fraction(DELTA) - (Fraction(KEY_DELTA) if case.unknown else 0))
 
 
-def _peer(name: str, found: Environment | str, case: Case, data: Dataset, runs: int) -> Answers:
+def _peer(name: str, found: Environment | str, case: Case, data: AccuracyData, runs: int) -> Answers:
     if isinstance(found, str):
         return Answers(refused=found)
     task = Task(

@@ -23,7 +23,7 @@ EPSILON, DELTA, KEY_DELTA = 1, "1e-6", "5e-7"  # of delta, what unknown keys tak
 
 
 @dataclass(frozen=True)
-class Dataset:
+class AccuracyData:
     """One dataset on disk."""
 
     folder: Path
@@ -55,7 +55,7 @@ def _read(path: Path) -> Columns:
     return {name: np.asarray(values) for name, values in found.items()}
 
 
-def people(folder: Path, size: int) -> Dataset:
+def people(folder: Path, size: int) -> AccuracyData:
     """Log-normal incomes, ages of a population, regions of different size; visits are few for most."""
     draw = np.random.default_rng(20_260_101)
     regions = draw.choice(np.array(REGIONS), size, p=[0.15, 0.27, 0.36, 0.2, 0.02])
@@ -72,7 +72,7 @@ def people(folder: Path, size: int) -> Dataset:
     )
 
 
-def heavy(folder: Path, size: int) -> Dataset:
+def heavy(folder: Path, size: int) -> AccuracyData:
     """Pareto incomes, one region with almost everybody and one with almost nobody, a few who visit all the time."""
     draw = np.random.default_rng(77)
     regions = draw.choice(np.array(REGIONS), size, p=[0.9, 0.06, 0.03, 0.008, 0.002])
@@ -104,8 +104,8 @@ def _names(kind: str, numbers: NDArray[np.int64]) -> NDArray[np.str_]:
     return np.char.add(f"{kind} ", np.minimum(numbers, 99_999).astype(str))
 
 
-def _made_up(folder: Path, persons: Columns, visits: Columns) -> Dataset:
-    dataset = Dataset(folder, _PERSONS)
+def _made_up(folder: Path, persons: Columns, visits: Columns) -> AccuracyData:
+    dataset = AccuracyData(folder, _PERSONS)
     folder.mkdir(parents=True, exist_ok=True)
     with duckdb.connect(str(folder / "data.duckdb")) as connection:
         for name, columns in (("people", persons), ("visits", visits)):
@@ -135,11 +135,11 @@ def _declared(column: Column) -> str:
     return f"{{ values = {list(column.values)} }}" if column.values is not None else "{}"
 
 
-def tpch(folder: Path, scale: float) -> Dataset:
+def tpch(folder: Path, scale: float) -> AccuracyData:
     """TPC-H with customers as persons; the flat files hold the lines and orders with their customer."""
     folder.mkdir(parents=True, exist_ok=True)
     policy = make_tpch(folder, scale)
-    dataset = Dataset(folder, _SHOP)
+    dataset = AccuracyData(folder, _SHOP)
     lines = ", ".join(_flat(name, column) for name, column in LINES.columns.items())
     orders = ", ".join(_flat(name, column) for name, column in ORDERS.columns.items())
     with duckdb.connect(str(folder / "tpch.duckdb"), read_only=True) as connection:
@@ -158,9 +158,9 @@ def _flat(name: str, column: Column) -> str:
     return f"CAST({name} AS varchar) AS {name}"
 
 
-def dataset(name: str, folder: Path, size: int) -> Dataset:
+def dataset(name: str, folder: Path, size: int) -> AccuracyData:
     """The dataset of this name, made now or before; `size` is the number of people."""
-    made: dict[str, tuple[Mapping[str, Table], Callable[[Path], Dataset]]] = {
+    made: dict[str, tuple[Mapping[str, Table], Callable[[Path], AccuracyData]]] = {
         "people": (_PERSONS, lambda place: people(place, size)),
         "heavy": (_PERSONS, lambda place: heavy(place, size)),
         "TPC-H 0.1": (_SHOP, lambda place: tpch(place, 0.1)),
@@ -168,7 +168,7 @@ def dataset(name: str, folder: Path, size: int) -> Dataset:
     }
     tables, make = made[name]
     place = folder / name.replace(" ", "-")
-    return Dataset(place, tables) if (place / "policy.toml").exists() else make(place)
+    return AccuracyData(place, tables) if (place / "policy.toml").exists() else make(place)
 
 
 _PERSONS = {"people": PEOPLE, "visits": VISITS}

@@ -12,7 +12,7 @@ from dpsql.answering.session import Session
 from tests.accuracy import naive, oracle, report, with_dpsql
 from tests.accuracy.asked import Answers, Case
 from tests.accuracy.cases import cases
-from tests.accuracy.data import Dataset, people
+from tests.accuracy.data import AccuracyData, people
 from tests.accuracy.measure import DPSQL, NAIVE, ORACLE, Figure, Line, Truth
 
 CHOSEN = ("count by region", "variance", "average by kind, many rows", "unknown towns, many rows")
@@ -20,12 +20,12 @@ SIZE = 500
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def few(tmp_path_factory: pytest.TempPathFactory) -> AccuracyData:
     return people(tmp_path_factory.mktemp("few"), SIZE)
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if case.data == "people" and case.name in CHOSEN], ids=str)
-def test_all_that_run_in_process_answer(case: Case, few: Dataset) -> None:
+def test_all_that_run_in_process_answer(case: Case, few: AccuracyData) -> None:
     table, columns = few.tables[case.table], few.columns(case.table)
     truth = Truth(case, table, columns)
     line = Line(
@@ -41,16 +41,16 @@ def test_all_that_run_in_process_answer(case: Case, few: Dataset) -> None:
     assert case.name in report.row(line)
 
 
-def test_every_query_is_accepted(few: Dataset) -> None:
-    with closing(open_dataset(few.policy("basic", unknown=False), new_ledger=True)) as engine:
-        session = Session(engine, "analyst")
+def test_every_query_is_accepted(few: AccuracyData) -> None:
+    with closing(open_dataset(few.policy("basic", unknown=False), new_ledger=True)) as dataset:
+        session = Session(dataset, "analyst")
         for case in cases():
             if case.data == "people":
                 for query in case.queries:
                     assert session.release(with_dpsql.written(query, few.tables[case.table])).measurements
 
 
-def test_errors_are_those_of_the_answers(few: Dataset) -> None:
+def test_errors_are_those_of_the_answers(few: AccuracyData) -> None:
     (case,) = [case for case in cases() if case.label == "people: count"]
     truth = Truth(case, few.tables["people"], few.columns("people"))
     said = Answers([[[[[], [SIZE * 1.1]]], [[[], [SIZE * 1.3]]], [[[], [None]]]]])

@@ -14,10 +14,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
-from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.open_dataset import bind_all, open_backend
 from dpsql.answering.session import Session
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.errors import Error
 from dpsql.ledger.opening import open_ledger
 from dpsql.lowering.query import EngineQuery
@@ -27,7 +27,7 @@ from dpsql.policy.model import Catalog, Policy
 from dpsql.privacy.accounting import Accountant
 from dpsql.tables import ExactTable
 from tests.accuracy.asked import Aggregate, Answers, Case, Condition, Query, Table
-from tests.accuracy.data import Dataset
+from tests.accuracy.data import AccuracyData
 
 _ANEW = 25
 
@@ -35,33 +35,33 @@ _ANEW = 25
 class _Remembering:
     """An engine that need not read the same rows for every run: but for the salt, its exact tables are the same."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._known: dict[str, ExactTable] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+        return getattr(self._engine, name)
 
     def execute(self, queries: Sequence[EngineQuery], **limits: Any) -> list[ExactTable]:
         keys = [repr((query.sql, sorted({**query.parameters, "salt": ""}.items()))) for query in queries]
         if not all(key in self._known for key in keys):
-            self._known |= zip(keys, self._backend.execute(queries, **limits), strict=True)
+            self._known |= zip(keys, self._engine.execute(queries, **limits), strict=True)
         return [self._known[key] for key in keys]
 
 
-def answers(case: Case, dataset: Dataset, runs: int) -> Answers:
+def answers(case: Case, dataset: AccuracyData, runs: int) -> Answers:
     table = dataset.tables[case.table]
     policy = load(dataset.policy(case.accounting, unknown=case.unknown))
     texts = [written(query, table) for query in case.queries]
     found: list[list[list[list[Any]]]] = [[] for _ in texts]
-    with closing(open_backend(policy)) as backend:
-        catalog = bind_all(policy, backend)
+    with closing(open_backend(policy)) as engine:
+        catalog = bind_all(policy, engine)
         try:
             for run in range(runs):
                 if run % _ANEW == 0:
-                    remembering = cast(Backend, _Remembering(backend))
+                    remembering = cast(Engine, _Remembering(engine))
                 with _new(policy, catalog, remembering) as session:
-                    session.settings.epsilon = share(session.engine.accountant, len(texts))
+                    session.settings.epsilon = share(session.dataset.accountant, len(texts))
                     for query, text, rows in zip(case.queries, texts, found, strict=True):
                         answer = session.execute(text)
                         assert isinstance(answer, Answer)
@@ -72,13 +72,13 @@ def answers(case: Case, dataset: Dataset, runs: int) -> Answers:
 
 
 @contextmanager
-def _new(policy: Policy, catalog: Catalog, backend: Backend) -> Iterator[Session]:
+def _new(policy: Policy, catalog: Catalog, engine: Engine) -> Iterator[Session]:
     """The same data under a ledger that nothing was paid from, and that remembers nothing."""
     with tempfile.TemporaryDirectory() as folder:
         accountant = Accountant(policy.privacy)
         elsewhere = replace(policy, ledger=Path(folder) / "ledger")
         with closing(open_ledger(elsewhere, accountant, catalog.protection, new_ledger=True)) as ledger:
-            yield Session(Engine(catalog, accountant, backend, ledger, SystemSampler(), policy.limits), "analyst")
+            yield Session(Dataset(catalog, accountant, engine, ledger, SystemSampler(), policy.limits), "analyst")
 
 
 def share(accountant: Accountant, queries: int) -> Fraction:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsql.answering.dataset import Engine
-from dpsql.answering.open_dataset import build_engine
-from dpsql.engines.base import Backend
+from dpsql.answering.dataset import Dataset
+from dpsql.answering.open_dataset import build_dataset
+from dpsql.engines.base import Engine
 from dpsql.noise.samplers import Sampler, SystemSampler
 from dpsql.policy.load import load
 from dpsql.policy.load_server import state_folder
@@ -96,17 +96,17 @@ def write_policy(folder: Path, database: str) -> Policy:
 class MaskedServer:
     """The server, in a thread of its own; stopped and deleted at the end."""
 
-    def __init__(self, make: Callable[[Path], tuple[Policy, Backend]]) -> None:
+    def __init__(self, make: Callable[[Path], tuple[Policy, Engine]]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="masked"))
         self._folder.chmod(0o711)  # where the tests run as root, the twin runs as somebody else
-        policy, backend = make(self._folder)
-        self.engine: Engine = build_engine(policy, backend, SystemSampler(), new_ledger=True)
-        self._twin = start_twin(state_folder(policy), self.engine.catalog, policy.users)
+        policy, engine = make(self._folder)
+        self.dataset: Dataset = build_dataset(policy, engine, SystemSampler(), new_ledger=True)
+        self._twin = start_twin(state_folder(policy), self.dataset.catalog, policy.users)
         (socket,) = bind("127.0.0.1", 0, "")
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
-        self._server = Server(policy, self.engine, self._twin, open_door(policy, self._twin.database, None))
+        self._server = Server(policy, self.dataset, self._twin, open_door(policy, self._twin.database, None))
 
         async def run() -> None:
             await self._server.start([socket])
@@ -138,12 +138,12 @@ class MaskedServer:
         self._thread.join()
         self._loop.close()
         self._twin.stop()
-        self.engine.close()
+        self.dataset.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextmanager
-def masked(make: Callable[[Path], tuple[Policy, Backend]]) -> Iterator[MaskedServer]:
+def masked(make: Callable[[Path], tuple[Policy, Engine]]) -> Iterator[MaskedServer]:
     server = MaskedServer(make)
     try:
         yield server

@@ -7,9 +7,9 @@ from pathlib import Path
 import duckdb
 import psycopg
 
-from dpsql.engines.base import Backend
-from dpsql.engines.duckdb.engine import DuckDBBackend
-from dpsql.engines.postgres.engine import PostgresBackend
+from dpsql.engines.base import Engine
+from dpsql.engines.duckdb.engine import DuckDBEngine
+from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.policy.model import Policy
 from grammar_tests import toy_postgres
 from grammar_tests.servers import Server
@@ -36,13 +36,13 @@ def _fill(connection: duckdb.DuckDBPyConnection, *, target: bool) -> None:
         connection.execute(TARGET)
 
 
-def on_duckdb(folder: Path, *, target: bool) -> tuple[Policy, Backend]:
+def on_duckdb(folder: Path, *, target: bool) -> tuple[Policy, Engine]:
     with duckdb.connect(str(folder / "toy.duckdb")) as connection:
         _fill(connection, target=target)
-    return write_policy(folder, "duckdb:///toy.duckdb"), DuckDBBackend(folder / "toy.duckdb", memory="1GB", threads=1)
+    return write_policy(folder, "duckdb:///toy.duckdb"), DuckDBEngine(folder / "toy.duckdb", memory="1GB", threads=1)
 
 
-def on_postgres(server: Server, folder: Path, *, target: bool) -> tuple[Policy, Backend]:
+def on_postgres(server: Server, folder: Path, *, target: bool) -> tuple[Policy, Engine]:
     name = "with_target" if target else "without_target"
     server.create_database(name)
     with duckdb.connect() as data:
@@ -50,4 +50,4 @@ def on_postgres(server: Server, folder: Path, *, target: bool) -> tuple[Policy, 
         with psycopg.connect(server.url(name), autocommit=True) as connection:
             toy_postgres.fill(connection, data)
     # The ledger of a database on a server is a file beside the policy: not the same for two policies.
-    return write_policy(folder, server.url(name)), PostgresBackend(server.url(name), memory="64MB", threads=1)
+    return write_policy(folder, server.url(name)), PostgresEngine(server.url(name), memory="64MB", threads=1)

@@ -12,10 +12,10 @@ from types import FrameType
 
 import pytest
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.errors import Error, InternalError
-from dpsql.release import Release, Settings
+from dpsql.release import QuerySettings, Release
 from tests import toy
 from tests.adversary.heavy_texts import TEXTS
 
@@ -35,7 +35,7 @@ MOST_OF_SQUARES = 5.5
 
 
 @pytest.fixture(scope="module")
-def engine(clinic_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def dataset(clinic_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     folder = tmp_path_factory.mktemp("heavy")
     (folder / toy.DATABASE).write_bytes(clinic_database.read_bytes())
     opened = open_dataset(toy.write_policy(folder))
@@ -44,16 +44,16 @@ def engine(clinic_database: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     opened.close()
 
 
-def compiled(engine: Engine, text: str) -> Release | None:
+def compiled(dataset: Dataset, text: str) -> Release | None:
     try:
-        return engine.compile(text, (), Settings())
+        return dataset.compile(text, (), QuerySettings())
     except InternalError:
         raise
     except Error:
         return None
 
 
-def cost(engine: Engine, text: str) -> tuple[int, int]:
+def cost(dataset: Dataset, text: str) -> tuple[int, int]:
     """The calls that compiling takes, and the characters of SQL that come of it; none where it is refused."""
     calls = 0
 
@@ -64,7 +64,7 @@ def cost(engine: Engine, text: str) -> tuple[int, int]:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        release = compiled(engine, text)
+        release = compiled(dataset, text)
     finally:
         sys.setprofile(before)
     if release is None:
@@ -74,8 +74,8 @@ def cost(engine: Engine, text: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_twice_the_text_costs_about_twice(name: str, engine: Engine) -> None:
-    (calls, written), (twice, both) = (cost(engine, TEXTS[name](size)) for size in (SIZE, 2 * SIZE))
+def test_twice_the_text_costs_about_twice(name: str, dataset: Dataset) -> None:
+    (calls, written), (twice, both) = (cost(dataset, TEXTS[name](size)) for size in (SIZE, 2 * SIZE))
     most = MOST_OF_SQUARES if name in SQUARES else MOST
     assert twice <= most * calls, f"{calls:,} calls, then {twice:,}"
     assert both <= most * written or not written, f"{written:,} characters, then {both:,}"

@@ -86,7 +86,7 @@ def check(pair: Pair, statements: Sequence[Statement], settings: dict[str, str],
 
 
 def charges(server: MaskedServer) -> list[tuple[str, str, Price, Price]]:
-    entries = server.engine.ledger.history(None, 10_000)
+    entries = server.dataset.ledger.history(None, 10_000)
     return [(entry.user, entry.sql, entry.dataset_price, entry.user_price) for entry in entries]
 
 

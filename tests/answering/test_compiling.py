@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dpsql.answering.compiling.nursery import FORK, STATUS
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_engine
 from dpsql.answering.session import Session
 from dpsql.driver.dbapi import connect
@@ -42,14 +42,14 @@ def policy_with(folder: Path, limits: str = "") -> Path:
 
 
 @contextmanager
-def engine_with(folder: Path, limits: str = "", *, apart: bool = True) -> Iterator[Engine]:
-    with closing(open_engine(load(policy_with(folder, limits)), compiles_apart=apart)) as engine:
-        yield engine
+def dataset_with(folder: Path, limits: str = "", *, apart: bool = True) -> Iterator[Dataset]:
+    with closing(open_engine(load(policy_with(folder, limits)), compiles_apart=apart)) as dataset:
+        yield dataset
 
 
-def refusal_of(engine: Engine, sql: str) -> Error:
+def refusal_of(dataset: Dataset, sql: str) -> Error:
     with pytest.raises(Error) as found:
-        Session(engine, "alice").explain(sql)
+        Session(dataset, "alice").explain(sql)
     return found.value
 
 
@@ -72,42 +72,42 @@ def test_steps_end_where_nobody_waits() -> None:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_too_many_steps(tmp_path: Path, apart: bool) -> None:
-    with engine_with(tmp_path, "max_compile_steps = 2_000", apart=apart) as engine:
-        refusal = refusal_of(engine, LARGE)
+    with dataset_with(tmp_path, "max_compile_steps = 2_000", apart=apart) as dataset:
+        refusal = refusal_of(dataset, LARGE)
         assert isinstance(refusal, TooComplex)
         assert refusal.sqlstate == "54001"
         assert refusal.message == "the query takes more than 2,000 steps to compile"
         assert "max_compile_steps" in (refusal.hint or "")
-        assert Session(engine, "alice").explain("SELECT COUNT(*) FROM people")
+        assert Session(dataset, "alice").explain("SELECT COUNT(*) FROM people")
 
 
 def test_the_same_steps_here_and_apart(tmp_path: Path) -> None:
     """Whether a query is refused does not depend on where it is compiled."""
-    with engine_with(tmp_path) as engine:
-        apart = Session(engine, "alice").explain(SMALL)
-    with closing(open_engine(load(tmp_path / "dpsql.toml"))) as engine:
-        assert Session(engine, "alice").explain(SMALL) == apart
+    with dataset_with(tmp_path) as dataset:
+        apart = Session(dataset, "alice").explain(SMALL)
+    with closing(open_engine(load(tmp_path / "dpsql.toml"))) as dataset:
+        assert Session(dataset, "alice").explain(SMALL) == apart
 
 
 def test_too_long(tmp_path: Path) -> None:
-    with engine_with(tmp_path, "compile_timeout = 0.002") as engine:
-        refusal = refusal_of(engine, LARGE)
+    with dataset_with(tmp_path, "compile_timeout = 0.002") as dataset:
+        refusal = refusal_of(dataset, LARGE)
         assert refusal.sqlstate == "57014"
         assert "takes longer than 0.002 seconds to compile" in refusal.message
         assert "compile_timeout" in (refusal.hint or "")
 
 
 def test_too_much_memory(tmp_path: Path) -> None:
-    with engine_with(tmp_path, 'compile_memory = "4MB"') as engine:
-        refusal = refusal_of(engine, HUGE)
+    with dataset_with(tmp_path, 'compile_memory = "4MB"') as dataset:
+        refusal = refusal_of(dataset, HUGE)
         assert refusal.sqlstate == "54001"
         assert refusal.message == "the query takes more than 4MB of memory to compile"
-        assert Session(engine, "alice").explain("SELECT COUNT(*) FROM people")
+        assert Session(dataset, "alice").explain("SELECT COUNT(*) FROM people")
 
 
 def test_refusals_come_back_as_they_were(tmp_path: Path) -> None:
-    with engine_with(tmp_path) as engine:
-        refusal = refusal_of(engine, "SELECT nosuch FROM people")
+    with dataset_with(tmp_path) as dataset:
+        refusal = refusal_of(dataset, "SELECT nosuch FROM people")
         assert isinstance(refusal, UnknownColumn)
         assert (refusal.message, refusal.position) == ('column "nosuch" does not exist', 8)
 
@@ -118,8 +118,8 @@ def test_chosen_clips_are_compiled_apart_too(tmp_path: Path) -> None:
     policy = policy_with(tmp_path)
     text = policy.read_text()
     policy.write_text(text.replace("max_rows_per_unit = 10", "max_rows_per_unit = 50"))
-    with closing(open_engine(load(policy), compiles_apart=True)) as engine:
-        session = Session(engine, "alice")
+    with closing(open_engine(load(policy), compiles_apart=True)) as dataset:
+        session = Session(dataset, "alice")
         first = session.execute(sql)
         again = session.execute(sql)
         assert first is not None and again is not None
@@ -127,10 +127,10 @@ def test_chosen_clips_are_compiled_apart_too(tmp_path: Path) -> None:
         assert getattr(first, "table").rows == getattr(again, "table").rows  # noqa: B009
 
 
-def held(engine: Engine) -> list[int]:
+def held(dataset: Dataset) -> list[int]:
     """The processes that are ready to compile do nothing any more."""
     before = compiling(os.getpid())
-    Session(engine, "alice").explain(f"SELECT COUNT(*) FROM people WHERE age > {len(before)}")
+    Session(dataset, "alice").explain(f"SELECT COUNT(*) FROM people WHERE age > {len(before)}")
     found = compiling(os.getpid())
     for child in found:
         hold(child)
@@ -138,49 +138,49 @@ def held(engine: Engine) -> list[int]:
 
 
 def test_cancelling_ends_the_process(tmp_path: Path) -> None:
-    with engine_with(tmp_path, PATIENT) as engine, ThreadPoolExecutor(1) as pool:
-        children, cancellation = held(engine), Cancellation()
-        asked = pool.submit(Session(engine, "alice").explain, SMALL, (), cancellation)
-        eventually(lambda: engine.compiling == 1)
+    with dataset_with(tmp_path, PATIENT) as dataset, ThreadPoolExecutor(1) as pool:
+        children, cancellation = held(dataset), Cancellation()
+        asked = pool.submit(Session(dataset, "alice").explain, SMALL, (), cancellation)
+        eventually(lambda: dataset.compiling == 1)
         cancellation.cancel()
         with pytest.raises(Cancelled, match="user request"):
             asked.result(60)
         eventually(lambda: not all(map(is_there, children)))
-        assert engine.compiling == 0
+        assert dataset.compiling == 0
 
 
 def test_a_short_text_does_not_wait_for_long_ones(tmp_path: Path) -> None:
     """One whose process hangs is long work after a moment; then all others have their places."""
-    with engine_with(tmp_path, PATIENT) as engine, ThreadPoolExecutor(2) as pool:
+    with dataset_with(tmp_path, PATIENT) as dataset, ThreadPoolExecutor(2) as pool:
         cancellations = [Cancellation(), Cancellation()]
         asked = []
         for number, cancellation in enumerate(cancellations):
-            held(engine)
-            asked.append(pool.submit(Session(engine, "alice").explain, f"{SMALL}{' ' * number}", (), cancellation))
-            eventually(lambda number=number: engine.compiling_long == number + 1)  # type: ignore[misc]
-        assert Session(engine, "alice").explain(f"{SMALL} -- short")
-        assert Session(engine, "bob").explain(f"{SMALL} -- another")
+            held(dataset)
+            asked.append(pool.submit(Session(dataset, "alice").explain, f"{SMALL}{' ' * number}", (), cancellation))
+            eventually(lambda number=number: dataset.compiling_long == number + 1)  # type: ignore[misc]
+        assert Session(dataset, "alice").explain(f"{SMALL} -- short")
+        assert Session(dataset, "bob").explain(f"{SMALL} -- another")
         for cancellation in cancellations:
             cancellation.cancel()
         assert all(isinstance(each.exception(60), Cancelled) for each in asked)
 
 
 def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
-    with engine_with(tmp_path) as engine:
-        assert Session(engine, "alice").explain(SMALL)
+    with dataset_with(tmp_path) as dataset:
+        assert Session(dataset, "alice").explain(SMALL)
         nursery = nursery_of(os.getpid())
         assert nursery is not None
         for pid in [*compiling(os.getpid()), nursery]:
             os.kill(pid, 9)
         eventually(lambda: not is_there(nursery))
         with pytest.raises(Error):  # the one that was ready is gone
-            Session(engine, "alice").explain(f"{SMALL} ")
-        assert Session(engine, "alice").explain(f"{SMALL}  ")
+            Session(dataset, "alice").explain(f"{SMALL} ")
+        assert Session(dataset, "alice").explain(f"{SMALL}  ")
 
 
 def test_nothing_is_left_when_the_dataset_is_closed(tmp_path: Path) -> None:
-    with engine_with(tmp_path) as engine:
-        children = held(engine)
+    with dataset_with(tmp_path) as dataset:
+        children = held(dataset)
         nursery = nursery_of(os.getpid())
         assert nursery is not None
     eventually(lambda: not is_there(nursery))
@@ -188,8 +188,8 @@ def test_nothing_is_left_when_the_dataset_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_process_that_lost_who_uses_it_ends_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with engine_with(tmp_path, apart=False) as engine:
-        nursery = engine._compiler._nursery
+    with dataset_with(tmp_path, apart=False) as dataset:
+        nursery = dataset._compiler._nursery
         control, (ours, theirs) = nursery._start(), socket.socketpair()
         with ours, theirs:
             socket.send_fds(control, [FORK + bytes(STATUS.size)], [theirs.fileno()])
@@ -215,14 +215,14 @@ def no_more_files() -> Iterator[None]:
 
 
 def test_too_many_open_files_are_named(tmp_path: Path) -> None:
-    with engine_with(tmp_path, apart=False) as engine:
-        session, engine._compiler._small = Session(engine, "alice"), 0  # all of it apart, and nothing is started yet
+    with dataset_with(tmp_path, apart=False) as dataset:
+        session, dataset._compiler._small = Session(dataset, "alice"), 0  # all of it apart, and nothing is started yet
         with no_more_files():
-            started = refusal_of(engine, SMALL)
+            started = refusal_of(dataset, SMALL)
         assert session.explain(SMALL)  # and it goes on
-        engine._compiler._nursery.child().close()  # none is idle any more
+        dataset._compiler._nursery.child().close()  # none is idle any more
         with no_more_files():
-            forked = refusal_of(engine, f"{SMALL} ")
+            forked = refusal_of(dataset, f"{SMALL} ")
         assert session.explain(f"{SMALL} ")
     for error in (started, forked):
         assert isinstance(error, TooManyFiles) and error.sqlstate == "53000"
@@ -233,12 +233,12 @@ def test_the_driver_cancels_while_it_compiles(tmp_path: Path) -> None:
     """A text beyond the few steps of the own process is compiled in another, which a cancel ends."""
     with connect(policy_with(tmp_path, PATIENT), user="alice") as connection, ThreadPoolExecutor(1) as pool:
         cursor = connection.cursor()
-        engine = connection._session.engine
-        engine._compiler._nursery.warm()
+        dataset = connection._session.dataset
+        dataset._compiler._nursery.warm()
         (child,) = compiling(os.getpid())
         hold(child)
         asked = pool.submit(cursor.explain, HUGE)
-        eventually(lambda: engine.compiling == 1)
+        eventually(lambda: dataset.compiling == 1)
         cursor.cancel()
         with pytest.raises(Cancelled):
             asked.result(60)

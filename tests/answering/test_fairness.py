@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dpsql.answering.fairness import FairPlaces
+from dpsql.answering.fairness import FairSlots
 from dpsql.errors import Cancelled
 from dpsql.lowering.query import Cancellation
 
@@ -21,51 +21,51 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_one_user_holds_no_more_than_a_share() -> None:
-    places = FairPlaces(16, 4)
-    assert [places.take_now("eve") for _ in range(6)] == [True] * 4 + [False] * 2
-    assert places.take_now("bob")
+    slots = FairSlots(16, 4)
+    assert [slots.take_now("eve") for _ in range(6)] == [True] * 4 + [False] * 2
+    assert slots.take_now("bob")
 
 
 def test_the_last_places_are_for_those_who_hold_none() -> None:
-    places = FairPlaces(16, 4)
+    slots = FairSlots(16, 4)
     for user in ("a", "b", "c"):
-        assert all(places.take_now(user) for _ in range(4))
-    assert places.take_now("d")
-    assert not places.take_now("d")
-    assert places.take_now("e")
+        assert all(slots.take_now(user) for _ in range(4))
+    assert slots.take_now("d")
+    assert not slots.take_now("d")
+    assert slots.take_now("e")
 
 
 def test_who_holds_fewer_is_next() -> None:
-    places = FairPlaces(2, 2)
-    places.take("eve")
-    places.take("mallory")
+    slots = FairSlots(2, 2)
+    slots.take("eve")
+    slots.take("mallory")
     served: list[str] = []
 
     def wait(user: str) -> None:
-        places.take(user)
+        slots.take(user)
         served.append(user)
 
     threads = [threading.Thread(target=wait, args=("eve",))]
     threads[0].start()
-    eventually(lambda: places.waiting == 1)
+    eventually(lambda: slots.waiting == 1)
     threads.append(threading.Thread(target=wait, args=("bob",)))
     threads[1].start()
-    eventually(lambda: places.waiting == 2)
-    places.give_back("mallory")  # eve came first, but has a place already
+    eventually(lambda: slots.waiting == 2)
+    slots.give_back("mallory")  # eve came first, but has a place already
     eventually(lambda: served == ["bob"])
-    assert not places.take_now("mallory")
-    places.give_back("bob")
+    assert not slots.take_now("mallory")
+    slots.give_back("bob")
     for thread in threads:
         thread.join(30)
     assert served == ["bob", "eve"]
 
 
 def test_one_that_waits_can_be_cancelled() -> None:
-    places, cancellation = FairPlaces(1, 1), Cancellation()
-    places.take("eve")
+    slots, cancellation = FairSlots(1, 1), Cancellation()
+    slots.take("eve")
     cancellation.cancel()
     with pytest.raises(Cancelled):
-        places.take("bob", cancellation)
-    assert places.waiting == 0
-    places.give_back("eve")
-    assert places.held == 0
+        slots.take("bob", cancellation)
+    assert slots.waiting == 0
+    slots.give_back("eve")
+    assert slots.held == 0

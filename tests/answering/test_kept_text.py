@@ -39,9 +39,9 @@ def test_a_long_text_is_cut_and_known_by_its_hash() -> None:
 
 def test_a_purchase_keeps_little(tmp_path: Path) -> None:
     toy.create_database(tmp_path / toy.DATABASE)
-    with closing(open_dataset(toy.write_policy(tmp_path))) as engine:
-        Session(engine, "alice").execute(f"SELECT COUNT(*) FROM people -- {'x' * 80_000}")
-        (entry,) = engine.ledger.history("alice")
+    with closing(open_dataset(toy.write_policy(tmp_path))) as dataset:
+        Session(dataset, "alice").execute(f"SELECT COUNT(*) FROM people -- {'x' * 80_000}")
+        (entry,) = dataset.ledger.history("alice")
         assert entry.sql == "SELECT COUNT(*) FROM people"
 
 
@@ -49,8 +49,8 @@ def test_the_least_price(tmp_path: Path) -> None:
     toy.create_database(tmp_path / toy.DATABASE)
     policy = toy.write_policy(tmp_path)
     policy.write_text(policy.read_text().replace("[privacy]", "[privacy]\nmin_query_epsilon = 0.01"))
-    with closing(open_dataset(policy)) as engine:
-        session = Session(engine, "alice")
+    with closing(open_dataset(policy)) as dataset:
+        session = Session(dataset, "alice")
         for setting in ("epsilon = 1e-9", "margin = 1e9"):
             session.execute(f"SET dpsql.{setting}")
             for text in ("", "EXPLAIN "):

@@ -11,7 +11,7 @@ import pytest
 
 import dpsql.answering.dataset
 from dpsql.answering.answer_store import decode, encode
-from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.postprocess import Postprocessor
 from dpsql.answering.session import Session
@@ -39,21 +39,21 @@ QUERIES = [
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("large")
     toy.create_database(folder / toy.DATABASE)
-    engine = open_dataset(toy.write_policy(folder, epsilon="1_000", query_epsilon="10"), new_ledger=True)
-    yield Session(engine, "alice")
-    engine.close()
+    dataset = open_dataset(toy.write_policy(folder, epsilon="1_000", query_epsilon="10"), new_ledger=True)
+    yield Session(dataset, "alice")
+    dataset.close()
 
 
 @pytest.fixture(autouse=True)
 def _everything_in_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "_computed", lambda *_: None)
+    monkeypatch.setattr(Dataset, "_computed", lambda *_: None)
 
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_rows_are_the_same(session: Session, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(many: int) -> list[tuple[Cell, ...]]:
         monkeypatch.setattr(dpsql.answering.dataset, "MANY", many)
-        session.engine._answers.clear()
+        session.dataset._answers.clear()
         found = session.execute(sql)
         assert isinstance(found, Answer)
         return found.wide
@@ -72,7 +72,7 @@ def test_tables_are_used_where_they_can_be(session: Session, monkeypatch: pytest
     monkeypatch.setattr(Postprocessor, "run", watched)
     monkeypatch.setattr(dpsql.answering.dataset, "MANY", 0)
     for sql in QUERIES[:3]:
-        session.engine._answers.clear()
+        session.dataset._answers.clear()
         session.execute(sql)
     assert used == [{"n0"}] * 3
 

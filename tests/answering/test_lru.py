@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from dpsql.answering import dataset as module
-from dpsql.answering.answer_store import Known, decode, encode
-from dpsql.answering.dataset import Answer, Engine
-from dpsql.answering.lru import MOST, Newest
+from dpsql.answering.answer_store import StoredAnswer, decode, encode
+from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.lru import MOST, WeightedLru
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.errors import OperationalError
-from dpsql.release import Settings
+from dpsql.release import QuerySettings
 from dpsql.tables import NoisyTable
 from dpsql.types import Value
 from tests import toy
@@ -28,73 +28,73 @@ ABOVE = "SELECT COUNT(*) FROM people WHERE income > (SELECT AVG(income) FROM peo
 
 
 @pytest.fixture
-def engine(clinic: Path) -> Iterator[Engine]:
+def dataset(clinic: Path) -> Iterator[Dataset]:
     found = open_dataset(toy.write_policy(clinic.parent, users=("alice",)))
     yield found
     found.close()
 
 
-def ask(engine: Engine, sql: str, *, fresh: bool = False) -> Answer:
-    return engine.answer(engine.compile(sql, (), Settings()), user="alice", sql=sql, fresh=fresh)
+def ask(dataset: Dataset, sql: str, *, fresh: bool = False) -> Answer:
+    return dataset.answer(dataset.compile(sql, (), QuerySettings()), user="alice", sql=sql, fresh=fresh)
 
 
 @pytest.mark.parametrize("sql", [BY_STATE, ABOVE])
-def test_a_remembered_answer_is_the_one_that_would_be_computed(engine: Engine, sql: str) -> None:
-    first, remembered = ask(engine, sql), ask(engine, sql)
-    engine._answers.clear()
-    engine._replay_keys.clear()
-    computed = ask(engine, sql)
+def test_a_remembered_answer_is_the_one_that_would_be_computed(dataset: Dataset, sql: str) -> None:
+    first, remembered = ask(dataset, sql), ask(dataset, sql)
+    dataset._answers.clear()
+    dataset._replay_keys.clear()
+    computed = ask(dataset, sql)
     assert first.table == remembered.table == computed.table
     assert first.margins == remembered.margins == computed.margins
     assert computed.charged == remembered.charged
 
 
-def test_a_new_answer_takes_the_place_of_a_remembered_one(engine: Engine) -> None:
-    first = ask(engine, BY_STATE)
-    bought = ask(engine, BY_STATE, fresh=True)
+def test_a_new_answer_takes_the_place_of_a_remembered_one(dataset: Dataset) -> None:
+    first = ask(dataset, BY_STATE)
+    bought = ask(dataset, BY_STATE, fresh=True)
     assert bought.table != first.table  # three averages of many digits
-    assert ask(engine, BY_STATE).table == bought.table
+    assert ask(dataset, BY_STATE).table == bought.table
 
 
-def test_an_answer_that_another_process_has_bought_takes_its_place(engine: Engine, clinic: Path) -> None:
-    first = ask(engine, BY_STATE)
+def test_an_answer_that_another_process_has_bought_takes_its_place(dataset: Dataset, clinic: Path) -> None:
+    first = ask(dataset, BY_STATE)
     with closing(open_dataset(clinic.parent / "dpsql.toml")) as other:
         bought = ask(other, BY_STATE, fresh=True)
     assert bought.table != first.table
-    assert ask(engine, BY_STATE).table == bought.table
+    assert ask(dataset, BY_STATE).table == bought.table
 
 
-def test_an_answer_belongs_to_who_got_it(engine: Engine) -> None:
-    ask(engine, BY_STATE)
-    ask(engine, "SELECT state, COUNT(*) AS n FROM people GROUP BY state").table.rows.clear()
-    assert len(ask(engine, "SELECT state, COUNT(*) AS n FROM people GROUP BY state").table.rows) == 3
+def test_an_answer_belongs_to_who_got_it(dataset: Dataset) -> None:
+    ask(dataset, BY_STATE)
+    ask(dataset, "SELECT state, COUNT(*) AS n FROM people GROUP BY state").table.rows.clear()
+    assert len(ask(dataset, "SELECT state, COUNT(*) AS n FROM people GROUP BY state").table.rows) == 3
 
 
-def test_long_texts_and_many_rows_are_not_remembered(engine: Engine) -> None:
+def test_long_texts_and_many_rows_are_not_remembered(dataset: Dataset) -> None:
     for sql in (
         f"SELECT COUNT(*), '{'x' * module.SMALL_TEXT}!' FROM people",
         "SELECT age, COUNT(*) FROM people GROUP BY age",
     ):
-        first = ask(engine, sql)
-        assert not engine._answers
-        assert ask(engine, sql).table == first.table
+        first = ask(dataset, sql)
+        assert not dataset._answers
+        assert ask(dataset, sql).table == first.table
 
 
-def test_what_is_free_to_ask_does_not_fill_the_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_free_to_ask_does_not_fill_the_memory(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """EXPLAIN of many cells costs nothing, and a compiled query of 80,000 of them takes five megabytes."""
-    monkeypatch.setattr(engine._releases, "_room", 200_000)
-    monkeypatch.setattr(engine._replay_keys, "_room", 200_000)
+    monkeypatch.setattr(dataset._releases, "_room", 200_000)
+    monkeypatch.setattr(dataset._replay_keys, "_room", 200_000)
     for income in range(20):
         sql = f"SELECT age, state, smoker, COUNT(*) FROM people WHERE income > {income} GROUP BY age, state, smoker"
-        release = engine.compile(sql, (), Settings())
-        engine.preview(release, "alice")
-    assert 0 < len(engine._releases) < 10
-    assert 0 < len(engine._replay_keys) < 10
-    assert engine.compile(sql, (), Settings()) is release
+        release = dataset.compile(sql, (), QuerySettings())
+        dataset.preview(release, "alice")
+    assert 0 < len(dataset._releases) < 10
+    assert 0 < len(dataset._replay_keys) < 10
+    assert dataset.compile(sql, (), QuerySettings()) is release
 
 
 def test_the_newest_are_remembered_while_there_is_room() -> None:
-    found: Newest[str, int] = Newest(lambda _, weight: weight, 100)
+    found: WeightedLru[str, int] = WeightedLru(lambda _, weight: weight, 100)
     for name in "abcde":
         found.put(name, 30)
     assert [name for name in "abcde" if found.get(name)] == ["c", "d", "e"]
@@ -123,7 +123,7 @@ def test_the_newest_are_remembered_while_there_is_room() -> None:
 )
 def test_a_stored_answer_is_read_as_it_was_written(keys: tuple[tuple[Value, ...], ...]) -> None:
     sums = (np.arange(len(keys), dtype=np.int64) - 2**61,)
-    stored = decode(encode(Known("name", NoisyTable(keys, sums))))
+    stored = decode(encode(StoredAnswer("name", NoisyTable(keys, sums))))
     assert stored.instance == "name"
     assert stored.table.keys == keys
     assert [list(map(type, key)) for key in stored.table.keys] == [list(map(type, key)) for key in keys]
@@ -136,7 +136,7 @@ def test_many_numbers_are_stored_in_as_few_bytes_as_hold_them(width: int) -> Non
     for ends, held in (((-most - 1, most), width), ((-most - 2, 0), 2 * width), ((0, most + 1), 2 * width)):
         if held <= 8:
             sums = np.asarray([*ends, *range(100)], dtype=np.int64)
-            written = encode(Known("name", NoisyTable(((),) * len(sums), (sums,))))
+            written = encode(StoredAnswer("name", NoisyTable(((),) * len(sums), (sums,))))
             assert json.loads(written)["sums"][0]["width"] == held
             assert decode(written).table.sums[0].tolist() == sums.tolist()
 

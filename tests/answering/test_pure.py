@@ -20,7 +20,7 @@ from dpsql.policy.edit import set_allowance
 from dpsql.policy.load import load
 from dpsql.policy.problems import PolicyProblems
 from dpsql.privacy.accounting import Accountant, Price, pure_price
-from dpsql.release import Measurement, Settings
+from dpsql.release import Measurement, QuerySettings
 from dpsql.tables import ExactTable, NoisyTable
 from tests import toy
 from tests.answering.test_replay import Clinic, open_clinic
@@ -31,8 +31,8 @@ BY_STATE = "SELECT state, COUNT(*) AS n FROM people GROUP BY state ORDER BY stat
 TENTH = 10**14  # grains
 
 
-def pure(epsilon: str) -> Settings:
-    return Settings(epsilon=Fraction(epsilon), pure=True)
+def pure(epsilon: str) -> QuerySettings:
+    return QuerySettings(epsilon=Fraction(epsilon), pure=True)
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def policy_path(clinic: Path) -> Path:
 def asked(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
     found = open_clinic(policy_path, monkeypatch)
     yield found
-    found.engine.close()
+    found.dataset.close()
 
 
 def session(asked: Clinic, user: str = "alice", **settings: str) -> Session:
-    found = Session(asked.engine, user)
+    found = Session(asked.dataset, user)
     for name, value in settings.items():
         found.settings.set(name, value)
     return found
@@ -71,7 +71,7 @@ def test_a_pure_answer_costs_its_epsilon_and_the_rho_that_it_implies(asked: Clin
 
 
 def test_parts_cost_together_what_the_whole_does_in_epsilon_and_less_in_rho(asked: Clinic) -> None:
-    release = asked.engine.compile("SELECT COUNT(*), MEDIAN(age) FROM people", (), pure("1"))
+    release = asked.dataset.compile("SELECT COUNT(*), MEDIAN(age) FROM people", (), pure("1"))
     assert release.price.pure is not None
     assert 10 * TENTH - 4 <= release.price.pure <= 10 * TENTH
     assert release.price.loss < pure_price([5 * TENTH, 5 * TENTH]).loss
@@ -82,21 +82,21 @@ def test_keys_that_are_chosen_first_share_the_epsilon_and_not_the_rho(asked: Cli
         "SELECT date_trunc('month', seen) AS m, COUNT(DISTINCT patient_id) AS n FROM visits"
         " GROUP BY m ORDER BY n DESC, m LIMIT 1"
     )
-    (measurement,) = asked.engine.compile(sql, (), pure("0.5")).measurements
+    (measurement,) = asked.dataset.compile(sql, (), pure("0.5")).measurements
     assert measurement.top is not None
     assert measurement.top.noise.scale == measurement.noises[0].scale == 4
     assert measurement.price == pure_price([5 * TENTH])
 
 
 def test_the_price_of_a_margin_is_that_of_laplace_noise(asked: Clinic) -> None:
-    release = asked.engine.compile(COUNT, (), Settings(margin=Fraction(10), pure=True))
+    release = asked.dataset.compile(COUNT, (), QuerySettings(margin=Fraction(10), pure=True))
     assert release.outputs[0].margin == 10
     assert release.price.pure is not None
     assert release.price.pure * 3 <= Accountant(load(asked_policy(asked)).privacy).pure_of(Fraction(1))
 
 
 def asked_policy(asked: Clinic) -> Path:
-    place: Path = asked.engine.ledger._place  # type: ignore[attr-defined]
+    place: Path = asked.dataset.ledger._location  # type: ignore[attr-defined]
     return place.with_name("dpsql.toml")
 
 
@@ -106,7 +106,7 @@ def test_the_policy_decides_whether_they_are_sold(clinic: Path, monkeypatch: pyt
         found.ask(COUNT, settings=pure("0.5"))
     assert refusal.value.sqlstate == "55000"
     assert found.spent() == FREE
-    found.engine.close()
+    found.dataset.close()
 
 
 def test_basic_accounting_has_no_second_total(clinic: Path) -> None:
@@ -117,8 +117,8 @@ def test_basic_accounting_has_no_second_total(clinic: Path) -> None:
 
 def test_under_basic_accounting_the_setting_changes_no_price(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = open_clinic(toy.write_policy(clinic.parent, accounting="basic"), monkeypatch)
-    assert found.engine.compile(COUNT, (), pure("0.5")).price == Price(5 * TENTH)
-    found.engine.close()
+    assert found.dataset.compile(COUNT, (), pure("0.5")).price == Price(5 * TENTH)
+    found.dataset.close()
 
 
 # --- both sides ---
@@ -157,7 +157,7 @@ def test_who_would_overdraw_rho_is_warned_and_may(asked: Clinic) -> None:
     assert asked.spent().pure == 10 * TENTH
     exact.settings.set("epsilon", "0.25")
     exact.execute(COUNT)  # again, for nothing
-    assert asked.engine.ledger.verify() == []
+    assert asked.dataset.ledger.verify() == []
 
 
 def test_an_allowance_has_both_sides_too(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_an_allowance_has_both_sides_too(policy_path: Path, monkeypatch: pytest.
     assert asked.spent("bob").pure == 2 * TENTH
     with pytest.raises(BudgetExhausted, match="bob"):
         bob.execute(above(2))
-    asked.engine.close()
+    asked.dataset.close()
 
 
 # --- answers of their own ---
@@ -178,10 +178,10 @@ def test_an_allowance_has_both_sides_too(policy_path: Path, monkeypatch: pytest.
 
 def test_a_pure_answer_and_another_to_the_same_question_are_two(asked: Clinic) -> None:
     one = asked.ask(BY_STATE, settings=pure("0.1"))
-    other = asked.ask(BY_STATE, settings=Settings(epsilon=Fraction(3, 5)))
+    other = asked.ask(BY_STATE, settings=QuerySettings(epsilon=Fraction(3, 5)))
     assert FREE not in (one.charged, other.charged)
     assert asked.ask(BY_STATE, settings=pure("0.1")).table == one.table
-    assert asked.ask(BY_STATE, settings=Settings(epsilon=Fraction(3, 5))).table == other.table
+    assert asked.ask(BY_STATE, settings=QuerySettings(epsilon=Fraction(3, 5))).table == other.table
     assert asked.spent() == one.charged + other.charged
 
 
@@ -189,7 +189,7 @@ def test_a_choice_of_either_kind_is_another_answer(asked: Clinic) -> None:
     median = "SELECT MEDIAN(age) FROM people"
     one = asked.ask(median, settings=pure("0.2"))
     assert one.charged.loss == 4 * 10**12  # a fifth of the epsilon counts those who have an age
-    other = asked.ask(median, settings=Settings(epsilon=Fraction(1, 2)))
+    other = asked.ask(median, settings=QuerySettings(epsilon=Fraction(1, 2)))
     assert other.charged != FREE
     assert asked.ask(median, settings=pure("0.2")).charged == FREE
 
@@ -203,8 +203,8 @@ def _fixed(values: Iterator[int]) -> Callable[[Measurement, Sequence[ExactTable]
 
 def test_answers_of_both_laws_are_joined_by_their_variances(asked: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpsql.answering.dataset.add_noise", _fixed(iter([10_000, 0, 30_000])))
-    exact, other = pure("0.05"), Settings(epsilon=Fraction(3, 10))
-    noises = [asked.engine.compile(COUNT, (), settings).measurements[0].noises[0] for settings in (exact, other)]
+    exact, other = pure("0.05"), QuerySettings(epsilon=Fraction(3, 10))
+    noises = [asked.dataset.compile(COUNT, (), settings).measurements[0].noises[0] for settings in (exact, other)]
     assert [noise.law for noise in noises] == ["laplace", "gaussian"]
     laplace, gaussian = 2 * float(noises[0].scale) ** 2, float(noises[1].scale)  # variances
     asked.ask(COUNT, settings=exact)
@@ -213,7 +213,7 @@ def test_answers_of_both_laws_are_joined_by_their_variances(asked: Clinic, monke
     (((value,),), ((margin,),)) = joined.table.rows, joined.margins
     assert isinstance(value, int) and margin is not None
     assert abs(value - expected) <= 2
-    alone = [asked.engine.compile(COUNT, (), settings).outputs[0].margin for settings in (exact, other)]
+    alone = [asked.dataset.compile(COUNT, (), settings).outputs[0].margin for settings in (exact, other)]
     assert margin < min(float(m) for m in alone if m is not None)
     # A third is joined with both, which are as far off as they are together.
     together = laplace * gaussian / (laplace + gaussian)
@@ -223,7 +223,7 @@ def test_answers_of_both_laws_are_joined_by_their_variances(asked: Clinic, monke
 
 
 def test_what_earlier_answers_determine_is_taken_where_it_is_as_close(asked: Clinic) -> None:
-    assert asked.ask(BY_STATE, settings=Settings(epsilon=Fraction(1, 2))).charged != FREE
+    assert asked.ask(BY_STATE, settings=QuerySettings(epsilon=Fraction(1, 2))).charged != FREE
     assert asked.ask(COUNT, settings=pure("0.01")).charged == FREE
     assert asked.ask(COUNT, settings=pure("0.1")).charged == pure_price([TENTH])
 

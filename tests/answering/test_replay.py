@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.answering.dataset import Answer, Engine
-from dpsql.answering.open_dataset import build_engine, open_backend
-from dpsql.engines.base import Backend
+from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.open_dataset import build_dataset, open_backend
+from dpsql.engines.base import Engine
 from dpsql.errors import BudgetExhausted, Cancelled, EngineFailed, TooManyRows
 from dpsql.ledger import Ledger, Purchase, Receipt
 from dpsql.lowering.dialect import Dialect
@@ -26,7 +26,7 @@ from dpsql.noise.samplers import SystemSampler
 from dpsql.policy.load import load
 from dpsql.policy.model import DatabaseSchema
 from dpsql.privacy.accounting import Price
-from dpsql.release import Settings
+from dpsql.release import QuerySettings
 from dpsql.tables import ExactTable
 from dpsql.types import Value
 from tests import toy
@@ -41,7 +41,7 @@ ABOVE = "SELECT COUNT(*) FROM people WHERE income > (SELECT AVG(income) FROM peo
 class WatchedBackend:
     """The real backend; says when it is asked, and may be told to fail."""
 
-    inner: Backend
+    inner: Engine
     events: list[str]
     fail: Callable[[], None] = lambda: None
 
@@ -81,8 +81,8 @@ class WatchedBackend:
 class Clinic:
     """An engine on the toy dataset, and what happened to its ledger and its backend, in order."""
 
-    engine: Engine
-    backend: WatchedBackend
+    dataset: Dataset
+    engine: WatchedBackend
     events: list[str] = field(default_factory=list)
 
     def ask(
@@ -90,28 +90,28 @@ class Clinic:
         sql: str,
         parameters: Sequence[Value] = (),
         *,
-        settings: Settings | None = None,
+        settings: QuerySettings | None = None,
         user: str = "alice",
         fresh: bool = False,
         cancellation: Cancellation | None = None,
     ) -> Answer:
-        release = self.engine.compile(sql, parameters, settings or Settings())
-        return self.engine.answer(release, user=user, sql=sql, fresh=fresh, cancellation=cancellation)
+        release = self.dataset.compile(sql, parameters, settings or QuerySettings())
+        return self.dataset.answer(release, user=user, sql=sql, fresh=fresh, cancellation=cancellation)
 
     def price(self, sql: str) -> Price:
-        return self.engine.compile(sql, (), Settings()).price
+        return self.dataset.compile(sql, (), QuerySettings()).price
 
     def spent(self, user: str | None = None) -> Price:
-        return self.engine.ledger.spent(user)
+        return self.dataset.ledger.spent(user)
 
 
 def open_clinic(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clinic:
     policy = load(policy_path)
     events: list[str] = []
-    backend = WatchedBackend(open_backend(policy), events)
-    engine = build_engine(policy, backend, SystemSampler())
-    _watch(engine.ledger, events, monkeypatch)
-    return Clinic(engine, backend, events)
+    engine = WatchedBackend(open_backend(policy), events)
+    dataset = build_dataset(policy, engine, SystemSampler())
+    _watch(dataset.ledger, events, monkeypatch)
+    return Clinic(dataset, engine, events)
 
 
 def _watch(ledger: Ledger, events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def policy_path(clinic: Path) -> Path:
 def asked(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
     found = open_clinic(policy_path, monkeypatch)
     yield found
-    found.engine.close()
+    found.dataset.close()
 
 
 # --- the same question ---
@@ -186,12 +186,12 @@ def test_limits_and_orders_show_parts_of_one_answer(asked: Clinic) -> None:
 
 def test_an_answer_outlives_the_engine(asked: Clinic, policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = asked.ask(BY_STATE)
-    asked.engine.close()
+    asked.dataset.close()
     again = open_clinic(policy_path, monkeypatch)
     second = again.ask(BY_STATE)
     assert second.table == first.table
     assert second.charged == FREE
-    again.engine.close()
+    again.dataset.close()
 
 
 def test_fresh_buys_a_new_answer_which_then_replaces_the_old(asked: Clinic) -> None:
@@ -222,7 +222,7 @@ def test_parameters_that_look_alike_do_not_collide(asked: Clinic) -> None:
 
 def test_a_higher_price_is_another_question(asked: Clinic) -> None:
     """Otherwise a cheap answer would be shown as a dear one."""
-    cheap, dear = Settings(epsilon=Fraction(1, 2)), Settings(epsilon=Fraction(1))
+    cheap, dear = QuerySettings(epsilon=Fraction(1, 2)), QuerySettings(epsilon=Fraction(1))
     first = asked.ask(COUNT, settings=cheap)
     second = asked.ask(COUNT, settings=dear)
     assert FREE != first.charged != second.charged != FREE
@@ -232,12 +232,12 @@ def test_a_higher_price_is_another_question(asked: Clinic) -> None:
 
 def test_a_lower_price_is_answered_with_what_was_paid_for_and_not_by_others(asked: Clinic) -> None:
     """A dear answer is not had for little: who never paid for it buys a cheap one."""
-    cheap, dear = Settings(epsilon=Fraction(1, 2)), Settings(epsilon=Fraction(1))
+    cheap, dear = QuerySettings(epsilon=Fraction(1, 2)), QuerySettings(epsilon=Fraction(1))
     first = asked.ask(COUNT, settings=dear)
     assert asked.ask(COUNT, settings=cheap).charged == FREE
     assert asked.ask(COUNT, settings=cheap).table == first.table
     theirs = asked.ask(COUNT, settings=cheap, user="bob")
-    assert theirs.charged == asked.engine.compile(COUNT, (), cheap).price
+    assert theirs.charged == asked.dataset.compile(COUNT, (), cheap).price
 
 
 def test_another_rank_is_another_question(asked: Clinic) -> None:
@@ -259,20 +259,20 @@ def test_a_share_of_another_price_is_another_question(asked: Clinic) -> None:
 
 def test_another_threshold_is_another_question(asked: Clinic) -> None:
     sql = "SELECT sex, COUNT(*) FROM people GROUP BY sex"
-    assert asked.ask(sql, settings=Settings(delta=Fraction(1, 10**9))).charged != FREE
-    assert asked.ask(sql, settings=Settings(delta=Fraction(1, 10**8))).charged != FREE
-    assert asked.ask(sql, settings=Settings(delta=Fraction(1, 10**9))).charged == FREE
+    assert asked.ask(sql, settings=QuerySettings(delta=Fraction(1, 10**9))).charged != FREE
+    assert asked.ask(sql, settings=QuerySettings(delta=Fraction(1, 10**8))).charged != FREE
+    assert asked.ask(sql, settings=QuerySettings(delta=Fraction(1, 10**9))).charged == FREE
 
 
 def test_another_policy_is_another_question(asked: Clinic, policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text sent to the engine may be the same while a declaration that the answer depends on is not."""
     asked.ask(COUNT)
-    asked.engine.close()
+    asked.dataset.close()
     text = policy_path.read_text()
     policy_path.write_text(text.replace("age = { min = 0, max = 110 }", "age = { min = 0, max = 111 }"))
     again = open_clinic(policy_path, monkeypatch)
     assert again.ask(COUNT).charged != FREE
-    again.engine.close()
+    again.dataset.close()
 
 
 def test_another_answer_to_the_inner_question_is_another_question(asked: Clinic) -> None:
@@ -280,7 +280,7 @@ def test_another_answer_to_the_inner_question_is_another_question(asked: Clinic)
     # The same inner question at the same price, bought again beside another outer one.
     asked.ask(ABOVE.replace("COUNT(*)", "COUNT(DISTINCT id)").replace(">", "<="), fresh=True)
     second = asked.ask(ABOVE)
-    inner, outer = asked.engine.compile(ABOVE, (), Settings()).measurements
+    inner, outer = asked.dataset.compile(ABOVE, (), QuerySettings()).measurements
     assert second.charged == outer.price
     assert first.charged == inner.price + outer.price
 
@@ -306,7 +306,7 @@ def test_a_user_without_allowance_left_gets_no_replay(clinic: Path, monkeypatch:
     with pytest.raises(BudgetExhausted):
         found.ask(BY_STATE, user="bob")
     assert found.spent("bob") == FREE
-    found.engine.close()
+    found.dataset.close()
 
 
 # --- charge first ---
@@ -318,11 +318,11 @@ def test_the_charge_is_durable_before_the_engine_sees_the_query(asked: Clinic, p
     def look() -> None:
         # Through another handle: what is not in the file yet would not be there after a crash.
         policy = load(policy_path)
-        other = build_engine(policy, asked.backend.inner, SystemSampler())
+        other = build_dataset(policy, asked.engine.inner, SystemSampler())
         seen.append(other.ledger.spent())
         other.ledger.close()
 
-    asked.backend.fail = look
+    asked.engine.fail = look
     asked.ask(ABOVE)
     assert [event for event, _ in groupby(asked.events)] == ["charge", "execute", "store", "execute", "store"]
     assert seen == [asked.price(ABOVE)] * 2
@@ -337,11 +337,11 @@ def test_what_cannot_be_paid_never_reaches_the_engine(clinic: Path, monkeypatch:
         found.ask(BY_STATE)
     assert found.events == []
     assert found.spent() == spent
-    found.engine.close()
+    found.dataset.close()
 
 
 def test_compiling_costs_nothing_and_asks_nothing(asked: Clinic) -> None:
-    asked.engine.compile(ABOVE, (), Settings())
+    asked.dataset.compile(ABOVE, (), QuerySettings())
     assert asked.events == []
     assert asked.spent() == FREE
 
@@ -362,13 +362,13 @@ def _vanish() -> None:
 def test_a_failure_of_the_engine_keeps_the_charge(
     asked: Clinic, fail: Callable[[], None], error: type[BaseException]
 ) -> None:
-    asked.backend.fail = fail
+    asked.engine.fail = fail
     with pytest.raises(error):
         asked.ask(ABOVE)
     price = asked.price(ABOVE)
     assert asked.spent() == asked.spent("alice") == price
     assert asked.events == ["charge", "execute"]
-    asked.backend.fail = lambda: None
+    asked.engine.fail = lambda: None
     assert asked.ask(ABOVE).charged == FREE
     assert asked.spent() == price
 
@@ -381,7 +381,7 @@ def test_a_failure_after_the_first_stage_keeps_the_charge_of_all(asked: Clinic) 
         if len(calls) == 2:
             raise EngineFailed("log")
 
-    asked.backend.fail = second
+    asked.engine.fail = second
     with pytest.raises(EngineFailed):
         asked.ask(ABOVE)
     assert asked.spent() == asked.price(ABOVE)
@@ -392,7 +392,7 @@ def test_a_failure_after_the_first_stage_keeps_the_charge_of_all(asked: Clinic) 
 
 def test_a_cancelled_query_keeps_the_charge(asked: Clinic) -> None:
     cancellation = Cancellation()
-    asked.backend.fail = cancellation.cancel
+    asked.engine.fail = cancellation.cancel
     with pytest.raises(Cancelled):
         asked.ask(COUNT, cancellation=cancellation)
     assert asked.spent() == asked.price(COUNT)
@@ -416,7 +416,7 @@ def test_a_query_that_takes_too_long_keeps_the_charge(policy_path: Path, monkeyp
     with pytest.raises(Cancelled):
         found.ask(toy.ENDLESS)
     assert found.spent() == found.price(toy.ENDLESS)
-    found.engine.close()
+    found.dataset.close()
 
 
 def test_an_error_in_the_rest_of_the_query_keeps_the_charge_and_the_answer(asked: Clinic) -> None:
@@ -433,20 +433,20 @@ def test_a_process_that_dies_in_the_engine_keeps_the_charge(policy_path: Path, m
     script = f"""
         import os, sys
         from pathlib import Path
-        from dpsql.engines.duckdb.engine import DuckDBBackend
+        from dpsql.engines.duckdb.engine import DuckDBEngine
         from dpsql.answering.open_dataset import open_dataset
-        from dpsql.release import Settings
+        from dpsql.release import QuerySettings
 
-        DuckDBBackend.execute = lambda *_, **__: os._exit(9)
-        engine = open_dataset(Path(sys.argv[1]))
-        engine.answer(engine.compile({COUNT!r}, (), Settings()), user="alice", sql={COUNT!r})
+        DuckDBEngine.execute = lambda *_, **__: os._exit(9)
+        dataset = open_dataset(Path(sys.argv[1]))
+        dataset.answer(dataset.compile({COUNT!r}, (), QuerySettings()), user="alice", sql={COUNT!r})
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(policy_path)], check=False)
     assert done.returncode == 9
     found = open_clinic(policy_path, monkeypatch)
     assert found.spent() == found.spent("alice") == found.price(COUNT)
     assert found.ask(COUNT).charged == found.price(COUNT)
-    found.engine.close()
+    found.dataset.close()
 
 
 def test_the_same_question_at_the_same_moment_is_paid_once(asked: Clinic) -> None:
@@ -473,7 +473,7 @@ def test_who_waits_for_an_answer_that_fails_takes_up_what_was_paid(asked: Clinic
             raise EngineFailed("x")
 
     waiting = threading.Event()
-    asked.backend.fail = fail
+    asked.engine.fail = fail
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(asked.ask, BY_STATE)
         while "charge" not in asked.events:
@@ -492,7 +492,7 @@ def test_who_waits_can_be_cancelled(asked: Clinic) -> None:
     def wait() -> None:
         waiting.wait()
 
-    asked.backend.fail = wait
+    asked.engine.fail = wait
     cancellation = Cancellation()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(asked.ask, BY_STATE)

@@ -16,7 +16,7 @@ from dpsql.answering.reuse import _Part, _weighted, _written
 from dpsql.answering.session import Session
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.accounting import Price
-from dpsql.release import Measurement, Settings
+from dpsql.release import Measurement, QuerySettings
 from dpsql.tables import ExactTable, NoisyTable
 from tests import toy
 from tests.answering.test_replay import Clinic, open_clinic
@@ -36,7 +36,7 @@ def policy_path(request: pytest.FixtureRequest, clinic: Path) -> Path:
 def asked(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
     found = open_clinic(policy_path, monkeypatch)
     yield found
-    found.engine.close()
+    found.dataset.close()
 
 
 def margin(answer: Answer, column: int = -1) -> float:
@@ -110,10 +110,10 @@ def test_rows_without_a_declared_key_are_in_the_total(policy_path: Path, monkeyp
     """A third of the people live in a state that is not declared: no count shows them, but all of them counts them."""
     policy_path.write_text(policy_path.read_text().replace('values = ["CA", "NY", "TX"]', 'values = ["CA", "NY"]'))
     asked = open_clinic(policy_path, monkeypatch)
-    dear = Settings(epsilon=Fraction(9))
+    dear = QuerySettings(epsilon=Fraction(9))
     shown = asked.ask(BY_STATE, settings=dear)
     whole = asked.ask(COUNT)
-    asked.engine.close()
+    asked.dataset.close()
     assert [state for state, _ in shown.table.rows] == ["CA", "NY"]
     assert whole.charged == FREE
     ((count,),) = whole.table.rows
@@ -135,19 +135,19 @@ def test_a_running_total_is_made_of_counts_that_are_known(asked: Clinic) -> None
 
 def test_who_states_a_price_gets_what_it_buys(asked: Clinic) -> None:
     asked.ask(FINE)
-    dear = Settings(epsilon=Fraction(1))
+    dear = QuerySettings(epsilon=Fraction(1))
     bought = asked.ask(COUNT, settings=dear)
-    assert bought.charged == asked.engine.compile(COUNT, (), dear).price
+    assert bought.charged == asked.dataset.compile(COUNT, (), dear).price
     # It is closer than the sum of the cells: a cheaper one is made of it.
-    assert asked.ask(COUNT, settings=Settings(epsilon=Fraction(1, 2))).charged == FREE
+    assert asked.ask(COUNT, settings=QuerySettings(epsilon=Fraction(1, 2))).charged == FREE
     assert asked.ask(COUNT).table == bought.table
 
 
 def test_who_states_an_error_gets_none_wider(asked: Clinic) -> None:
     fine = asked.ask(FINE)
-    wide = Settings(margin=Fraction(math.ceil(4 * margin(fine))))
+    wide = QuerySettings(margin=Fraction(math.ceil(4 * margin(fine))))
     assert asked.ask(COUNT, settings=wide).charged == FREE
-    narrow = Settings(margin=Fraction(math.floor(2 * margin(fine))))
+    narrow = QuerySettings(margin=Fraction(math.floor(2 * margin(fine))))
     bought = asked.ask(COUNT, settings=narrow)
     assert bought.charged != FREE
     assert margin(bought) <= 2 * margin(fine)
@@ -177,14 +177,14 @@ def test_what_is_made_of_paid_answers_is_free_although_it_is_wider(asked: Clinic
 
 
 def test_another_user_buys_what_is_cheaper_to_buy(asked: Clinic) -> None:
-    asked.ask(FINE, settings=Settings(epsilon=Fraction(2)))
+    asked.ask(FINE, settings=QuerySettings(epsilon=Fraction(2)))
     assert asked.ask(COUNT, user="bob").charged == asked.price(COUNT)
 
 
 def test_explain_says_so_for_nothing(asked: Clinic) -> None:
     asked.ask(FINE, user="alice")
     spent = asked.spent()
-    alice, bob = (Session(asked.engine, user).explain(BY_STATE) for user in ("alice", "bob"))
+    alice, bob = (Session(asked.dataset, user).explain(BY_STATE) for user in ("alice", "bob"))
     assert "Price: free" in alice and "Release 1: made of earlier answers" in alice
     assert "Note: SET dpsql.fresh = on buys a new answer" in alice
     assert "Price: free" not in bob
@@ -209,7 +209,7 @@ def test_many_cheap_sums_neither_push_out_what_was_dear_nor_grow_without_end(
     filtered = "COUNT(*) FILTER (WHERE age > {})"
     for i in range(5):
         sums = ", ".join(filtered.format(2 * i + j) for j in range(2))
-        asked.ask(f"SELECT {sums} FROM people", settings=Settings(epsilon=Fraction(1, 1000)))
+        asked.ask(f"SELECT {sums} FROM people", settings=QuerySettings(epsilon=Fraction(1, 1000)))
     assert max(lengths) == 4
     assert asked.ask(COUNT).charged == FREE
     last = f"SELECT {filtered.format(9)} FROM people"
@@ -231,14 +231,14 @@ def test_a_new_answer_to_an_old_question_is_joined_with_it(asked: Clinic) -> Non
 
 
 def test_what_another_user_paid_for_is_not_joined(asked: Clinic) -> None:
-    cheap, dear = Settings(epsilon=Fraction(1, 2)), Settings(epsilon=Fraction(1))
+    cheap, dear = QuerySettings(epsilon=Fraction(1, 2)), QuerySettings(epsilon=Fraction(1))
     asked.ask(COUNT, settings=dear)
     theirs = asked.ask(COUNT, settings=cheap, user="bob")
-    assert margin(theirs) == asked.engine.compile(COUNT, (), cheap).outputs[0].margin
+    assert margin(theirs) == asked.dataset.compile(COUNT, (), cheap).outputs[0].margin
 
 
 def test_what_another_user_paid_for_is_not_joined_either_where_question_and_price_are_the_same(asked: Clinic) -> None:
-    cheap = Settings(epsilon=Fraction(1, 10))
+    cheap = QuerySettings(epsilon=Fraction(1, 10))
     first = asked.ask(COUNT, settings=cheap)
     theirs = asked.ask(COUNT, settings=cheap, user="bob", fresh=True)
     assert (theirs.charged, margin(theirs)) == (first.charged, margin(first))
@@ -252,7 +252,7 @@ def changing(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli
     policy_path.write_text(text.replace("[tables.people]", "[limits]\nreplay_days = 30\n\n[tables.people]", 1))
     found = open_clinic(policy_path, monkeypatch)
     yield found
-    found.engine.close()
+    found.dataset.close()
 
 
 def test_nothing_is_joined_where_the_data_change(changing: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +274,12 @@ def test_where_the_data_change_an_answer_is_made_of_one_other_alone(changing: Cl
 
 
 def test_the_joined_answer_is_the_weighted_mean(asked: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    dear = Settings(epsilon=Fraction(1, 10))
+    dear = QuerySettings(epsilon=Fraction(1, 10))
     noise = iter([1000, 40])
     monkeypatch.setattr("dpsql.answering.dataset.add_noise", _fixed(noise))
     asked.ask(COUNT, settings=dear)
-    joined = asked.ask(COUNT, settings=Settings(epsilon=Fraction(1)))
-    compiled = [asked.engine.compile(COUNT, (), settings) for settings in (dear, Settings(Fraction(1)))]
+    joined = asked.ask(COUNT, settings=QuerySettings(epsilon=Fraction(1)))
+    compiled = [asked.dataset.compile(COUNT, (), settings) for settings in (dear, QuerySettings(Fraction(1)))]
     one, other = (release.measurements[0].deviation(0) for release in compiled)
     weight = one**2 / (one**2 + other**2)
     assert joined.table.rows == [(round(40 * weight + 1000 * (1 - weight)),)]

@@ -23,9 +23,9 @@ GROUP BY age, state"""
 
 @pytest.fixture
 def session(clinic: Path) -> Iterator[Session]:
-    engine = open_dataset(toy.write_policy(clinic.parent, users=("alice",)))
-    yield Session(engine, "alice")
-    engine.close()
+    dataset = open_dataset(toy.write_policy(clinic.parent, users=("alice",)))
+    yield Session(dataset, "alice")
+    dataset.close()
 
 
 def column(answer: Answer, name: str) -> list[Any]:

@@ -102,14 +102,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def audited(folder: Path, policy: str, sampler: Sampler) -> Iterator[Audit]:
     declared = load(folder / f"{policy}.toml")
-    backend = open_backend(declared)
+    engine = open_backend(declared)
     try:
-        with open_audit(bind_all(declared, backend), declared.privacy, backend, sampler) as made:
+        with open_audit(bind_all(declared, engine), declared.privacy, engine, sampler) as made:
             made.questions = [q for q in made.questions if (q.tables, q.aggregate, q.keys) in CHOSEN[policy]]
             assert len(made.questions) == len(CHOSEN[policy])
             yield made
     finally:
-        backend.close()
+        engine.close()
 
 
 @pytest.fixture(autouse=True)
@@ -224,7 +224,7 @@ def postgres(folder: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("sampler", [SystemSampler(), HalfTheNoise()], ids=["sound", "defective"])
 def test_a_policy_on_postgres_is_audited_in_its_own_dialect(postgres: Path, sampler: Sampler) -> None:
     for made in audited(postgres.parent, postgres.stem, sampler):
-        assert all(type(backend).__name__ == "PostgresBackend" for pair in made.pairs.values() for backend in pair)
+        assert all(type(engine).__name__ == "PostgresEngine" for pair in made.pairs.values() for engine in pair)
         for finding in made.run(TRIALS):
             assert isinstance(finding, Finding)
             assert finding.has_power

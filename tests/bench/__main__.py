@@ -41,12 +41,12 @@ def main() -> None:
         print(line(figure), flush=True)
 
     def all_queries() -> None:
-        for engine in options.engine:
+        for engine in options.dataset:
             for rows in options.rows or (_FULL if options.full else _QUICK):
                 queries.against_raw(engine, rows, seconds, show)
 
     def fixed() -> None:
-        for engine in options.engine:
+        for engine in options.dataset:
             queries.in_process(engine, 2 * seconds, show)
 
     def peers() -> None:

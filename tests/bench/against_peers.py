@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpsql.answering.session import Session
-from tests.bench.datasets import Dataset, on_duckdb, on_postgres
+from tests.bench.datasets import BenchDataset, on_duckdb, on_postgres
 from tests.bench.figures import Figure, Show
 from tests.peers.environments import QRLEW, SMARTNOISE, NotInstalled, Peer, environment
 
@@ -46,7 +46,7 @@ def _compare(
     script: str,
     folder: Path,
     data: dict[str, object],
-    engines: dict[str, Dataset],
+    engines: dict[str, BenchDataset],
     show: Show,
 ) -> None:
     try:
@@ -70,8 +70,8 @@ class _Cost(NamedTuple):
     processor: float
 
 
-def _ours(dataset: Dataset, sql: str) -> dict[str, _Cost]:
-    session = Session(dataset.engine, "bench")
+def _ours(dataset: BenchDataset, sql: str) -> dict[str, _Cost]:
+    session = Session(dataset.dataset, "bench")
     session.settings.fresh = True
     return {
         "a known text": _cost(lambda: session.execute(sql)),

@@ -7,14 +7,14 @@ import statistics
 import sys
 import time
 
-from pyqrlew import Dataset, Dialect
+from pyqrlew import BenchDataset, Dialect
 from sqlalchemy import create_engine, text
 
 
 def main() -> None:
     task = json.load(sys.stdin)
     engine = create_engine(task["url"].replace("postgresql://", "postgresql+psycopg2://"))
-    dataset = Dataset.from_database("bench", engine, schema_name="public")
+    dataset = BenchDataset.from_database("bench", engine, schema_name="public")
     for column, (lower, upper) in task["bounds"].items():
         dataset = dataset.with_range("public", "people", column, lower, upper)
     with engine.connect() as connection:

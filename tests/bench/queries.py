@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.session import Session
 from tests.bench.cases import CASES, SMALL, another_small
 from tests.bench.datasets import ENGINES
@@ -17,7 +17,7 @@ def against_raw(engine: str, rows: int, seconds: float, show: Show) -> None:
     """Cached text, fresh answer, durable charge included; what has to be bounded also over a prepared copy."""
     with ENGINES[engine](rows, prepared=True) as dataset:
         assert dataset.prepared is not None
-        plain, prepared = _fresh(dataset.engine), _fresh(dataset.prepared)
+        plain, prepared = _fresh(dataset.dataset), _fresh(dataset.prepared)
         for case in CASES:
             asked = [(engine, plain)]
             if case.is_bounded:
@@ -33,7 +33,7 @@ def in_process(engine: str, seconds: float, show: Show) -> None:
     """A hundred rows: what is left is the cost of asking."""
     with ENGINES[engine](100) as dataset:
         numbers = count(1)
-        fresh, replaying = _fresh(dataset.engine), Session(dataset.engine, "bench")
+        fresh, replaying = _fresh(dataset.dataset), Session(dataset.dataset, "bench")
         cold, cached, replayed, compiled, raw = side_by_side(
             [
                 lambda: fresh.execute(another_small(next(numbers))),
@@ -53,7 +53,7 @@ def in_process(engine: str, seconds: float, show: Show) -> None:
             show(Figure(f"{engine}, fixed", name, value, "ms", raw))
 
 
-def _fresh(engine: Engine) -> Session:
+def _fresh(engine: Dataset) -> Session:
     session = Session(engine, "bench")
     session.settings.fresh = True
     return session

@@ -11,7 +11,7 @@ from tests.bench.datasets import on_duckdb
 def test_every_query_is_answered_by_both() -> None:
     with on_duckdb(50, prepared=True) as dataset:
         assert dataset.prepared is not None
-        session, prepared = Session(dataset.engine, "bench"), Session(dataset.prepared, "bench")
+        session, prepared = Session(dataset.dataset, "bench"), Session(dataset.prepared, "bench")
         for case in CASES:
             if "100,000" not in case.name:
                 assert session.execute(case.private) is not None

@@ -6,10 +6,10 @@ import uuid
 
 import duckdb
 
-from dpsql.engines.base import Backend
-from dpsql.engines.postgres.engine import PostgresBackend
+from dpsql.engines.base import Engine
+from dpsql.engines.postgres.engine import PostgresEngine
 from grammar_tests.case import all_cases
-from grammar_tests.lab import Dataset, Lab, open_database
+from grammar_tests.lab import Lab, ToyDataset, open_database
 from grammar_tests.servers import Server
 from grammar_tests.toy_postgres import fill
 
@@ -22,7 +22,7 @@ class Pair:
     def __init__(self, lab: Lab, server: Server) -> None:
         self.lab = lab
         self._server = server
-        self._datasets: dict[str, Dataset] = {}
+        self._datasets: dict[str, ToyDataset] = {}
         # Workers share a server.
         self._names = {name: f"{name}_{uuid.uuid4().hex[:8]}" for name in ("toy", "dirty")}
         for name, database in self._names.items():
@@ -31,13 +31,13 @@ class Pair:
                 data.execute(f"ATTACH '{lab.directory / f'{name}.duckdb'}' AS source (READ_ONLY)")
                 data.execute("USE source")
                 fill(connection, data)
-        self.dirty_duckdb: Backend = open_database(lab.directory / "dirty.duckdb")
-        self.dirty_postgres: Backend = self._open("dirty")
+        self.dirty_duckdb: Engine = open_database(lab.directory / "dirty.duckdb")
+        self.dirty_postgres: Engine = self._open("dirty")
         self.dirty_postgres.schema()
 
-    def dataset(self, policy: str) -> Dataset:
+    def dataset(self, policy: str) -> ToyDataset:
         if policy not in self._datasets:
-            self._datasets[policy] = Dataset(self.lab.directory, policy, self._open("toy"))
+            self._datasets[policy] = ToyDataset(self.lab.directory, policy, self._open("toy"))
         return self._datasets[policy]
 
     def close(self) -> None:
@@ -46,8 +46,8 @@ class Pair:
         self.dirty_duckdb.close()
         self.dirty_postgres.close()
 
-    def _open(self, database: str) -> Backend:
-        return PostgresBackend(self.url(database), memory="64MB", threads=1)
+    def _open(self, database: str) -> Engine:
+        return PostgresEngine(self.url(database), memory="64MB", threads=1)
 
     def url(self, database: str) -> str:
         return self._server.url(self._names[database])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.lowering.query import EngineQuery
 from dpsql.tables import ExactTable
 from dpsql.types import Value
@@ -21,8 +21,8 @@ def test_exact_tables_are_the_same(case: Case, pair: Pair) -> None:
     on_duckdb, on_postgres = pair.lab.dataset(case.policy), pair.dataset(case.policy)
     expected, asked_duckdb = on_duckdb.answer(case)
     found, asked_postgres = on_postgres.answer(case)
-    assert [_rows(tables) for tables in on_postgres.backend.found] == [
-        _rows(tables) for tables in on_duckdb.backend.found
+    assert [_rows(tables) for tables in on_postgres.engine.found] == [
+        _rows(tables) for tables in on_duckdb.engine.found
     ]
     assert found.table.rows == expected.table.rows
     for ours, theirs in zip(asked_postgres, asked_duckdb, strict=True):
@@ -31,7 +31,7 @@ def test_exact_tables_are_the_same(case: Case, pair: Pair) -> None:
 
 def test_both_engines_say_which_rows_belong_to_nobody(pair: Pair) -> None:
     on_duckdb, on_postgres = (
-        {name: table.unowned_text for name, table in dataset.engine.catalog.tables.items()}
+        {name: table.unowned_text for name, table in dataset.dataset.catalog.tables.items()}
         for dataset in (pair.lab.dataset("zcdp"), pair.dataset("zcdp"))
     )
     assert on_postgres["visits"] == on_duckdb["visits"] is not None
@@ -39,8 +39,8 @@ def test_both_engines_say_which_rows_belong_to_nobody(pair: Pair) -> None:
     assert on_postgres["people"] is on_duckdb["people"] is None
 
 
-def _run(backend: Backend, queries: Sequence[EngineQuery]) -> list[Rows]:
-    return _rows(backend.execute(queries, timeout=60))
+def _run(engine: Engine, queries: Sequence[EngineQuery]) -> list[Rows]:
+    return _rows(engine.execute(queries, timeout=60))
 
 
 def _rows(tables: Sequence[ExactTable]) -> list[Rows]:

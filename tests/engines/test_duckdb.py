@@ -16,8 +16,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from dpsql.engines.base import Backend
-from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.base import Engine
+from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError, PolicyError
 from dpsql.lowering.query import Cancellation, EngineQuery
 from dpsql.tables import ExactTable
@@ -83,23 +83,23 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def backend(path: Path) -> Iterator[DuckDBBackend]:
-    opened = DuckDBBackend(path, memory="200MB", threads=2)
+def engine(path: Path) -> Iterator[DuckDBEngine]:
+    opened = DuckDBEngine(path, memory="200MB", threads=2)
     yield opened
     opened.close()
 
 
-def run(backend: Backend, sql: str, keys: int = 0, **parameters: object) -> ExactTable:
-    (table,) = backend.execute([EngineQuery(sql, keys, parameters)], timeout=30)
+def run(engine: Engine, sql: str, keys: int = 0, **parameters: object) -> ExactTable:
+    (table,) = engine.execute([EngineQuery(sql, keys, parameters)], timeout=30)
     return table
 
 
 # --- values ---
 
 
-def test_sums_come_back_as_exact_64_bit_integers(backend: DuckDBBackend) -> None:
+def test_sums_come_back_as_exact_64_bit_integers(engine: DuckDBEngine) -> None:
     most = 2**63 - 1
-    table = run(backend, f"SELECT CAST(x AS BIGINT), -CAST(x AS BIGINT) FROM (VALUES ({most}), ({most - 1})) AS v(x)")
+    table = run(engine, f"SELECT CAST(x AS BIGINT), -CAST(x AS BIGINT) FROM (VALUES ({most}), ({most - 1})) AS v(x)")
     assert [column.dtype for column in table.sums] == [np.int64, np.int64]
     assert [column.tolist() for column in table.sums] == [[most, most - 1], [-most, -most + 1]]
     assert table.keys == ((), ())
@@ -122,13 +122,13 @@ def test_sums_come_back_as_exact_64_bit_integers(backend: DuckDBBackend) -> None
     ],
 )
 @pytest.mark.parametrize("beside", ["", "DATE '2020-01-01',"], ids=["alone", "beside a date"])
-def test_keys_come_back_unchanged(backend: DuckDBBackend, type_name: str, values: list[object], beside: str) -> None:
+def test_keys_come_back_unchanged(engine: DuckDBEngine, type_name: str, values: list[object], beside: str) -> None:
     sql = f"""
         SELECT {beside} k, CAST(i AS BIGINT) FROM (
             SELECT unnest(CAST($values AS {type_name}[])) AS k, unnest(range(len($values))) AS i
         ) ORDER BY i
     """
-    table = run(backend, sql, keys=2 if beside else 1, values=values)
+    table = run(engine, sql, keys=2 if beside else 1, values=values)
     keys = [key[-1] for key in table.keys]
     assert keys == values
     assert [type(key) for key in keys] == [type(value) for value in values]
@@ -136,76 +136,76 @@ def test_keys_come_back_unchanged(backend: DuckDBBackend, type_name: str, values
     assert table.sums[0].tolist() == list(range(len(values)))
 
 
-def test_columns_of_one_name_stay_apart(backend: DuckDBBackend) -> None:
-    table = run(backend, "SELECT 1::BIGINT AS n, 2::BIGINT AS n_1, 3::BIGINT AS n, 4::BIGINT AS N")
+def test_columns_of_one_name_stay_apart(engine: DuckDBEngine) -> None:
+    table = run(engine, "SELECT 1::BIGINT AS n, 2::BIGINT AS n_1, 3::BIGINT AS n, 4::BIGINT AS N")
     assert [column.tolist() for column in table.sums] == [[1], [2], [3], [4]]
 
 
-def test_a_bare_null_is_a_key(backend: DuckDBBackend) -> None:
-    assert run(backend, "SELECT NULL, count(*) FROM people", keys=1).keys == ((None,),)
+def test_a_bare_null_is_a_key(engine: DuckDBEngine) -> None:
+    assert run(engine, "SELECT NULL, count(*) FROM people", keys=1).keys == ((None,),)
 
 
 @pytest.mark.parametrize("key", ["k", "DATE '2020-01-01', k"], ids=["columns", "rows"])
-def test_an_empty_result_keeps_its_shape(backend: DuckDBBackend, key: str) -> None:
+def test_an_empty_result_keeps_its_shape(engine: DuckDBEngine, key: str) -> None:
     sql = f"SELECT {key}, count(*), count(*) FROM (SELECT name AS k FROM people WHERE false) GROUP BY ALL"
-    table = run(backend, sql, keys=key.count(",") + 1)
+    table = run(engine, sql, keys=key.count(",") + 1)
     assert table.keys == ()
     assert [(column.dtype.name, len(column)) for column in table.sums] == [("int64", 0)] * 2
 
 
 @pytest.mark.parametrize("type_name", ["DATE", "TIMESTAMP"])
 @pytest.mark.parametrize("strange", ["12000-01-01", "0044-03-15 (BC)", "290000-01-01"])
-def test_groups_at_times_python_cannot_hold_are_dropped(backend: DuckDBBackend, type_name: str, strange: str) -> None:
+def test_groups_at_times_python_cannot_hold_are_dropped(engine: DuckDBEngine, type_name: str, strange: str) -> None:
     sql = f"""
         SELECT CAST(k AS {type_name}), CAST(n AS BIGINT)
         FROM (VALUES ('2020-01-01', 1), ('{strange}', 2), (NULL, 3)) AS v(k, n)
     """
-    table = run(backend, sql, keys=1)
+    table = run(engine, sql, keys=1)
     assert table.sums[0].tolist() == [1, 3]
     assert len(table) == 2
 
 
-def test_an_infinite_date_is_no_error(backend: DuckDBBackend) -> None:
-    run(backend, "SELECT CAST(k AS DATE), 1::BIGINT FROM (VALUES ('infinity'), ('-infinity')) AS v(k)", keys=1)
+def test_an_infinite_date_is_no_error(engine: DuckDBEngine) -> None:
+    run(engine, "SELECT CAST(k AS DATE), 1::BIGINT FROM (VALUES ('infinity'), ('-infinity')) AS v(k)", keys=1)
 
 
 @pytest.mark.parametrize("expression", ["sum(income)", "1.5", "1", "'1'", "count(*)::DOUBLE"])
-def test_a_sum_of_another_type_is_never_converted(backend: DuckDBBackend, expression: str) -> None:
+def test_a_sum_of_another_type_is_never_converted(engine: DuckDBEngine, expression: str) -> None:
     with pytest.raises(InternalError, match="not a 64-bit integer"):
-        run(backend, f"SELECT {expression} FROM people")
+        run(engine, f"SELECT {expression} FROM people")
 
 
 @pytest.mark.parametrize("key", ["'k'", "DATE '2020-01-01'"], ids=["columns", "rows"])
-def test_a_sum_is_never_null(backend: DuckDBBackend, key: str) -> None:
+def test_a_sum_is_never_null(engine: DuckDBEngine, key: str) -> None:
     with pytest.raises(InternalError, match="NULL"):
-        run(backend, f"SELECT {key}, x FROM (VALUES (1::BIGINT), (NULL)) AS v(x)", keys=1)
+        run(engine, f"SELECT {key}, x FROM (VALUES (1::BIGINT), (NULL)) AS v(x)", keys=1)
 
 
-def test_a_key_of_an_unknown_type_is_refused(backend: DuckDBBackend) -> None:
+def test_a_key_of_an_unknown_type_is_refused(engine: DuckDBEngine) -> None:
     with pytest.raises(InternalError, match="key of a type"):
-        run(backend, "SELECT [1], 1::BIGINT", keys=1)
+        run(engine, "SELECT [1], 1::BIGINT", keys=1)
 
 
-def test_only_parameters_that_a_statement_names_are_handed_over(backend: DuckDBBackend) -> None:
+def test_only_parameters_that_a_statement_names_are_handed_over(engine: DuckDBEngine) -> None:
     queries = [EngineQuery(f"SELECT $p{i}::BIGINT", 0, {"p0": 10, "p1": 11}) for i in range(2)]
-    tables = backend.execute([*queries, EngineQuery("SELECT 12::BIGINT", 0, {"p0": 10})], timeout=30)
+    tables = engine.execute([*queries, EngineQuery("SELECT 12::BIGINT", 0, {"p0": 10})], timeout=30)
     assert [table.sums[0].tolist() for table in tables] == [[10], [11], [12]]
     with pytest.raises(InternalError):
-        run(backend, "SELECT $missing::BIGINT", other=1)
+        run(engine, "SELECT $missing::BIGINT", other=1)
 
 
-def test_queries_of_one_call_see_one_snapshot(backend: DuckDBBackend) -> None:
+def test_queries_of_one_call_see_one_snapshot(engine: DuckDBEngine) -> None:
     now = EngineQuery("SELECT epoch_us(now())", 0)  # the start of the transaction
-    first, second = backend.execute([now, now], timeout=30)
+    first, second = engine.execute([now, now], timeout=30)
     assert first.sums[0].tolist() == second.sums[0].tolist()
 
 
 @pytest.mark.parametrize(
     "sql", ["SELECT 1::BIGINT; SELECT 2::BIGINT", "", "CREATE TEMP TABLE t (a INT)", "EXPLAIN SELECT 1::BIGINT"]
 )
-def test_only_one_select_is_run(backend: DuckDBBackend, sql: str) -> None:
+def test_only_one_select_is_run(engine: DuckDBEngine, sql: str) -> None:
     with pytest.raises(InternalError):
-        run(backend, sql)
+        run(engine, sql)
 
 
 # --- the lock-down ---
@@ -242,25 +242,25 @@ def test_only_one_select_is_run(backend: DuckDBBackend, sql: str) -> None:
         "DELETE FROM people",
     ],
 )
-def test_the_database_is_locked_down(backend: DuckDBBackend, tmp_path: Path, sql: str) -> None:
+def test_the_database_is_locked_down(engine: DuckDBEngine, tmp_path: Path, sql: str) -> None:
     (tmp_path / "in.csv").write_text("a\n1\n")
     before = sorted(tmp_path.iterdir())
     python_variable = {"a": np.array([1])}
     # Below execute(), which would refuse most of these before the engine sees them.
-    with backend._connection.cursor() as cursor, pytest.raises(duckdb.Error):
+    with engine._connection.cursor() as cursor, pytest.raises(duckdb.Error):
         cursor.execute(sql.format(tmp=tmp_path)).fetchall()
     assert sorted(tmp_path.iterdir()) == before
     assert len(python_variable) == 1
 
 
-def test_a_query_larger_than_memory_fails_and_leaves_no_file(backend: DuckDBBackend, path: Path) -> None:
+def test_a_query_larger_than_memory_fails_and_leaves_no_file(engine: DuckDBEngine, path: Path) -> None:
     before = sorted(path.parent.iterdir())
     with pytest.raises(EngineFailed):
-        run(backend, "SELECT count(DISTINCT repeat('x', 10000) || x) FROM range(100000) AS r(x)")
+        run(engine, "SELECT count(DISTINCT repeat('x', 10000) || x) FROM range(100000) AS r(x)")
     assert sorted(path.parent.iterdir()) == before
 
 
-def test_every_cursor_has_the_settings(backend: DuckDBBackend) -> None:
+def test_every_cursor_has_the_settings(engine: DuckDBEngine) -> None:
     expected = {
         **LOCK_DOWN,
         "access_mode": "read_only",
@@ -273,12 +273,12 @@ def test_every_cursor_has_the_settings(backend: DuckDBBackend) -> None:
         "memory_limit": "190.7 MiB",
         "threads": "2",
     }
-    with backend._connection.cursor() as cursor:
+    with engine._connection.cursor() as cursor:
         in_force = dict(cursor.execute("SELECT name, value FROM duckdb_settings()").fetchall())
     assert {name: in_force[name] for name in expected} == expected
     expected["disabled_optimizers"] = "statistics_propagation,common_subplan,grouping_sets"
     expected["access_mode"] = "automatic"  # of the engine's own database, which is gone
-    with backend._careful.cursor() as cursor:
+    with engine._careful.cursor() as cursor:
         in_force = dict(cursor.execute("SELECT name, value FROM duckdb_settings()").fetchall())
         assert {name: in_force[name] for name in expected} == expected
         databases = cursor.execute(
@@ -287,36 +287,36 @@ def test_every_cursor_has_the_settings(backend: DuckDBBackend) -> None:
     assert databases == [("clinic", True)]
 
 
-def test_division_by_zero_is_no_error(backend: DuckDBBackend) -> None:
-    table = run(backend, "SELECT count(1 // x) + count(1 % x) FROM (VALUES (0), (1)) AS v(x)")
+def test_division_by_zero_is_no_error(engine: DuckDBEngine) -> None:
+    table = run(engine, "SELECT count(1 // x) + count(1 % x) FROM (VALUES (0), (1)) AS v(x)")
     assert table.sums[0].tolist() == [2]
 
 
-def test_a_file_may_be_opened_twice_in_one_process(backend: DuckDBBackend, path: Path) -> None:
-    second = DuckDBBackend(path, memory="200MB", threads=2)
+def test_a_file_may_be_opened_twice_in_one_process(engine: DuckDBEngine, path: Path) -> None:
+    second = DuckDBEngine(path, memory="200MB", threads=2)
     second.close()
-    assert run(backend, "SELECT count(*) FROM people").sums[0].tolist() == [3]
+    assert run(engine, "SELECT count(*) FROM people").sums[0].tolist() == [3]
 
 
-def test_nobody_writes_to_a_file_that_is_open(backend: DuckDBBackend, path: Path) -> None:
+def test_nobody_writes_to_a_file_that_is_open(engine: DuckDBEngine, path: Path) -> None:
     """A process gives up its lock on a file with the first of its handles that it closes."""
-    DuckDBBackend(path, memory="200MB", threads=2).close()
+    DuckDBEngine(path, memory="200MB", threads=2).close()
     writing = f"import duckdb; duckdb.connect({str(path)!r}).execute('CREATE TABLE written (x INTEGER)')"
     found = subprocess.run([sys.executable, "-c", writing], capture_output=True, text=True, check=False)
     assert "Conflicting lock" in found.stderr
-    assert run(backend, "SELECT count(*) FROM people").sums[0].tolist() == [3]
+    assert run(engine, "SELECT count(*) FROM people").sums[0].tolist() == [3]
 
 
 def test_a_missing_file_is_reported_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match=r"there is no database at .*nothing\.duckdb"):
-        DuckDBBackend(tmp_path / "nothing.duckdb", memory="200MB", threads=1)
+        DuckDBEngine(tmp_path / "nothing.duckdb", memory="200MB", threads=1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_no_database_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "notes.txt").write_text("not a database")
     with pytest.raises(PolicyError, match="cannot be opened") as caught:
-        DuckDBBackend(tmp_path / "notes.txt", memory="200MB", threads=1)
+        DuckDBEngine(tmp_path / "notes.txt", memory="200MB", threads=1)
     assert caught.value.__context__ is None
     assert "not a valid DuckDB database" in caplog.text
 
@@ -333,15 +333,15 @@ def test_a_database_that_others_locked_less_tightly_is_refused(tmp_path: Path, w
             elif name == "allowed_configs":
                 others.execute("SET GLOBAL allowed_configs = '[threads]'")
         with pytest.raises(PolicyError, match=f'does not honour the setting "{weak_setting}"'):
-            DuckDBBackend(file, memory="200MB", threads=1)
+            DuckDBEngine(file, memory="200MB", threads=1)
 
 
 # --- errors, timeouts and cancellation ---
 
 
-def test_the_engines_text_goes_to_the_log_only(backend: DuckDBBackend, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_engines_text_goes_to_the_log_only(engine: DuckDBEngine, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "dpsql.answering.dataset"), pytest.raises(EngineFailed) as caught:
-        run(backend, "SELECT CAST(name AS BIGINT) FROM people")
+        run(engine, "SELECT CAST(name AS BIGINT) FROM people")
     failure = caught.value
     assert "Zoë" in caplog.text
     assert failure.log_id in caplog.text
@@ -353,11 +353,11 @@ def test_the_engines_text_goes_to_the_log_only(backend: DuckDBBackend, caplog: p
 BY_STATISTICS = "SELECT count(*) FROM flags WHERE CASE WHEN COALESCE(flag, FALSE) THEN 'x' END >= 'a'"
 
 
-def test_a_query_that_fails_on_statistics_is_run_without_them(backend: DuckDBBackend) -> None:
+def test_a_query_that_fails_on_statistics_is_run_without_them(engine: DuckDBEngine) -> None:
     """It fails for some rows and not for others: if anybody saw that, it would tell."""
-    with backend._connection.cursor() as cursor, pytest.raises(duckdb.Error):
+    with engine._connection.cursor() as cursor, pytest.raises(duckdb.Error):
         cursor.execute(BY_STATISTICS)
-    assert run(backend, BY_STATISTICS).sums[0].tolist() == [0]
+    assert run(engine, BY_STATISTICS).sums[0].tolist() == [0]
 
 
 @pytest.mark.parametrize("schema", ["data", "memory", "dpsql"])
@@ -368,25 +368,25 @@ def test_names_mean_the_same_without_statistics(tmp_path: Path, name: str, schem
     with duckdb.connect(str(file)) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
         connection.execute(f"CREATE TABLE {schema}.flags AS SELECT CAST(NULL AS BOOLEAN) AS flag")
-    with closing(DuckDBBackend(file, memory="200MB", threads=1)) as backend:
+    with closing(DuckDBEngine(file, memory="200MB", threads=1)) as engine:
         sql = BY_STATISTICS.replace("FROM flags", f'FROM "{schema}"."flags"')
-        with backend._connection.cursor() as cursor, pytest.raises(duckdb.InvalidInputException):
+        with engine._connection.cursor() as cursor, pytest.raises(duckdb.InvalidInputException):
             cursor.execute(sql)
-        assert run(backend, sql).sums[0].tolist() == [0]
+        assert run(engine, sql).sums[0].tolist() == [0]
 
 
 def test_a_file_may_have_the_name_of_a_catalog(tmp_path: Path) -> None:
     file = tmp_path / "memory.duckdb"
     with duckdb.connect(str(file)) as connection:
         connection.execute("CREATE TABLE flags AS SELECT CAST(NULL AS BOOLEAN) AS flag")
-    with closing(DuckDBBackend(file, memory="200MB", threads=1)) as backend:
-        assert run(backend, BY_STATISTICS).sums[0].tolist() == [0]
+    with closing(DuckDBEngine(file, memory="200MB", threads=1)) as engine:
+        assert run(engine, BY_STATISTICS).sums[0].tolist() == [0]
 
 
-def test_what_ends_the_second_try_tells_nothing_of_the_first(backend: DuckDBBackend) -> None:
+def test_what_ends_the_second_try_tells_nothing_of_the_first(engine: DuckDBEngine) -> None:
     failing = "SELECT CAST(name AS BIGINT) FROM people"
     with pytest.raises(EngineFailed) as failed:
-        run(backend, failing)
+        run(engine, failing)
     assert failed.value.__context__ is None
     switch = Cancellation()
 
@@ -402,42 +402,42 @@ def test_what_ends_the_second_try_tells_nothing_of_the_first(backend: DuckDBBack
             yield EngineQuery(failing, 0)
 
     with pytest.raises(Cancelled) as cancelled:
-        backend.execute(CancelledInBetween([EngineQuery(failing, 0)]), timeout=30, cancellation=switch)
+        engine.execute(CancelledInBetween([EngineQuery(failing, 0)]), timeout=30, cancellation=switch)
     assert "Zoë" not in repr(cancelled.value.__context__)
 
 
 def test_an_engine_that_has_given_up_is_not_missed(path: Path) -> None:
-    with closing(DuckDBBackend(path, memory="200MB", threads=2)) as backend:
-        backend._connection.close()
-        assert run(backend, "SELECT count(*) FROM people").sums[0].tolist() == [3]
-        assert backend.read_public(("main", "hospitals"), ["id"], 5) == [[1, 2, 3]]
-        assert backend.is_unique(("main", "people"), ("id",))
+    with closing(DuckDBEngine(path, memory="200MB", threads=2)) as engine:
+        engine._connection.close()
+        assert run(engine, "SELECT count(*) FROM people").sums[0].tolist() == [3]
+        assert engine.read_public(("main", "hospitals"), ["id"], 5) == [[1, 2, 3]]
+        assert engine.is_unique(("main", "people"), ("id",))
         with pytest.raises(Cancelled, match="statement timeout"):
-            backend.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
+            engine.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
 
 
-def test_a_call_that_takes_too_long_is_stopped(backend: DuckDBBackend) -> None:
+def test_a_call_that_takes_too_long_is_stopped(engine: DuckDBEngine) -> None:
     with pytest.raises(Cancelled, match=r"^canceling statement due to statement timeout$") as caught:
-        backend.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
+        engine.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
     assert caught.value.sqlstate == "57014"
 
 
-def test_the_timeout_covers_all_queries_of_a_call(backend: DuckDBBackend) -> None:
+def test_the_timeout_covers_all_queries_of_a_call(engine: DuckDBEngine) -> None:
     quick = EngineQuery("SELECT count(*) FROM range(100000) AS r(x) WHERE (x * x) % 7 = 3", 0)
     with pytest.raises(Cancelled):
-        backend.execute([quick] * 100_000, timeout=0.05)
+        engine.execute([quick] * 100_000, timeout=0.05)
 
 
-def test_a_call_is_cancelled_from_another_thread(backend: DuckDBBackend) -> None:
+def test_a_call_is_cancelled_from_another_thread(engine: DuckDBEngine) -> None:
     switch = Cancellation()
     timer = threading.Timer(0.05, switch.cancel)
     timer.start()
     with pytest.raises(Cancelled, match=r"^canceling statement due to user request$"):
-        backend.execute([EngineQuery(ENDLESS, 0)], timeout=30, cancellation=switch)
+        engine.execute([EngineQuery(ENDLESS, 0)], timeout=30, cancellation=switch)
     timer.join()
 
 
-def test_a_call_cancelled_between_two_queries_runs_no_further(backend: DuckDBBackend) -> None:
+def test_a_call_cancelled_between_two_queries_runs_no_further(engine: DuckDBEngine) -> None:
     switch = Cancellation()
     query = EngineQuery("SELECT 1::BIGINT", 0)
 
@@ -448,25 +448,25 @@ def test_a_call_cancelled_between_two_queries_runs_no_further(backend: DuckDBBac
             yield EngineQuery("not even SQL", 0)
 
     with pytest.raises(Cancelled, match="user request"):
-        backend.execute(CancelledOnTheWay([query, query]), timeout=30, cancellation=switch)
+        engine.execute(CancelledOnTheWay([query, query]), timeout=30, cancellation=switch)
 
 
-def test_a_call_cancelled_beforehand_never_reaches_the_engine(backend: DuckDBBackend) -> None:
+def test_a_call_cancelled_beforehand_never_reaches_the_engine(engine: DuckDBEngine) -> None:
     switch = Cancellation()
     switch.cancel()
     with pytest.raises(Cancelled, match="user request"):
-        backend.execute([EngineQuery("not even SQL", 0)], timeout=30, cancellation=switch)
+        engine.execute([EngineQuery("not even SQL", 0)], timeout=30, cancellation=switch)
 
 
-def test_cancelling_a_finished_call_stops_nothing(backend: DuckDBBackend) -> None:
+def test_cancelling_a_finished_call_stops_nothing(engine: DuckDBEngine) -> None:
     switch = Cancellation()
     query = EngineQuery("SELECT count(*) FROM people", 0)
-    backend.execute([query], timeout=30, cancellation=switch)
+    engine.execute([query], timeout=30, cancellation=switch)
     switch.cancel()
-    assert run(backend, query.sql).sums[0].tolist() == [3]
+    assert run(engine, query.sql).sums[0].tolist() == [3]
 
 
-def test_stopping_one_call_leaves_the_others_alone(backend: DuckDBBackend) -> None:
+def test_stopping_one_call_leaves_the_others_alone(engine: DuckDBEngine) -> None:
     """Many short calls beside calls that are stopped: every answer is right and every endless one is stopped."""
     outcomes: list[object] = []
     stopping_done = threading.Event()
@@ -475,14 +475,14 @@ def test_stopping_one_call_leaves_the_others_alone(backend: DuckDBBackend) -> No
         try:
             for _ in range(10):
                 with pytest.raises(Cancelled):
-                    backend.execute([EngineQuery(ENDLESS, 0)], timeout=0.02)
+                    engine.execute([EngineQuery(ENDLESS, 0)], timeout=0.02)
         finally:
             stopping_done.set()
 
     def short() -> None:
         while not stopping_done.is_set():
             try:
-                outcomes.append(run(backend, "SELECT count(*) FROM range(200000) AS r(x)").sums[0].tolist())
+                outcomes.append(run(engine, "SELECT count(*) FROM range(200000) AS r(x)").sums[0].tolist())
             except Error as error:
                 outcomes.append(error)
 
@@ -495,11 +495,11 @@ def test_stopping_one_call_leaves_the_others_alone(backend: DuckDBBackend) -> No
     assert all(outcome == [200000] for outcome in outcomes)
 
 
-# --- the catalogue ---
+# --- the catalog ---
 
 
-def test_types_are_mapped(backend: DuckDBBackend) -> None:
-    columns = backend.schema().tables["main", "kinds"].columns
+def test_types_are_mapped(engine: DuckDBEngine) -> None:
+    columns = engine.schema().tables["main", "kinds"].columns
     assert {name: column.type for name, column in columns.items()} == {
         "f_bool": BOOLEAN,
         "f_tiny": integer(5),
@@ -534,7 +534,7 @@ def test_types_are_mapped(backend: DuckDBBackend) -> None:
     assert columns["f_list"].native == "INTEGER[]"
 
 
-def test_a_timestamp_with_time_zone_is_read_in_utc_whatever_its_value(backend: DuckDBBackend) -> None:
+def test_a_timestamp_with_time_zone_is_read_in_utc_whatever_its_value(engine: DuckDBEngine) -> None:
     sql = """
         SELECT CAST(CAST(t AS TIMESTAMPTZ) AS TIMESTAMP) = CAST(u AS TIMESTAMP), count(*) FROM (VALUES
             ('2020-07-01 00:00:00+02', '2020-06-30 22:00:00'), ('infinity', 'infinity'), ('-infinity', '-infinity'),
@@ -542,7 +542,7 @@ def test_a_timestamp_with_time_zone_is_read_in_utc_whatever_its_value(backend: D
             ('290309-12-22 (BC) 00:00:00+00', '290309-12-22 (BC) 00:00:00')
         ) AS v(t, u) GROUP BY 1
     """
-    table = run(backend, sql, keys=1)
+    table = run(engine, sql, keys=1)
     assert (table.keys, table.sums[0].tolist()) == (((True,),), [5])
 
 
@@ -553,8 +553,8 @@ def test_a_column_that_is_computed_when_read_is_unknown(tmp_path: Path) -> None:
         connection.execute(
             "CREATE TABLE made (id INTEGER, x INTEGER DEFAULT 7, y DOUBLE AS (x * random()), z AS (x + 1))"
         )
-    with closing(DuckDBBackend(path, memory="1GB", threads=1)) as backend:
-        columns = backend.schema().tables["main", "made"].columns
+    with closing(DuckDBEngine(path, memory="1GB", threads=1)) as engine:
+        columns = engine.schema().tables["main", "made"].columns
     assert {name: column.type for name, column in columns.items()} == {
         "id": integer(10),
         "x": integer(10),
@@ -576,15 +576,15 @@ def test_a_macro_in_place_of_a_function_of_the_engine_is_refused(tmp_path: Path,
         connection.execute("CREATE MACRO of_our_own(x) AS x")
     name = macro.split("(")[0].strip('"')
     with pytest.raises(PolicyError, match="macro") as refused:
-        DuckDBBackend(path, memory="1GB", threads=1)
+        DuckDBEngine(path, memory="1GB", threads=1)
     assert name in str(refused.value) and "of_our_own" not in str(refused.value)
     with duckdb.connect(str(path)) as connection:  # nobody holds the file any more
         connection.execute(f"DROP MACRO {macro.split('(')[0]}; CREATE SCHEMA aside; CREATE MACRO aside.{macro} AS 0")
-    DuckDBBackend(path, memory="1GB", threads=1).close()
+    DuckDBEngine(path, memory="1GB", threads=1).close()
 
 
-def test_schemas_views_and_uniqueness_are_read(backend: DuckDBBackend) -> None:
-    schema = backend.schema()
+def test_schemas_views_and_uniqueness_are_read(engine: DuckDBEngine) -> None:
+    schema = engine.schema()
     assert schema.default_schema == "main"
     assert set(schema.tables) == {
         ("main", "people"),
@@ -605,25 +605,25 @@ def test_schemas_views_and_uniqueness_are_read(backend: DuckDBBackend) -> None:
     assert schema.tables["main", "indexed"].unique == {frozenset({"a"}), frozenset({"b", "c"})}
 
 
-def test_a_public_table_is_read_by_column_up_to_one_row_past_the_limit(backend: DuckDBBackend) -> None:
+def test_a_public_table_is_read_by_column_up_to_one_row_past_the_limit(engine: DuckDBEngine) -> None:
     names = ["code", "opened", "beds", "size"]
-    assert backend.read_public(("main", "hospitals"), names, limit=1) == [
+    assert engine.read_public(("main", "hospitals"), names, limit=1) == [
         ["00000000-0000-0000-0000-000000000001", None],
         [date(1999, 12, 31), None],
         [12, None],
         ["small", None],
     ]
-    assert len(backend.read_public(("main", "hospitals"), ["id"], limit=9)[0]) == 3
-    assert backend.read_public(("other", 'odd "name'), ["a"], limit=9) == [[]]
+    assert len(engine.read_public(("main", "hospitals"), ["id"], limit=9)[0]) == 3
+    assert engine.read_public(("other", 'odd "name'), ["a"], limit=9) == [[]]
 
 
-def test_a_public_date_python_cannot_hold_is_reported(backend: DuckDBBackend) -> None:
+def test_a_public_date_python_cannot_hold_is_reported(engine: DuckDBEngine) -> None:
     with pytest.raises(PolicyError, match='public column "day"'):
-        backend.read_public(("main", "calendar"), ["day"], limit=9)
+        engine.read_public(("main", "calendar"), ["day"], limit=9)
 
 
 def test_a_closed_backend_fails_with_our_error(path: Path) -> None:
-    closed = DuckDBBackend(path, memory="200MB", threads=2)
+    closed = DuckDBEngine(path, memory="200MB", threads=2)
     closed.close()
     with pytest.raises(EngineFailed):
         run(closed, "SELECT 1::BIGINT")

@@ -15,9 +15,9 @@ import numpy as np
 import psycopg
 import pytest
 
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.engines.postgres.connections import MOST_CONNECTIONS
-from dpsql.engines.postgres.engine import PostgresBackend
+from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError, PolicyError, SchemaChanged
 from dpsql.lowering.query import Cancellation, EngineQuery
 from dpsql.tables import ExactTable
@@ -86,8 +86,8 @@ class Place:
         with server.connect(self.name) as connection:
             connection.execute(SETUP.replace("{0}", self.name))
 
-    def open(self, *, user: str | None = None) -> PostgresBackend:
-        return PostgresBackend(self.server.url(self.name, user=user or self.role), memory="64MB", threads=1)
+    def open(self, *, user: str | None = None) -> PostgresEngine:
+        return PostgresEngine(self.server.url(self.name, user=user or self.role), memory="64MB", threads=1)
 
     def change(self, sql: str) -> None:
         with self.server.connect(self.name) as connection:
@@ -110,7 +110,7 @@ def place(server: Server) -> Place:
 
 
 @pytest.fixture(scope="module")
-def backend(place: Place) -> Iterator[PostgresBackend]:
+def engine(place: Place) -> Iterator[PostgresEngine]:
     with closing(place.open()) as opened:
         opened.schema()
         yield opened
@@ -122,8 +122,8 @@ def fresh(server: Server) -> Place:
     return Place(server)
 
 
-def run(backend: Backend, sql: str, keys: int = 0, **parameters: object) -> ExactTable:
-    (table,) = backend.execute([EngineQuery(sql, keys, parameters)], timeout=30)
+def run(engine: Engine, sql: str, keys: int = 0, **parameters: object) -> ExactTable:
+    (table,) = engine.execute([EngineQuery(sql, keys, parameters)], timeout=30)
     return table
 
 
@@ -138,9 +138,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 # --- values ---
 
 
-def test_sums_come_back_as_exact_64_bit_integers(backend: PostgresBackend) -> None:
+def test_sums_come_back_as_exact_64_bit_integers(engine: PostgresEngine) -> None:
     most = 2**63 - 1
-    table = run(backend, f"SELECT CAST(x AS bigint), -CAST(x AS bigint) FROM (VALUES ({most}), ({most - 1})) AS v(x)")
+    table = run(engine, f"SELECT CAST(x AS bigint), -CAST(x AS bigint) FROM (VALUES ({most}), ({most - 1})) AS v(x)")
     assert [column.dtype for column in table.sums] == [np.int64, np.int64]
     assert [column.tolist() for column in table.sums] == [[most, most - 1], [-most, -most + 1]]
     assert table.keys == ((), ())
@@ -158,58 +158,58 @@ def test_sums_come_back_as_exact_64_bit_integers(backend: PostgresBackend) -> No
         ("timestamp", [datetime(1, 1, 1), datetime(2024, 2, 29, 1, 2, 3, 456789), None]),
     ],
 )
-def test_keys_come_back_unchanged(backend: PostgresBackend, type_name: str, values: list[object]) -> None:
+def test_keys_come_back_unchanged(engine: PostgresEngine, type_name: str, values: list[object]) -> None:
     sql = (
         f"SELECT k, CAST(i AS bigint) FROM unnest(CAST($values AS {type_name}[])) WITH ORDINALITY AS v(k, i) ORDER BY i"
     )
-    table = run(backend, sql, keys=1, values=values)
+    table = run(engine, sql, keys=1, values=values)
     keys = [key[0] for key in table.keys]
     assert keys == values
     assert [type(key) for key in keys] == [type(value) for value in values]
     assert table.sums[0].tolist() == list(range(1, len(values) + 1))
 
 
-def test_an_empty_result_keeps_its_shape(backend: PostgresBackend) -> None:
-    table = run(backend, "SELECT name, count(*), count(*) FROM public.people WHERE false GROUP BY name", keys=1)
+def test_an_empty_result_keeps_its_shape(engine: PostgresEngine) -> None:
+    table = run(engine, "SELECT name, count(*), count(*) FROM public.people WHERE false GROUP BY name", keys=1)
     assert table.keys == ()
     assert [(column.dtype.name, len(column)) for column in table.sums] == [("int64", 0)] * 2
 
 
 @pytest.mark.parametrize("expression", ["sum(income)", "1.5", "1", "'1'", "count(*)::double precision"])
-def test_a_sum_of_another_type_is_never_converted(backend: PostgresBackend, expression: str) -> None:
+def test_a_sum_of_another_type_is_never_converted(engine: PostgresEngine, expression: str) -> None:
     with pytest.raises(InternalError, match="not a 64-bit integer"):
-        run(backend, f"SELECT {expression} FROM public.people")
+        run(engine, f"SELECT {expression} FROM public.people")
 
 
-def test_a_sum_is_never_null(backend: PostgresBackend) -> None:
+def test_a_sum_is_never_null(engine: PostgresEngine) -> None:
     with pytest.raises(InternalError, match="NULL"):
-        run(backend, "SELECT x FROM (VALUES (1::bigint), (NULL)) AS v(x)")
+        run(engine, "SELECT x FROM (VALUES (1::bigint), (NULL)) AS v(x)")
 
 
-def test_a_key_of_an_unknown_type_is_refused(backend: PostgresBackend) -> None:
+def test_a_key_of_an_unknown_type_is_refused(engine: PostgresEngine) -> None:
     with pytest.raises(InternalError, match="key of a type"):
-        run(backend, "SELECT ARRAY[1], 1::bigint", keys=1)
+        run(engine, "SELECT ARRAY[1], 1::bigint", keys=1)
 
 
-def test_parameters_in_quotation_marks_are_none(backend: PostgresBackend) -> None:
+def test_parameters_in_quotation_marks_are_none(engine: PostgresEngine) -> None:
     sql = """SELECT '$p '' $p', "$p", CAST($p AS bigint) FROM (SELECT CAST('x$p' AS text) AS "$p") AS t"""
-    table = run(backend, sql, keys=2, p=7)
+    table = run(engine, sql, keys=2, p=7)
     assert (table.keys, table.sums[0].tolist()) == ((("$p ' $p", "x$p"),), [7])
     with pytest.raises(InternalError, match="no value"):
-        run(backend, "SELECT CAST($missing AS bigint)", other=1)
+        run(engine, "SELECT CAST($missing AS bigint)", other=1)
 
 
 def test_queries_of_one_call_see_one_snapshot(fresh: Place) -> None:
-    with closing(fresh.open()) as backend:
-        backend.schema()
+    with closing(fresh.open()) as engine:
+        engine.schema()
 
         slow = EngineQuery(f"{QUICK.sql}, pg_sleep(0.5)", 0)
         timer = threading.Timer(0.2, fresh.change, ["INSERT INTO people SELECT max(id) + 1 FROM people"])
         timer.start()
-        tables = backend.execute([QUICK, slow, QUICK], timeout=30)
+        tables = engine.execute([QUICK, slow, QUICK], timeout=30)
         timer.join()
         assert tables[0].sums[0].tolist() == tables[2].sums[0].tolist()
-        assert backend.execute([QUICK], timeout=30)[0].sums[0].tolist() == [4]
+        assert engine.execute([QUICK], timeout=30)[0].sums[0].tolist() == [4]
 
 
 # --- what a query cannot do ---
@@ -231,18 +231,18 @@ def test_queries_of_one_call_see_one_snapshot(fresh: Place) -> None:
 def test_a_transaction_only_reads_and_only_what_is_named(place: Place, sql: str) -> None:
     """Also where the role might do more."""
     place.change("CREATE SEQUENCE IF NOT EXISTS s")
-    with closing(place.open(user="postgres")) as backend, pytest.raises(Error):
-        run(backend, sql)
-    with closing(place.open()) as backend:
-        assert run(backend, QUICK.sql).sums[0].tolist() == [3]
+    with closing(place.open(user="postgres")) as engine, pytest.raises(Error):
+        run(engine, sql)
+    with closing(place.open()) as engine:
+        assert run(engine, QUICK.sql).sums[0].tolist() == [3]
 
 
 def test_every_transaction_has_the_settings(place: Place) -> None:
     place.change(f"ALTER ROLE {place.role} SET TimeZone = 'Europe/Berlin'")
     place.change(f"ALTER ROLE {place.role} SET row_security = on")
-    with closing(place.open()) as backend:
+    with closing(place.open()) as engine:
         shown = {
-            name: run(backend, f"SELECT current_setting('{name}'), 1::bigint", keys=1).keys[0][0]
+            name: run(engine, f"SELECT current_setting('{name}'), 1::bigint", keys=1).keys[0][0]
             for name in (
                 "transaction_isolation",
                 "transaction_read_only",
@@ -268,9 +268,9 @@ def test_every_transaction_has_the_settings(place: Place) -> None:
     }
 
 
-def test_the_engines_text_goes_to_the_log_only(backend: PostgresBackend, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_engines_text_goes_to_the_log_only(engine: PostgresEngine, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "dpsql.answering.dataset"), pytest.raises(EngineFailed) as caught:
-        run(backend, "SELECT CAST(name AS bigint) FROM public.people")
+        run(engine, "SELECT CAST(name AS bigint) FROM public.people")
     failure = caught.value
     assert "Zoë" in caplog.text
     assert failure.log_id in caplog.text
@@ -285,7 +285,7 @@ def test_the_engines_text_goes_to_the_log_only(backend: PostgresBackend, caplog:
 def test_an_address_that_cannot_be_reached_is_not_repeated(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     url = place.server.url(place.name).replace("postgres@", "nobody:s3cret@")
     with pytest.raises(PolicyError, match="cannot be reached") as caught:
-        PostgresBackend(url, memory="64MB", threads=1)
+        PostgresEngine(url, memory="64MB", threads=1)
     assert caught.value.__context__ is None
     assert "nobody" in caplog.text
     assert "s3cret" not in f"{caplog.text} {caught.value} {caught.value.hint}"
@@ -294,7 +294,7 @@ def test_an_address_that_cannot_be_reached_is_not_repeated(place: Place, caplog:
 @pytest.mark.parametrize("url", ["postgresql://user:s3cret@host:port/db", "postgresql://u:s3cret@h/d?colour=red"])
 def test_an_address_that_cannot_be_read_is_not_repeated(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(PolicyError) as caught:
-        PostgresBackend(url, memory="64MB", threads=1)
+        PostgresEngine(url, memory="64MB", threads=1)
     assert caught.value.__context__ is None
     assert "s3cret" not in f"{caplog.text} {caught.value} {caught.value.hint}"
 
@@ -304,31 +304,31 @@ def test_another_encoding_is_refused(server: Server) -> None:
     with server.connect() as connection:
         connection.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     with pytest.raises(PolicyError, match="encoding LATIN1"):
-        PostgresBackend(server.url(name), memory="64MB", threads=1)
+        PostgresEngine(server.url(name), memory="64MB", threads=1)
 
 
 # --- stopping ---
 
 
-def test_a_call_that_takes_too_long_is_stopped_on_the_server(place: Place, backend: PostgresBackend) -> None:
+def test_a_call_that_takes_too_long_is_stopped_on_the_server(place: Place, engine: PostgresEngine) -> None:
     with pytest.raises(Cancelled, match=r"^canceling statement due to statement timeout$"):
-        backend.execute([EngineQuery(ENDLESS, 0)], timeout=0.2)
+        engine.execute([EngineQuery(ENDLESS, 0)], timeout=0.2)
     wait_until(lambda: not place.running("generate_series(1, 1000000000000)"))
 
 
-def test_the_timeout_covers_all_queries_of_a_call(backend: PostgresBackend) -> None:
+def test_the_timeout_covers_all_queries_of_a_call(engine: PostgresEngine) -> None:
     quick = EngineQuery("SELECT count(*) FROM generate_series(1, 10000) AS r(x) WHERE (x * x) % 7 = 3", 0)
     with pytest.raises(Cancelled):
-        backend.execute([quick] * 100_000, timeout=0.2)
+        engine.execute([quick] * 100_000, timeout=0.2)
 
 
-def test_a_call_is_cancelled_from_another_thread_on_the_server(place: Place, backend: PostgresBackend) -> None:
+def test_a_call_is_cancelled_from_another_thread_on_the_server(place: Place, engine: PostgresEngine) -> None:
     switch = Cancellation()
     failures: list[Error] = []
 
     def ask() -> None:
         try:
-            backend.execute([EngineQuery(ENDLESS, 0)], timeout=60, cancellation=switch)
+            engine.execute([EngineQuery(ENDLESS, 0)], timeout=60, cancellation=switch)
         except Error as error:
             failures.append(error)
 
@@ -339,35 +339,35 @@ def test_a_call_is_cancelled_from_another_thread_on_the_server(place: Place, bac
     thread.join()
     assert [str(failure) for failure in failures] == ["canceling statement due to user request"]
     wait_until(lambda: not place.running("generate_series(1, 1000000000000)"))
-    assert run(backend, QUICK.sql).sums[0].tolist() == [3]
+    assert run(engine, QUICK.sql).sums[0].tolist() == [3]
 
 
-def test_a_call_cancelled_beforehand_never_reaches_the_engine(backend: PostgresBackend) -> None:
+def test_a_call_cancelled_beforehand_never_reaches_the_engine(engine: PostgresEngine) -> None:
     switch = Cancellation()
     switch.cancel()
     with pytest.raises(Cancelled, match="user request"):
-        backend.execute([EngineQuery("not even SQL", 0)], timeout=30, cancellation=switch)
+        engine.execute([EngineQuery("not even SQL", 0)], timeout=30, cancellation=switch)
 
 
 def test_a_call_that_waits_for_a_lock_is_stopped(fresh: Place) -> None:
-    with closing(fresh.open()) as backend, psycopg.connect(fresh.server.url(fresh.name)) as other:
-        backend.schema()
+    with closing(fresh.open()) as engine, psycopg.connect(fresh.server.url(fresh.name)) as other:
+        engine.schema()
         other.execute("LOCK TABLE people IN ACCESS EXCLUSIVE MODE")
         query = EngineQuery(QUICK.sql, 0, sources=(("public", "people"),))
         with pytest.raises(Cancelled):
-            backend.execute([query], timeout=0.2)
+            engine.execute([query], timeout=0.2)
         other.rollback()
-        assert backend.execute([query], timeout=30)[0].sums[0].tolist() == [3]
+        assert engine.execute([query], timeout=30)[0].sums[0].tolist() == [3]
 
 
 def test_calls_wait_for_a_connection_and_can_be_stopped_while_they_do(place: Place) -> None:
-    with closing(place.open()) as backend:
+    with closing(place.open()) as engine:
         switch = Cancellation()
         outcomes: list[str] = []
 
         def ask() -> None:
             try:
-                backend.execute([EngineQuery(ENDLESS, 0)], timeout=60, cancellation=Watching(switch))
+                engine.execute([EngineQuery(ENDLESS, 0)], timeout=60, cancellation=Watching(switch))
             except Error as error:
                 outcomes.append(str(error))
 
@@ -390,7 +390,7 @@ def test_calls_wait_for_a_connection_and_can_be_stopped_while_they_do(place: Pla
         assert outcomes == ["canceling statement due to user request"] * len(threads)
 
 
-def test_stopping_one_call_leaves_the_others_alone(backend: PostgresBackend) -> None:
+def test_stopping_one_call_leaves_the_others_alone(engine: PostgresEngine) -> None:
     """Many short calls beside calls that are stopped: every answer is right and every endless one is stopped."""
     outcomes: list[object] = []
     stopping_done = threading.Event()
@@ -399,14 +399,14 @@ def test_stopping_one_call_leaves_the_others_alone(backend: PostgresBackend) -> 
         try:
             for _ in range(10):
                 with pytest.raises(Cancelled):
-                    backend.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
+                    engine.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
         finally:
             stopping_done.set()
 
     def short() -> None:
         while not stopping_done.is_set():
             try:
-                outcomes.append(run(backend, "SELECT count(*) FROM generate_series(1, 2000)").sums[0].tolist())
+                outcomes.append(run(engine, "SELECT count(*) FROM generate_series(1, 2000)").sums[0].tolist())
             except Error as error:
                 outcomes.append(error)
 
@@ -422,36 +422,36 @@ def test_stopping_one_call_leaves_the_others_alone(backend: PostgresBackend) -> 
 # --- a server that goes away ---
 
 
-def test_connections_that_the_server_dropped_are_replaced(place: Place, backend: PostgresBackend) -> None:
-    assert run(backend, QUICK.sql).sums[0].tolist() == [3]
+def test_connections_that_the_server_dropped_are_replaced(place: Place, engine: PostgresEngine) -> None:
+    assert run(engine, QUICK.sql).sums[0].tolist() == [3]
     with place.server.connect() as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND usename = %s",
             [place.name, place.role],
         )
-    assert run(backend, QUICK.sql).sums[0].tolist() == [3]
+    assert run(engine, QUICK.sql).sums[0].tolist() == [3]
 
 
-def test_a_query_during_which_the_server_hangs_up_fails_with_our_error(place: Place, backend: PostgresBackend) -> None:
+def test_a_query_during_which_the_server_hangs_up_fails_with_our_error(place: Place, engine: PostgresEngine) -> None:
     with pytest.raises(EngineFailed) as caught:
-        run(backend, "SELECT count(pg_terminate_backend(pg_backend_pid()))")
+        run(engine, "SELECT count(pg_terminate_backend(pg_backend_pid()))")
     assert caught.value.__context__ is None
-    assert run(backend, QUICK.sql).sums[0].tolist() == [3]
+    assert run(engine, QUICK.sql).sums[0].tolist() == [3]
 
 
 def test_a_closed_backend_keeps_no_connection(place: Place) -> None:
-    backend = place.open()
-    run(backend, QUICK.sql)
-    backend.close()
-    run(backend, QUICK.sql)  # calls that still run may finish
-    assert backend._connections._idle == []
+    engine = place.open()
+    run(engine, QUICK.sql)
+    engine.close()
+    run(engine, QUICK.sql)  # calls that still run may finish
+    assert engine._connections._idle == []
 
 
-# --- the catalogue ---
+# --- the catalog ---
 
 
-def test_types_are_mapped(backend: PostgresBackend) -> None:
-    columns = backend.schema().tables["public", "kinds"].columns
+def test_types_are_mapped(engine: PostgresEngine) -> None:
+    columns = engine.schema().tables["public", "kinds"].columns
     assert {name: column.type for name, column in columns.items()} == {
         "f_bool": BOOLEAN,
         "f_small": integer(5),
@@ -490,18 +490,18 @@ def test_a_column_that_is_computed_when_read_is_unknown(fresh: Place) -> None:
     """Its expression may fail for some rows. One that is stored was computed before."""
     stored = "CREATE TABLE made (id integer, x integer, y integer GENERATED ALWAYS AS (100 / x) STORED)"
     fresh.change(stored)
-    with closing(fresh.open()) as backend:
-        assert backend.schema().tables["public", "made"].columns["y"].type == integer(10)
+    with closing(fresh.open()) as engine:
+        assert engine.schema().tables["public", "made"].columns["y"].type == integer(10)
     with fresh.server.connect() as connection:
         if connection.info.server_version < 180000:
             return
     fresh.change(f"DROP TABLE made; {stored.replace('STORED', 'VIRTUAL')}")
-    with closing(fresh.open()) as backend:
-        assert backend.schema().tables["public", "made"].columns["y"].type is None
+    with closing(fresh.open()) as engine:
+        assert engine.schema().tables["public", "made"].columns["y"].type is None
 
 
-def test_schemas_views_and_uniqueness_are_read(backend: PostgresBackend) -> None:
-    schema = backend.schema()
+def test_schemas_views_and_uniqueness_are_read(engine: PostgresEngine) -> None:
+    schema = engine.schema()
     tables = schema.tables
     assert schema.default_schema == "public"
     assert ("other", 'odd "name') in tables
@@ -527,8 +527,8 @@ def test_a_foreign_table_is_no_table_of_ours_nor_is_one_that_has_such_parts(fres
         "CREATE FOREIGN TABLE third PARTITION OF newer FOR VALUES IN (3) SERVER away;"
         "CREATE TABLE heirs (id integer); CREATE FOREIGN TABLE heir () INHERITS (heirs) SERVER away"
     )
-    with closing(fresh.open()) as backend:
-        tables = backend.schema().tables
+    with closing(fresh.open()) as engine:
+        tables = engine.schema().tables
     for name in ("alone", "years", "newer", "third", "heirs"):
         obstacle = tables["public", name].obstacle
         assert obstacle is not None and "foreign" in obstacle, name
@@ -537,32 +537,32 @@ def test_a_foreign_table_is_no_table_of_ours_nor_is_one_that_has_such_parts(fres
 
 def test_nulls_that_count_as_equal_make_a_key_unique(fresh: Place) -> None:
     fresh.change("CREATE TABLE pairs (a integer, b integer, UNIQUE NULLS NOT DISTINCT (a, b))")
-    with closing(fresh.open()) as backend:
-        assert backend.schema().tables["public", "pairs"].unique == {frozenset({"a", "b"})}
+    with closing(fresh.open()) as engine:
+        assert engine.schema().tables["public", "pairs"].unique == {frozenset({"a", "b"})}
 
 
 def test_an_index_that_failed_to_be_built_enforces_nothing(fresh: Place) -> None:
     fresh.change("CREATE TABLE twice (id integer); INSERT INTO twice VALUES (1), (1)")
     with pytest.raises(psycopg.errors.UniqueViolation):
         fresh.change("CREATE UNIQUE INDEX CONCURRENTLY half ON twice (id)")
-    with closing(fresh.open()) as backend:
-        assert backend.schema().tables["public", "twice"].unique == frozenset()
+    with closing(fresh.open()) as engine:
+        assert engine.schema().tables["public", "twice"].unique == frozenset()
 
 
 def test_row_security_is_an_obstacle_to_whom_it_applies(place: Place) -> None:
-    with closing(place.open()) as backend:
-        obstacle = backend.schema().tables["public", "guarded"].obstacle
+    with closing(place.open()) as engine:
+        obstacle = engine.schema().tables["public", "guarded"].obstacle
         assert obstacle is not None
         assert "row-level security" in obstacle
         with pytest.raises(EngineFailed):
-            run(backend, "SELECT count(*) FROM public.guarded")
-    with closing(place.open(user="postgres")) as backend:
-        assert backend.schema().tables["public", "guarded"].obstacle is None
+            run(engine, "SELECT count(*) FROM public.guarded")
+    with closing(place.open(user="postgres")) as engine:
+        assert engine.schema().tables["public", "guarded"].obstacle is None
 
 
-def test_a_public_table_is_read_by_column_up_to_one_row_past_the_limit(backend: PostgresBackend) -> None:
+def test_a_public_table_is_read_by_column_up_to_one_row_past_the_limit(engine: PostgresEngine) -> None:
     source = ("public", "hospitals")
-    assert backend.read_public(source, ["code", "opened", "seen", "beds", "size", "free"], limit=1) == [
+    assert engine.read_public(source, ["code", "opened", "seen", "beds", "size", "free"], limit=1) == [
         ["00000000-0000-0000-0000-000000000001", None],
         [date(1999, 12, 31), None],
         [datetime(2020, 1, 1), None],
@@ -570,12 +570,12 @@ def test_a_public_table_is_read_by_column_up_to_one_row_past_the_limit(backend: 
         ["sad", None],
         [None, None],
     ]
-    assert backend.read_public(source, ["free"], limit=9) == [[None, None, 0.5]]
+    assert engine.read_public(source, ["free"], limit=9) == [[None, None, 0.5]]
 
 
-def test_a_public_date_python_cannot_hold_is_reported(backend: PostgresBackend) -> None:
+def test_a_public_date_python_cannot_hold_is_reported(engine: PostgresEngine) -> None:
     with pytest.raises(PolicyError, match='public column "day"'):
-        backend.read_public(("public", "calendar"), ["day"], limit=9)
+        engine.read_public(("public", "calendar"), ["day"], limit=9)
 
 
 # --- a schema that changes ---
@@ -600,55 +600,55 @@ PEOPLE = EngineQuery(QUICK.sql, 0, sources=(("public", "people"),))
 )
 def test_a_table_that_changed_is_refused_until_the_schema_is_read_again(fresh: Place, change: str) -> None:
     fresh.change("DROP VIEW adults; DROP MATERIALIZED VIEW frozen")
-    with closing(fresh.open()) as backend:
-        backend.schema()
-        backend.execute([PEOPLE], timeout=30)
-        backend.ready(PEOPLE.sources, timeout=30)
+    with closing(fresh.open()) as engine:
+        engine.schema()
+        engine.execute([PEOPLE], timeout=30)
+        engine.ready(PEOPLE.sources, timeout=30)
         fresh.change(change + f"; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {fresh.role}")
         with pytest.raises((SchemaChanged, EngineFailed)):
-            backend.execute([PEOPLE], timeout=30)
+            engine.execute([PEOPLE], timeout=30)
 
 
 def test_a_change_is_reported_before_the_next_query_is_paid(fresh: Place) -> None:
-    with closing(fresh.open()) as backend:
-        backend.schema()
+    with closing(fresh.open()) as engine:
+        engine.schema()
         fresh.change("ALTER TABLE people ALTER income TYPE numeric")
         with pytest.raises(SchemaChanged, match='table "people" was changed') as caught:
-            backend.execute([PEOPLE], timeout=30)
+            engine.execute([PEOPLE], timeout=30)
         assert caught.value.hint is not None
         assert "dpsql check" in caught.value.hint
         with pytest.raises(SchemaChanged):
-            backend.ready(PEOPLE.sources, timeout=30)
-        backend.schema()
-        backend.ready(PEOPLE.sources, timeout=30)
-        assert backend.execute([PEOPLE], timeout=30)[0].sums[0].tolist() == [3]
+            engine.ready(PEOPLE.sources, timeout=30)
+        engine.schema()
+        engine.ready(PEOPLE.sources, timeout=30)
+        assert engine.execute([PEOPLE], timeout=30)[0].sums[0].tolist() == [3]
 
 
 def test_what_does_not_matter_may_change(fresh: Place) -> None:
-    with closing(fresh.open()) as backend:
-        backend.schema()
+    with closing(fresh.open()) as engine:
+        engine.schema()
         fresh.change("ALTER TABLE people ADD COLUMN more text; CREATE INDEX i ON people (income); DROP TABLE guarded")
-        assert backend.execute([PEOPLE], timeout=30)[0].sums[0].tolist() == [3]
+        assert engine.execute([PEOPLE], timeout=30)[0].sums[0].tolist() == [3]
 
 
 # --- warnings ---
 
 
-def test_a_role_that_may_only_read_gives_no_warning(backend: PostgresBackend) -> None:
-    assert backend.warnings([("public", "people")]) == []
+def test_a_role_that_may_only_read_gives_no_warning(engine: PostgresEngine) -> None:
+    assert engine.warnings([("public", "people")]) == []
 
 
 def test_what_the_owner_should_know_is_said(fresh: Place) -> None:
     fresh.change(f"GRANT INSERT ON people TO {fresh.role}; REVOKE SELECT ON keys FROM {fresh.role}")
     fresh.change(f"REVOKE USAGE ON SCHEMA other FROM {fresh.role}")
     sources = [("public", name) for name in ("people", "keys", "parents", "part")] + [("other", 'odd "name')]
-    with closing(fresh.open()) as backend:
-        found = backend.warnings(sources)
+    with closing(fresh.open()) as engine:
+        found = engine.warnings(sources)
     assert any("may change" in warning and "public.people" in warning for warning in found)
     assert any(f"GRANT SELECT ON public.keys TO {fresh.role}" in warning for warning in found)
     assert any("inherit from it" in warning and "public.parents" in warning for warning in found)
     assert any("part of another table" in warning and "public.part" in warning for warning in found)
     assert any(f"GRANT USAGE ON SCHEMA other TO {fresh.role}" in warning for warning in found)
-    with closing(fresh.open(user="postgres")) as backend:
-        (warning, *_) = backend.warnings([("public", "guarded")])
+    with closing(fresh.open(user="postgres")) as engine:
+        (warning, *_) = engine.warnings([("public", "guarded")])
     assert "superuser" in warning

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.answering.dataset import Answer, Engine
-from dpsql.answering.open_dataset import build_engine, open_backend
+from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.open_dataset import build_dataset, open_backend
 from dpsql.answering.session import Session
 from dpsql.policy.load import load
 from dpsql.types import Value
@@ -70,7 +70,7 @@ day = {{ min = 2021-01-01, max = 2021-01-02 }}
 
 
 @pytest.fixture(scope="module")
-def engine(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def dataset(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     database = f"columns_{uuid.uuid4().hex[:8]}"
     server.create_database(database)
     with server.connect(database) as connection:
@@ -79,7 +79,7 @@ def engine(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     path: Path = tmp_path_factory.mktemp("columns") / "dpsql.toml"
     path.write_text(POLICY.format(url=server.url(database)))
     policy = load(path)
-    with closing(build_engine(policy, open_backend(policy), ZeroNoise(), new_ledger=True)) as built:
+    with closing(build_dataset(policy, open_backend(policy), ZeroNoise(), new_ledger=True)) as built:
         yield built
 
 
@@ -121,8 +121,8 @@ def engine(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         ("SELECT COUNT(DISTINCT who) FROM people WHERE who NOT IN (SELECT who FROM people WHERE fee > 1)", [(4,)]),
     ],
 )
-def test_answers_without_noise(engine: Engine, sql: str, expected: list[tuple[Value, ...]]) -> None:
-    answer = Session(engine, "alice").execute(sql)
+def test_answers_without_noise(dataset: Dataset, sql: str, expected: list[tuple[Value, ...]]) -> None:
+    answer = Session(dataset, "alice").execute(sql)
     assert isinstance(answer, Answer)
     rows = [tuple(float(v) if isinstance(v, Decimal) else v for v in row) for row in answer.table.rows]
     assert rows == expected

@@ -15,14 +15,14 @@ from click.testing import CliRunner, Result
 from dpsql.answering.open_dataset import bind_all, open_backend
 from dpsql.answering.prepare_copies import prepare
 from dpsql.cli import commands
-from dpsql.engines.base import Backend
-from dpsql.engines.postgres.engine import PostgresBackend
+from dpsql.engines.base import Engine
+from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.errors import Error
 from dpsql.policy.load import load
 from dpsql.policy.model import PreparedPolicy
 from dpsql.policy.prepared import COPIED_ROWS
 from grammar_tests.case import Case
-from grammar_tests.lab import Dataset, Lab
+from grammar_tests.lab import Lab, ToyDataset
 from grammar_tests.servers import Server
 from grammar_tests.toy_data import POLICIES
 from tests.engines.pair import ACCEPTED, Pair
@@ -38,16 +38,16 @@ class Copies:
     folder: Path
     made: dict[str, PreparedPolicy]
     urls: dict[str, str]
-    dirty: Backend
-    datasets: dict[str, Dataset]
+    dirty: Engine
+    datasets: dict[str, ToyDataset]
 
-    def dataset(self, policy: str) -> Dataset:
+    def dataset(self, policy: str) -> ToyDataset:
         if policy not in self.datasets:
-            self.datasets[policy] = Dataset(self.folder, policy, self.open("toy"))
+            self.datasets[policy] = ToyDataset(self.folder, policy, self.open("toy"))
         return self.datasets[policy]
 
-    def open(self, name: str) -> Backend:
-        return PostgresBackend(self.urls[name], memory="64MB", threads=1, prepared=self.made[name])
+    def open(self, name: str) -> Engine:
+        return PostgresEngine(self.urls[name], memory="64MB", threads=1, prepared=self.made[name])
 
     def close(self) -> None:
         for dataset in self.datasets.values():
@@ -67,7 +67,7 @@ def copies(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cop
     folder = tmp_path_factory.mktemp("copies")
     urls = {name: pair.url(name) for name in ("toy", "dirty")}
     made = {name: prepare(_policy(folder, name, url)).prepared for name, url in urls.items()}
-    dirty = PostgresBackend(urls["dirty"], memory="64MB", threads=1, prepared=made["dirty"])
+    dirty = PostgresEngine(urls["dirty"], memory="64MB", threads=1, prepared=made["dirty"])
     dirty.schema()
     with closing(Copies(folder, made, urls, dirty, {})) as found:
         yield found
@@ -79,8 +79,8 @@ def test_exact_tables_are_the_same(case: Case, pair: Pair, copies: Copies) -> No
     expected, asked_plain = plain.answer(case)
     found, asked_prepared = prepared.answer(case)
     assert found.table.rows == expected.table.rows
-    assert _shown(_rows([t for each in prepared.backend.found for t in each])) == _shown(
-        _rows([t for each in plain.backend.found for t in each])
+    assert _shown(_rows([t for each in prepared.engine.found for t in each])) == _shown(
+        _rows([t for each in plain.engine.found for t in each])
     )
     for ours, theirs in zip(asked_prepared, asked_plain, strict=True):
         assert [query.meaning for query in ours] == [query.sql for query in theirs]
@@ -108,8 +108,8 @@ def test_a_copy_refuses_to_be_written_to(copies: Copies) -> None:
 
 
 def test_copies_are_no_tables_of_the_database(copies: Copies) -> None:
-    with closing(PostgresBackend(copies.urls["toy"], memory="64MB", threads=1)) as backend:
-        assert all(not schema.startswith("dpsql_prepared") for schema, _ in backend.schema().tables)
+    with closing(PostgresEngine(copies.urls["toy"], memory="64MB", threads=1)) as engine:
+        assert all(not schema.startswith("dpsql_prepared") for schema, _ in engine.schema().tables)
 
 
 # --- on the command line ---
@@ -206,5 +206,5 @@ def test_a_copy_that_is_gone_or_another_is_refused(shop: Path) -> None:
 
 def _refused(policy: Path, text: str) -> None:
     declared = load(policy)
-    with closing(open_backend(declared)) as backend, pytest.raises(Error, match=text):
-        bind_all(declared, backend)
+    with closing(open_backend(declared)) as engine, pytest.raises(Error, match=text):
+        bind_all(declared, engine)

@@ -19,7 +19,7 @@ import duckdb
 import psycopg
 import pytest
 
-from dpsql.answering.open_dataset import build_engine, open_backend
+from dpsql.answering.open_dataset import build_dataset, open_backend
 from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.lowering.postgres_dialect import POSTGRES
@@ -126,7 +126,7 @@ class Places:
         with duckdb.connect(str(folder / "zones.duckdb")) as connection:
             connection.execute(_TABLES)
         self.postgres = psycopg.connect(server.url(database), autocommit=True)
-        # In PostgreSQL's own schema, and under the name of DuckDB's, for the SQL of one catalogue.
+        # In PostgreSQL's own schema, and under the name of DuckDB's, for the SQL of one catalog.
         self.postgres.execute(_TABLES + _TABLES.replace("main.", "public."))
         self.catalog = _catalog(folder, f"duckdb:///{folder / 'zones.duckdb'}")
         assert _types(self.catalog) == _types(_catalog(folder, server.url(database)))
@@ -155,8 +155,8 @@ def _catalog(folder: Path, url: str) -> Catalog:
     path = folder / "dpsql.toml"
     path.write_text(_POLICY.format(url=url, ledger=f"{uuid.uuid4().hex}.ledger"))
     policy = load(path)
-    with closing(build_engine(policy, open_backend(policy), ZeroNoise(), new_ledger=True)) as engine:
-        return engine.catalog
+    with closing(build_dataset(policy, open_backend(policy), ZeroNoise(), new_ledger=True)) as dataset:
+        return dataset.catalog
 
 
 def _types(catalog: Catalog) -> list[Kind]:

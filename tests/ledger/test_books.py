@@ -15,7 +15,7 @@ from dpsql.ledger import Entry, Refusal
 from dpsql.ledger import database as clock
 from dpsql.ledger.accounts import UNLIMITED
 from dpsql.ledger.reading import Books, Counts, LimitChange, Selection
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 from tests.ledger.test_sqlite import as_format_1
@@ -24,11 +24,11 @@ from tests.ledger_places import PROTECTION, TOTAL, buy, reopen, tamper
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def keep(place: Place, monkeypatch: pytest.MonkeyPatch, protection: Protection = PROTECTION) -> None:
+def keep(location: LedgerLocation, monkeypatch: pytest.MonkeyPatch, protection: Protection = PROTECTION) -> None:
     """A ledger with one event on each of five days."""
     time = [START]
     monkeypatch.setattr(clock, "now", lambda: time[0])
-    with closing(reopen(place, create=True, protection=protection)) as ledger:
+    with closing(reopen(location, create=True, protection=protection)) as ledger:
         ledger.charge("alice", [buy(1, 10, 1)], sql="first")
         time[0] += timedelta(days=1)
         ledger.refuse("bob", "second", "42501", "no")
@@ -37,13 +37,13 @@ def keep(place: Place, monkeypatch: pytest.MonkeyPatch, protection: Protection =
         time[0] += timedelta(days=1)
         ledger.refuse("alice", "fourth", "53400", "exhausted")
         time[0] += timedelta(days=1)
-    reopen(place, allowances={"bob": Price(7, 7)}, protection=protection).close()
+    reopen(location, allowances={"bob": Price(7, 7)}, protection=protection).close()
 
 
 @pytest.fixture
-def kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    keep(place, monkeypatch)
-    return place
+def kept(location: LedgerLocation, monkeypatch: pytest.MonkeyPatch) -> LedgerLocation:
+    keep(location, monkeypatch)
+    return location
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def texts(path: Place, selection: Selection, *, refused: bool = False) -> list[str]:
+def texts(path: LedgerLocation, selection: Selection, *, refused: bool = False) -> list[str]:
     with Books.read(path, dataset="people", accounting="zcdp") as books:
         return [row.sql for row in books.log(selection, refused=refused)]
 
 
-def test_the_log_is_selected_by_user_time_outcome_and_number(kept: Place) -> None:
+def test_the_log_is_selected_by_user_time_outcome_and_number(kept: LedgerLocation) -> None:
     day = [START + timedelta(days=number) for number in range(6)]
     assert texts(kept, Selection()) == ["first", "second", "third", "fourth"]
     assert texts(kept, Selection(limit=2)) == ["third", "fourth"]
@@ -70,7 +70,7 @@ def test_the_log_is_selected_by_user_time_outcome_and_number(kept: Place) -> Non
     assert texts(kept, Selection("mallory' OR 1=1 --")) == []
 
 
-def test_all_of_an_event_is_told(kept: Place) -> None:
+def test_all_of_an_event_is_told(kept: LedgerLocation) -> None:
     with Books.read(kept, dataset="people", accounting="zcdp") as books:
         charge, refusal, *_ = books.log()
         assert charge == Entry(START.isoformat(timespec="microseconds"), "alice", "first", Price(10, 1), Price(10, 1))
@@ -95,7 +95,7 @@ def test_reading_leaves_no_trace(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_what_others_write_meanwhile_is_read(kept: Place) -> None:
+def test_what_others_write_meanwhile_is_read(kept: LedgerLocation) -> None:
     with closing(reopen(kept)) as ledger:
         ledger.charge("alice", [buy(9, 1)], sql="fifth")
         assert texts(kept, Selection(limit=1)) == ["fifth"]
@@ -105,7 +105,7 @@ def test_what_others_write_meanwhile_is_read(kept: Place) -> None:
             assert books.verify() == []
 
 
-def test_the_books_cannot_be_written(kept: Place) -> None:
+def test_the_books_cannot_be_written(kept: LedgerLocation) -> None:
     with (
         pytest.raises(OperationalError, match="cannot be opened for writing"),
         Books.read(kept, dataset="people", accounting="zcdp") as books,
@@ -133,7 +133,7 @@ def test_what_cannot_be_read_is_said_to_be_so(tmp_path: Path, name: str) -> None
         pass
 
 
-def test_contradictions_are_found(kept: Place) -> None:
+def test_contradictions_are_found(kept: LedgerLocation) -> None:
     tamper(kept, "UPDATE accounts SET loss = 0 WHERE subject = 'dataset'", "DELETE FROM refusals WHERE number = 1")
     with Books.read(kept, dataset="people", accounting="zcdp") as books:
         assert books.verify() == ["the sum of dataset is not that of its charges", "refusal 1 is missing"]

@@ -19,7 +19,7 @@ from dpsql.ledger import database as clock
 from dpsql.ledger.failures import LONGEST_WAIT, QUICK_RUNS
 from dpsql.ledger.migrate import move_ledger
 from dpsql.ledger.sql_ledger import SqlLedger
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import Server, buy, key, refuses, reopen, rows, tamper
 
@@ -28,8 +28,8 @@ PRICE = Price(10, 1)
 
 
 @pytest.fixture
-def ledger(place: Place) -> Iterator[SqlLedger]:
-    with closing(reopen(place, create=True)) as ledger:
+def ledger(location: LedgerLocation) -> Iterator[SqlLedger]:
+    with closing(reopen(location, create=True)) as ledger:
         yield ledger
 
 
@@ -89,9 +89,9 @@ def test_what_is_refused_uses_nothing_up(ledger: SqlLedger) -> None:
     assert ledger.paid_attempt(key(1), PRICE) == attempt
 
 
-def test_of_many_who_take_it_at_once_one_does(place: Place, ledger: SqlLedger) -> None:
+def test_of_many_who_take_it_at_once_one_does(location: LedgerLocation, ledger: SqlLedger) -> None:
     attempt = failed(ledger, bought(ledger))
-    others = [reopen(place) for _ in range(3)]
+    others = [reopen(location) for _ in range(3)]
     taken: list[Price] = []
 
     def take(number: int) -> None:
@@ -105,15 +105,15 @@ def test_of_many_who_take_it_at_once_one_does(place: Place, ledger: SqlLedger) -
     assert taken == [Price()]
 
 
-def test_it_outlives_the_process(place: Place, ledger: SqlLedger) -> None:
+def test_it_outlives_the_process(location: LedgerLocation, ledger: SqlLedger) -> None:
     attempt = failed(ledger, bought(ledger))
     ledger.close()
-    with closing(reopen(place)) as later:
+    with closing(reopen(location)) as later:
         found = later.paid_attempt(key(1), PRICE)
         assert found is not None
         assert found.number == attempt.number
         later.charge("alice", [again(found)], sql="q")
-    with closing(reopen(place)) as later:
+    with closing(reopen(location)) as later:
         assert later.paid_attempt(key(1), PRICE) is None
 
 
@@ -140,13 +140,13 @@ def test_what_fails_again_and_again_waits_longer_and_longer(ledger: SqlLedger, m
     assert found.wait == LONGEST_WAIT
 
 
-def test_a_failure_that_is_recorded_twice_counts_once(ledger: SqlLedger, place: Place) -> None:
+def test_a_failure_that_is_recorded_twice_counts_once(ledger: SqlLedger, location: LedgerLocation) -> None:
     charge = bought(ledger)
     attempt = failed(ledger, charge)
     ledger.charge("alice", [again(attempt)], sql="q")
     ledger.fail([Unanswered(key(1), PRICE, charge, 1, "instance")])
     assert ledger.paid_attempt(key(1), PRICE) is None
-    assert rows(place, "SELECT COUNT(*) FROM failures") == [(1,)]
+    assert rows(location, "SELECT COUNT(*) FROM failures") == [(1,)]
     with pytest.raises(InternalError):
         ledger.fail([Unanswered(key(1), PRICE, charge, 0, "instance")])
 
@@ -160,9 +160,9 @@ def test_a_failure_that_is_recorded_twice_counts_once(ledger: SqlLedger, place: 
         "DELETE FROM failures",
     ],
 )
-def test_the_storage_gives_nothing_back(place: Place, ledger: SqlLedger, statement: str) -> None:
+def test_the_storage_gives_nothing_back(location: LedgerLocation, ledger: SqlLedger, statement: str) -> None:
     ledger.charge("alice", [again(failed(ledger, bought(ledger)))], sql="q")
-    assert refuses(place, statement)
+    assert refuses(location, statement)
 
 
 @pytest.mark.parametrize(
@@ -178,25 +178,25 @@ def test_the_storage_gives_nothing_back(place: Place, ledger: SqlLedger, stateme
         ("INSERT INTO retries VALUES (9, '2020')", "1 of the retries follow no failure"),
     ],
 )
-def test_forged_attempts_are_found(place: Place, ledger: SqlLedger, forgery: str, found: str) -> None:
+def test_forged_attempts_are_found(location: LedgerLocation, ledger: SqlLedger, forgery: str, found: str) -> None:
     charge = bought(ledger)
     ledger.charge("alice", [again(failed(ledger, charge))], sql="q")
     failed(ledger, charge, 2)
     assert ledger.verify() == []
     ledger.close()
-    tamper(place, forgery)
-    with closing(reopen(place)) as later:
+    tamper(location, forgery)
+    with closing(reopen(location)) as later:
         assert found in later.verify()
 
 
-def test_a_ledger_of_the_format_before_keeps_paid_attempts_from_now_on(place: Place) -> None:
-    if isinstance(place, Path):
-        with closing(sqlite3.connect(place)) as db:
+def test_a_ledger_of_the_format_before_keeps_paid_attempts_from_now_on(location: LedgerLocation) -> None:
+    if isinstance(location, Path):
+        with closing(sqlite3.connect(location)) as db:
             db.executescript((HERE / "format_4.sql").read_text())
     else:
-        with closing(psycopg.connect(place.url, autocommit=True)) as server:
+        with closing(psycopg.connect(location.url, autocommit=True)) as server:
             server.execute((HERE / "format_4_server.sql").read_text().encode())
-    with closing(reopen(place)) as ledger:
+    with closing(reopen(location)) as ledger:
         number = ledger.charge("bob", [buy(100, 10, 1)], sql="q").number
         assert number is not None
         ledger.fail([Unanswered(key(100), PRICE, number, 1, "instance")])
@@ -204,14 +204,14 @@ def test_a_ledger_of_the_format_before_keeps_paid_attempts_from_now_on(place: Pl
         assert found is not None
         ledger.charge("bob", [Purchase(key(100), PRICE, replay=True, retry=found)], sql="q")
         assert ledger.verify() == []
-    assert refuses(place, "DELETE FROM retries")
+    assert refuses(location, "DELETE FROM retries")
 
 
-def test_paid_attempts_move_with_the_ledger(place: Place, ledger: SqlLedger, ledger_server: Server) -> None:
+def test_paid_attempts_move_with_the_ledger(location: LedgerLocation, ledger: SqlLedger, ledger_server: Server) -> None:
     failed(ledger, bought(ledger))
     ledger.close()
     target = ledger_server.new_database()
-    move_ledger(place, target, dataset="people", accounting="zcdp")
+    move_ledger(location, target, dataset="people", accounting="zcdp")
     with closing(reopen(target)) as moved:
         found = moved.paid_attempt(key(1), PRICE)
         assert found is not None

@@ -26,14 +26,14 @@ from dpsql.ledger import Ledger, Purchase, accounts, sql_ledger
 from dpsql.ledger import database as clock
 from dpsql.ledger.schema import MAX_GRAINS
 from dpsql.ledger.sql_ledger import SqlLedger
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import TOTAL, buy, key, refuses, reopen, replay, rows, tamper
 
 
 @pytest.fixture
-def ledger(place: Place) -> Iterator[SqlLedger]:
-    with closing(reopen(place, create=True)) as ledger:
+def ledger(location: LedgerLocation) -> Iterator[SqlLedger]:
+    with closing(reopen(location, create=True)) as ledger:
         yield ledger
 
 
@@ -86,9 +86,9 @@ def test_a_free_question_leaves_no_row(ledger: SqlLedger) -> None:
     assert len(ledger.history()) == 1
 
 
-def test_a_free_question_waits_for_nobody(place: Place, ledger: SqlLedger) -> None:
+def test_a_free_question_waits_for_nobody(location: LedgerLocation, ledger: SqlLedger) -> None:
     ledger.charge("alice", [buy(1, 10)], sql="q")
-    with closing(reopen(place)) as other:
+    with closing(reopen(location)) as other:
         assert ledger._write(lambda _: other.charge("alice", [replay(1, 10)], sql="q").paid) == Price()
 
 
@@ -129,19 +129,19 @@ def test_the_allowance_of_a_user_is_a_limit_of_its_own(ledger: SqlLedger) -> Non
     assert ledger.charge("bob", [buy(2, 40)], sql="q").paid == Price(40)
 
 
-def test_a_replay_is_refused_only_by_the_own_allowance(place: Place) -> None:
-    with closing(reopen(place, create=True)) as ledger:
+def test_a_replay_is_refused_only_by_the_own_allowance(location: LedgerLocation) -> None:
+    with closing(reopen(location, create=True)) as ledger:
         ledger.charge("bob", [buy(1, 100)], sql="q")
         with pytest.raises(BudgetExhausted, match="alice"):
             ledger.charge("alice", [replay(1, 100)], sql="q")
     # Also where the owner lowered the total below what was spent: what is out is out.
-    with closing(reopen(place, total=Price(50, 5), allowances={"alice": Price(100)})) as ledger:
+    with closing(reopen(location, total=Price(50, 5), allowances={"alice": Price(100)})) as ledger:
         assert ledger.charge("alice", [replay(1, 100)], sql="q").paid == Price(100)
 
 
-def test_remaining_is_the_smaller_rest_of_each_component(place: Place) -> None:
+def test_remaining_is_the_smaller_rest_of_each_component(location: LedgerLocation) -> None:
     limits = {"alice": Price(60, 10), "bob": None, "carol": Price(500, 2)}
-    with closing(reopen(place, create=True, allowances=limits)) as ledger:
+    with closing(reopen(location, create=True, allowances=limits)) as ledger:
         ledger.charge("alice", [buy(1, 20, 7)], sql="q")
         assert ledger.remaining("alice") == Price(40, 3)
         assert ledger.remaining("bob") == Price(80, 3)
@@ -165,8 +165,8 @@ def test_a_price_that_is_no_price_is_refused_before_any_write(ledger: SqlLedger,
     assert ledger.history() == []
 
 
-def test_prices_that_overflow_together_are_refused(place: Place) -> None:
-    with closing(reopen(place, create=True, total=Price(MAX_GRAINS))) as ledger:
+def test_prices_that_overflow_together_are_refused(location: LedgerLocation) -> None:
+    with closing(reopen(location, create=True, total=Price(MAX_GRAINS))) as ledger:
         with pytest.raises(BadSetting):
             ledger.charge("bob", [buy(1, MAX_GRAINS), buy(2, 1)], sql="q")
         ledger.charge("alice", [buy(1, 1)], sql="q")
@@ -187,11 +187,11 @@ def test_a_key_of_another_length_is_refused(ledger: SqlLedger) -> None:
 # --- what is remembered ---
 
 
-def test_everything_survives_closing(place: Place) -> None:
-    with closing(reopen(place, create=True)) as ledger:
+def test_everything_survives_closing(location: LedgerLocation) -> None:
+    with closing(reopen(location, create=True)) as ledger:
         ledger.charge("alice", [buy(1, 10, 1)], sql="q")
         ledger.store(key(1), b"answer")
-    with closing(reopen(place, create=True)) as ledger:
+    with closing(reopen(location, create=True)) as ledger:
         assert ledger.spent() == ledger.spent("alice") == Price(10, 1)
         assert ledger.has_paid("alice", key(1))
         assert ledger.lookup(key(1)) == b"answer"
@@ -218,17 +218,17 @@ def test_history_is_newest_first(ledger: SqlLedger) -> None:
     assert ledger.verify() == []
 
 
-def test_limits_come_from_the_policy_and_each_change_is_recorded(place: Place) -> None:
+def test_limits_come_from_the_policy_and_each_change_is_recorded(location: LedgerLocation) -> None:
     changes = "SELECT subject, old_loss, old_delta, new_loss, new_delta FROM limits WHERE number > 3"
-    with closing(reopen(place, create=True)) as ledger:
+    with closing(reopen(location, create=True)) as ledger:
         ledger.charge("alice", [buy(1, 50)], sql="q")
-    with closing(reopen(place)):
-        assert rows(place, changes) == []
-    with closing(reopen(place, total=Price(200, 10))) as ledger:
-        assert rows(place, changes) == [("dataset", 100, 10, 200, 10)]
+    with closing(reopen(location)):
+        assert rows(location, changes) == []
+    with closing(reopen(location, total=Price(200, 10))) as ledger:
+        assert rows(location, changes) == [("dataset", 100, 10, 200, 10)]
         assert ledger.remaining("bob") == Price(150, 10)
-    with closing(reopen(place, total=Price(40, 10), allowances={"bob": Price(1, 1)})) as ledger:
-        assert rows(place, changes)[1:] == [
+    with closing(reopen(location, total=Price(40, 10), allowances={"bob": Price(1, 1)})) as ledger:
+        assert rows(location, changes)[1:] == [
             ("dataset", 200, 10, 40, 10),
             ("user:alice", 60, 10, None, None),
             ("user:bob", MAX_GRAINS, MAX_GRAINS, 1, 1),
@@ -242,27 +242,27 @@ def test_limits_come_from_the_policy_and_each_change_is_recorded(place: Place) -
         assert ledger.verify() == []
 
 
-def test_the_policy_opened_last_binds_all_who_have_it_open(ledger: SqlLedger, place: Place) -> None:
-    with closing(reopen(place, total=Price(5, 5))), pytest.raises(BudgetExhausted):
+def test_the_policy_opened_last_binds_all_who_have_it_open(ledger: SqlLedger, location: LedgerLocation) -> None:
+    with closing(reopen(location, total=Price(5, 5))), pytest.raises(BudgetExhausted):
         ledger.charge("bob", [buy(1, 6)], sql="q")
 
 
-def test_a_user_who_returns_finds_the_old_sum(place: Place) -> None:
-    with closing(reopen(place, create=True)) as ledger:
+def test_a_user_who_returns_finds_the_old_sum(location: LedgerLocation) -> None:
+    with closing(reopen(location, create=True)) as ledger:
         ledger.charge("alice", [buy(1, 50)], sql="q")
-    with closing(reopen(place, allowances={"bob": None})):
+    with closing(reopen(location, allowances={"bob": None})):
         pass
-    with closing(reopen(place)) as ledger:
+    with closing(reopen(location)) as ledger:
         assert ledger.remaining("alice") == Price(10, 10)
 
 
 # --- refusals ---
 
 
-def test_refusals_are_recorded_and_cost_nothing(ledger: SqlLedger, place: Place) -> None:
+def test_refusals_are_recorded_and_cost_nothing(ledger: SqlLedger, location: LedgerLocation) -> None:
     ledger.refuse("alice", "SELECT name", "42501", "no")
     ledger.refuse("bob", "SELECT '\udc80\x00'", "53400", "exhausted")
-    assert rows(place, 'SELECT number, "user", sql, sqlstate, message FROM refusals') == [
+    assert rows(location, 'SELECT number, "user", sql, sqlstate, message FROM refusals') == [
         (1, "alice", "SELECT name", "42501", "no"),
         (2, "bob", "SELECT '\\udc80\\x00'", "53400", "exhausted"),
     ]
@@ -271,25 +271,29 @@ def test_refusals_are_recorded_and_cost_nothing(ledger: SqlLedger, place: Place)
     assert ledger.verify() == []
 
 
-def test_only_known_users_leave_refusals(ledger: SqlLedger, place: Place) -> None:
+def test_only_known_users_leave_refusals(ledger: SqlLedger, location: LedgerLocation) -> None:
     with pytest.raises(UnknownUser):
         ledger.refuse("mallory", "SELECT 1", "42501", "no")
-    assert rows(place, "SELECT * FROM refusals") == []
+    assert rows(location, "SELECT * FROM refusals") == []
 
 
-def test_refusals_cannot_fill_the_disk(ledger: SqlLedger, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_cannot_fill_the_disk(
+    ledger: SqlLedger, location: LedgerLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sql_ledger, "MAX_REFUSALS_A_DAY", 3)
     for day in (1, 2):
         monkeypatch.setattr(clock, "now", lambda day=day: datetime(2030, 1, day, tzinfo=UTC))
         for user in ("alice", "bob"):
             for _ in range(5):
                 ledger.refuse(user, "x" * 100_000, "0A000", "y" * 100_000)
-    assert rows(place, "SELECT COUNT(*), MAX(LENGTH(sql)), MAX(LENGTH(message)) FROM refusals") == [(12, 2000, 2000)]
+    assert rows(location, "SELECT COUNT(*), MAX(LENGTH(sql)), MAX(LENGTH(message)) FROM refusals") == [(12, 2000, 2000)]
     assert ledger.verify() == []
 
 
-def test_a_clock_set_back_changes_no_order_and_no_sum(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(reopen(place, create=True)) as ledger:
+def test_a_clock_set_back_changes_no_order_and_no_sum(
+    location: LedgerLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(reopen(location, create=True)) as ledger:
         for year in (2030, 2001, 2029):
             monkeypatch.setattr(clock, "now", lambda year=year: datetime(year, 1, 1, tzinfo=UTC))
             ledger.charge("bob", [buy(year, 1)], sql=str(year))
@@ -314,14 +318,14 @@ def test_the_newest_answer_wins(ledger: SqlLedger, monkeypatch: pytest.MonkeyPat
     assert ledger.lookup_all([]) == {}
 
 
-def test_answers_expire_by_age_and_stay_expired(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_expire_by_age_and_stay_expired(location: LedgerLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = datetime(2030, 1, 10, tzinfo=UTC)
 
     def travel(days: float) -> None:
         monkeypatch.setattr(clock, "now", lambda: stored + timedelta(days=days))
 
     travel(0)
-    with closing(reopen(place, create=True, replay_days=7)) as ledger:
+    with closing(reopen(location, create=True, replay_days=7)) as ledger:
         for number in (1, 2, 3):
             ledger.store(key(number), b"answer")
         for days in (7.0, 0.0, -1.0):  # a clock set back a little costs nobody an answer
@@ -347,30 +351,30 @@ def test_without_a_limit_answers_never_expire(ledger: SqlLedger, monkeypatch: py
 # --- which ledger ---
 
 
-def test_a_missing_ledger_is_not_silently_replaced(place: Place) -> None:
+def test_a_missing_ledger_is_not_silently_replaced(location: LedgerLocation) -> None:
     with pytest.raises(PolicyError, match="missing") as refusal:
-        reopen(place)
+        reopen(location)
     assert "forget what was spent" in (refusal.value.detail or "")
     assert refusal.value.hint
-    assert not (isinstance(place, Path) and place.exists())
+    assert not (isinstance(location, Path) and location.exists())
 
 
-def test_another_dataset_or_accounting_is_refused(ledger: SqlLedger, place: Place) -> None:
+def test_another_dataset_or_accounting_is_refused(ledger: SqlLedger, location: LedgerLocation) -> None:
     with pytest.raises(PolicyError, match="another dataset"):
-        reopen(place, dataset="cars", total=Price(9, 9))
+        reopen(location, dataset="cars", total=Price(9, 9))
     with pytest.raises(PolicyError, match='accounting "zcdp", not "basic"'):
-        reopen(place, accounting="basic", total=Price(9, 9))
+        reopen(location, accounting="basic", total=Price(9, 9))
     assert ledger.remaining("bob") == TOTAL
 
 
-def test_an_older_copy_in_its_place_is_noticed(ledger: SqlLedger, place: Place) -> None:
+def test_an_older_copy_in_its_place_is_noticed(ledger: SqlLedger, location: LedgerLocation) -> None:
     """By those who have charged it: a restored backup, or a replica that lagged behind and took over."""
     ledger.charge("bob", [buy(1, 1)], sql="q")
     ledger.charge("bob", [buy(2, 1)], sql="q")
     tamper(
-        place,
+        location,
         "DELETE FROM paid WHERE charge = 2",
-        *(["DELETE FROM attempts WHERE charge = 2"] if not isinstance(place, Path) else []),
+        *(["DELETE FROM attempts WHERE charge = 2"] if not isinstance(location, Path) else []),
         "DELETE FROM charges WHERE number = 2",
         "UPDATE accounts SET loss = 1",
     )
@@ -382,8 +386,8 @@ def test_an_older_copy_in_its_place_is_noticed(ledger: SqlLedger, place: Place) 
         ledger.store(key(1), b"answer")
 
 
-def test_another_ledger_in_its_place_is_noticed(ledger: SqlLedger, place: Place) -> None:
-    tamper(place, "UPDATE ledger SET id = 'other'")
+def test_another_ledger_in_its_place_is_noticed(ledger: SqlLedger, location: LedgerLocation) -> None:
+    tamper(location, "UPDATE ledger SET id = 'other'")
     with pytest.raises(OperationalError, match="replaced by another"):
         ledger.charge("bob", [buy(1, 1)], sql="q")
 
@@ -392,10 +396,10 @@ def test_another_ledger_in_its_place_is_noticed(ledger: SqlLedger, place: Place)
 
 
 @pytest.mark.parametrize("table", ["charges", "paid", "limits", "ledger", "accounts", "refusals"])
-def test_the_storage_itself_forbids_to_change_the_past(ledger: SqlLedger, place: Place, table: str) -> None:
+def test_the_storage_itself_forbids_to_change_the_past(ledger: SqlLedger, location: LedgerLocation, table: str) -> None:
     ledger.charge("bob", [buy(1, 10, 1)], sql="q")
     ledger.refuse("bob", "q", "42501", "no")
-    before = rows(place, f"SELECT * FROM {table}")
+    before = rows(location, f"SELECT * FROM {table}")
     column = {
         "charges": "user_loss = 0",
         "paid": "\"user\" = 'eve'",
@@ -405,9 +409,9 @@ def test_the_storage_itself_forbids_to_change_the_past(ledger: SqlLedger, place:
         "refusals": "sql = ''",
     }
     for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {column[table]}"):
-        assert refuses(place, statement)
+        assert refuses(location, statement)
     assert before
-    assert rows(place, f"SELECT * FROM {table}") == before
+    assert rows(location, f"SELECT * FROM {table}") == before
 
 
 @pytest.mark.parametrize(
@@ -433,16 +437,16 @@ def test_the_storage_itself_forbids_to_change_the_past(ledger: SqlLedger, place:
         ("DELETE FROM refusals WHERE number = 1", "refusal 1 is missing"),
     ],
 )
-def test_verify_notices(place: Place, statement: str, finding: str) -> None:
-    with closing(reopen(place, create=True)) as ledger:
+def test_verify_notices(location: LedgerLocation, statement: str, finding: str) -> None:
+    with closing(reopen(location, create=True)) as ledger:
         ledger.charge("alice", [buy(1, 10, 1)], sql="a")
         ledger.charge("bob", [replay(1, 10, 1), buy(2, 1, 1)], sql="b")
         ledger.charge("bob", [buy(3, 2)], sql="c")
         for sql in ("d", "e"):
             ledger.refuse("bob", sql, "42501", "no")
-    with closing(reopen(place, total=Price(99, 9))) as ledger:
+    with closing(reopen(location, total=Price(99, 9))) as ledger:
         assert ledger.verify() == []
-        tamper(place, statement)
+        tamper(location, statement)
         assert any(finding in line for line in ledger.verify())
 
 

@@ -17,7 +17,7 @@ from dpsql.ledger.mark import FILE, Mark, Seen
 from dpsql.ledger.opening import accept_ledger
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.policy.load import load
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests import toy
 from tests.ledger_places import buy, key, reopen, rows, tamper
@@ -27,15 +27,15 @@ COUNT = "SELECT COUNT(*) FROM people"
 
 
 @pytest.fixture
-def ledger(place: Place) -> Iterator[SqlLedger]:
-    with closing(reopen(place, create=True)) as ledger:
+def ledger(location: LedgerLocation) -> Iterator[SqlLedger]:
+    with closing(reopen(location, create=True)) as ledger:
         yield ledger
 
 
-def forget_newest(place: Place, charges: int) -> None:
+def forget_newest(location: LedgerLocation, charges: int) -> None:
     """What an older copy does not hold; its sums are those of then."""
     tamper(
-        place,
+        location,
         f"DELETE FROM paid WHERE charge > {charges}",
         f"DELETE FROM charges WHERE number > {charges}",
         f"UPDATE accounts SET loss = {charges}",
@@ -46,15 +46,15 @@ def forget_newest(place: Place, charges: int) -> None:
 
 
 def test_lost_charges_stay_lost_however_many_others_charge(
-    place: Place, ledger: SqlLedger, caplog: pytest.LogCaptureFixture
+    location: LedgerLocation, ledger: SqlLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(5):
         ledger.charge("bob", [buy(number, 1)], sql="q")
-    forget_newest(place, 3)
+    forget_newest(location, 3)
     with caplog.at_level(logging.ERROR), pytest.raises(LedgerLost, match="has lost charges") as caught:
         ledger.charge("bob", [buy(9, 1)], sql="q")
     assert "dpsql ledger accept" in str(caught.value.hint)
-    with closing(reopen(place)) as other:  # another machine, which has seen none of them
+    with closing(reopen(location)) as other:  # another machine, which has seen none of them
         for number in range(20, 25):
             other.charge("bob", [buy(number, 1)], sql="q")
         assert other.verify() == []
@@ -64,7 +64,7 @@ def test_lost_charges_stay_lost_however_many_others_charge(
     with pytest.raises(LedgerLost):
         ledger.check()
     assert [record.message for record in caplog.records] == ["ledger_lost_charges"]
-    assert rows(place, "SELECT COUNT(*) FROM charges") == [(8,)]
+    assert rows(location, "SELECT COUNT(*) FROM charges") == [(8,)]
     ledger.accept()
     ledger.charge("bob", [buy(9, 1)], sql="q")
 
@@ -97,9 +97,9 @@ def files(policy: Path) -> Path:
 
 
 def bought(policy: Path, *questions: str) -> None:
-    with closing(open_dataset(policy)) as engine:
+    with closing(open_dataset(policy)) as dataset:
         for sql in questions:
-            ask(engine, sql)
+            ask(dataset, sql)
 
 
 def test_an_older_copy_put_back_is_noticed_at_the_next_start(policy: Path) -> None:
@@ -133,20 +133,20 @@ def test_a_ledger_that_was_deleted_is_not_begun_anew_without_a_word(policy: Path
 def test_the_owners_word_reaches_a_process_that_runs(policy: Path) -> None:
     bought(policy, COUNT)
     shutil.copy(files(policy), policy.with_name("older"))
-    with closing(open_dataset(policy)) as engine:
-        ask(engine, f"{COUNT} WHERE age > 20")
+    with closing(open_dataset(policy)) as dataset:
+        ask(dataset, f"{COUNT} WHERE age > 20")
         forget_newest(files(policy), 1)
         tamper(files(policy), "UPDATE accounts SET loss = (SELECT dataset_loss FROM charges)")
         with pytest.raises(LedgerLost):
-            ask(engine, f"{COUNT} WHERE age > 30")
+            ask(dataset, f"{COUNT} WHERE age > 30")
         accept_ledger(load(policy))
-        assert ask(engine, f"{COUNT} WHERE age > 30")[0] != Price()
+        assert ask(dataset, f"{COUNT} WHERE age > 30")[0] != Price()
 
 
 # --- damaged ---
 
 
-def test_after_the_first_damage_nothing_is_charged(place: Place, ledger: SqlLedger) -> None:
+def test_after_the_first_damage_nothing_is_charged(location: LedgerLocation, ledger: SqlLedger) -> None:
     ledger.store(key(1), b"an answer")
     ledger.charge("bob", [buy(1, 1)], sql="q")
     ledger.condemn("page 3 is gone")
@@ -157,10 +157,10 @@ def test_after_the_first_damage_nothing_is_charged(place: Place, ledger: SqlLedg
         ledger.check()
 
 
-def test_an_altered_answer_is_never_shown(place: Place, ledger: SqlLedger) -> None:
+def test_an_altered_answer_is_never_shown(location: LedgerLocation, ledger: SqlLedger) -> None:
     ledger.store(key(1), b"an answer")
     assert ledger.lookup(key(1)) == b"an answer"
-    tamper(place, "UPDATE answers SET payload = x'616e20616e73776573'")
+    tamper(location, "UPDATE answers SET payload = x'616e20616e73776573'")
     with pytest.raises(LedgerDamaged, match="a stored answer was altered"):
         ledger.lookup(key(1))
     assert ledger.verify() == [f"the stored answer {key(1).hex()[:12]} was altered"]
@@ -168,9 +168,9 @@ def test_an_altered_answer_is_never_shown(place: Place, ledger: SqlLedger) -> No
         ledger.charge("bob", [buy(2, 1)], sql="q")
 
 
-def test_answers_from_before_have_no_checksum(place: Place, ledger: SqlLedger) -> None:
+def test_answers_from_before_have_no_checksum(location: LedgerLocation, ledger: SqlLedger) -> None:
     ledger.store(key(1), b"an answer")
-    tamper(place, "UPDATE answers SET checksum = NULL")
+    tamper(location, "UPDATE answers SET checksum = NULL")
     assert ledger.lookup(key(1)) == b"an answer"
 
 
@@ -186,8 +186,8 @@ def test_a_forged_charge_is_found_at_the_start(policy: Path) -> None:
 def test_altered_answers_are_dropped_when_the_ledger_is_accepted(policy: Path) -> None:
     bought(policy, COUNT)
     tamper(files(policy), "UPDATE answers SET payload = x'7b7d'")
-    with closing(open_dataset(policy)) as engine, pytest.raises(LedgerDamaged):
-        ask(engine, COUNT)
+    with closing(open_dataset(policy)) as dataset, pytest.raises(LedgerDamaged):
+        ask(dataset, COUNT)
     with pytest.raises(LedgerDamaged):
         open_dataset(policy)
     assert accept_ledger(load(policy)).dropped > 0
@@ -196,7 +196,7 @@ def test_altered_answers_are_dropped_when_the_ledger_is_accepted(policy: Path) -
 
 def test_damage_of_the_file_ends_charging_for_good(policy: Path) -> None:
     bought(policy, COUNT)
-    with closing(open_dataset(policy)) as engine:
+    with closing(open_dataset(policy)) as dataset:
         with closing(sqlite3.connect(files(policy))) as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         whole = files(policy).read_bytes()
@@ -204,7 +204,7 @@ def test_damage_of_the_file_ends_charging_for_good(policy: Path) -> None:
             file.seek(4096)
             file.write(b"\xff" * (len(whole) - 4096))
         with pytest.raises(OperationalError):
-            ask(engine, f"{COUNT} WHERE age > 20")
+            ask(dataset, f"{COUNT} WHERE age > 20")
         files(policy).write_bytes(whole)  # as if nothing had been
         with pytest.raises(LedgerDamaged):
-            ask(engine, f"{COUNT} WHERE age > 30")
+            ask(dataset, f"{COUNT} WHERE age > 30")

@@ -15,16 +15,16 @@ from dpsql.ledger import migrate as moving
 from dpsql.ledger.migrate import move_ledger
 from dpsql.ledger.reading import Books
 from dpsql.ledger.schema import ARRIVED, ARRIVING, DEPARTED, TABLES
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests.ledger.test_sqlite import as_format_1
 from tests.ledger_places import Server, buy, key, refuses, reopen, replay, rows, shell, tamper
 
 
 @pytest.fixture(params=["file to server", "server to file", "file to file"])
-def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Place, Place]:
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LedgerLocation, LedgerLocation]:
     server: Server = request.getfixturevalue("ledger_server")
-    by_kind: dict[str, Callable[[], Place]] = {
+    by_kind: dict[str, Callable[[], LedgerLocation]] = {
         "file to server": lambda: tmp_path / "from",
         "server to file": server.empty_database,
         "file to file": lambda: tmp_path / "from",
@@ -34,41 +34,41 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Place, Place
     return source, target
 
 
-def move(source: Place, target: Place) -> None:
+def move(source: LedgerLocation, target: LedgerLocation) -> None:
     move_ledger(source, target, dataset="people", accounting="zcdp")
 
 
-def fill(place: Place) -> None:
-    with closing(reopen(place, create=True)) as ledger:
+def fill(location: LedgerLocation) -> None:
+    with closing(reopen(location, create=True)) as ledger:
         ledger.charge("alice", [buy(1, 10, 1)], sql="a")
         ledger.store(key(1), b"answer\x00")
         ledger.charge("bob", [replay(1, 10, 1), buy(2, 1, 1)], sql="b ü \x00 \udc80")
         ledger.refuse("bob", "c", "42501", "no")
-    reopen(place, total=Price(99, 9)).close()
+    reopen(location, total=Price(99, 9)).close()
 
 
-def content(place: Place) -> dict[str, list[object]]:
+def content(location: LedgerLocation) -> dict[str, list[object]]:
     return {
-        table: rows(place, f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}")
+        table: rows(location, f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}")
         for table, (columns, order) in TABLES.items()
         if table != "moves"
     }
 
 
-def events(place: Place) -> list[str]:
-    return [event for (event,) in rows(place, "SELECT event FROM moves ORDER BY number")]
+def events(location: LedgerLocation) -> list[str]:
+    return [event for (event,) in rows(location, "SELECT event FROM moves ORDER BY number")]
 
 
-def is_charged(place: Place, number: int = 9) -> bool:
+def is_charged(location: LedgerLocation, number: int = 9) -> bool:
     try:
-        with closing(reopen(place)) as ledger:
+        with closing(reopen(location)) as ledger:
             ledger.charge("bob", [buy(number, 1)], sql="q")
     except PolicyError:
         return False
     return True
 
 
-def test_everything_moves(places: tuple[Place, Place]) -> None:
+def test_everything_moves(places: tuple[LedgerLocation, LedgerLocation]) -> None:
     source, target = places
     fill(source)
     before = content(source)
@@ -83,7 +83,7 @@ def test_everything_moves(places: tuple[Place, Place]) -> None:
         assert ledger.verify() == []
 
 
-def test_an_old_ledger_is_closed_for_good(places: tuple[Place, Place]) -> None:
+def test_an_old_ledger_is_closed_for_good(places: tuple[LedgerLocation, LedgerLocation]) -> None:
     source, target = places
     fill(source)
     with closing(reopen(source)) as running:
@@ -110,7 +110,7 @@ def test_an_old_ledger_is_closed_for_good(places: tuple[Place, Place]) -> None:
     assert is_charged(target)
 
 
-def test_there_and_back(places: tuple[Place, Place], tmp_path: Path) -> None:
+def test_there_and_back(places: tuple[LedgerLocation, LedgerLocation], tmp_path: Path) -> None:
     source, target = places
     fill(source)
     move(source, target)
@@ -159,14 +159,14 @@ def test_a_place_that_holds_anything_is_refused(ledger_server: Server, tmp_path:
 
 
 def test_a_ledger_on_a_server_cannot_move_to_itself(ledger_server: Server) -> None:
-    place = ledger_server.empty_database()
-    fill(place)
+    location = ledger_server.empty_database()
+    fill(location)
     with pytest.raises(PolicyError, match="there is something at"):
-        move(place, place)
-    assert is_charged(place)
+        move(location, location)
+    assert is_charged(location)
 
 
-def test_an_unsound_or_foreign_ledger_stays(places: tuple[Place, Place]) -> None:
+def test_an_unsound_or_foreign_ledger_stays(places: tuple[LedgerLocation, LedgerLocation]) -> None:
     source, target = places
     fill(source)
     with pytest.raises(PolicyError, match="another dataset"):
@@ -203,14 +203,14 @@ def test_a_text_that_a_server_cannot_hold_keeps_the_ledger_where_it_is(ledger_se
 # --- interrupted ---
 
 
-def interrupted(source: Place, target: Place, event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted(source: LedgerLocation, target: LedgerLocation, event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Move, and die where the event would be noted."""
     note = moving._note
 
-    def die(db: object, noted: str, place: Place) -> None:
+    def die(db: object, noted: str, location: LedgerLocation) -> None:
         if noted == event:
             raise KeyboardInterrupt
-        note(db, noted, place)  # type: ignore[arg-type]
+        note(db, noted, location)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(moving, "_note", die)
@@ -222,7 +222,7 @@ def interrupted(source: Place, target: Place, event: str, monkeypatch: pytest.Mo
     ("event", "source_lives"), [(ARRIVING, True), (DEPARTED, True), (ARRIVED, False)], ids=lambda value: str(value)
 )
 def test_an_interrupted_move_leaves_at_most_one_and_is_finished_by_another(
-    places: tuple[Place, Place], event: str, source_lives: bool, monkeypatch: pytest.MonkeyPatch
+    places: tuple[LedgerLocation, LedgerLocation], event: str, source_lives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = places
     fill(source)
@@ -239,7 +239,7 @@ def test_an_interrupted_move_leaves_at_most_one_and_is_finished_by_another(
 
 
 def test_an_unfinished_copy_says_so(
-    places: tuple[Place, Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: tuple[LedgerLocation, LedgerLocation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = places
     fill(source)
@@ -252,7 +252,7 @@ def test_an_unfinished_copy_says_so(
 
 
 def test_a_departed_ledger_arrives_only_where_its_copy_is(
-    places: tuple[Place, Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: tuple[LedgerLocation, LedgerLocation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = places
     fill(source)
@@ -266,7 +266,7 @@ def test_a_departed_ledger_arrives_only_where_its_copy_is(
     assert is_charged(target)
 
 
-def test_who_spends_meanwhile_loses_nothing(places: tuple[Place, Place]) -> None:
+def test_who_spends_meanwhile_loses_nothing(places: tuple[LedgerLocation, LedgerLocation]) -> None:
     source, target = places
     plenty = Price(10**6, 10**6)
     acknowledged: list[str] = []

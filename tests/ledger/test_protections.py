@@ -17,7 +17,7 @@ from dpsql.ledger.protections import Since, since
 from dpsql.ledger.reading import Books
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.policy.address import PostgresAddress
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import PROTECTION, Server, buy, refuses, reopen, replay, rows, shell, tamper
@@ -36,18 +36,18 @@ def declared(changes: dict[tuple[str, ...], str | None]) -> Protection:
 HOUSEHOLDS = declared({PEOPLE: BY_HOUSEHOLD})
 
 
-def counts_since(place: Place) -> Since | None:
-    with Books.read(place, dataset="people", accounting="zcdp") as books:
+def counts_since(location: LedgerLocation) -> Since | None:
+    with Books.read(location, dataset="people", accounting="zcdp") as books:
         assert books.verify() == []
         return since(books.protections())
 
 
 @pytest.fixture
-def charged(place: Place) -> Place:
-    with closing(reopen(place, create=True)) as ledger:
+def charged(location: LedgerLocation) -> LedgerLocation:
+    with closing(reopen(location, create=True)) as ledger:
         assert not ledger.adopted
         ledger.charge("alice", [buy(1, 10, 1)], sql="q")
-    return place
+    return location
 
 
 # --- what is a change ---
@@ -64,7 +64,7 @@ def charged(place: Place) -> Place:
     ],
 )
 def test_other_units_are_refused_and_change_nothing(
-    charged: Place, changes: dict[tuple[str, ...], str | None], sentence: str
+    charged: LedgerLocation, changes: dict[tuple[str, ...], str | None], sentence: str
 ) -> None:
     before = rows(charged, "SELECT number, at, charges, subject, units FROM protections ORDER BY number")
     with pytest.raises(PolicyError, match="protects others than the ledger") as refusal:
@@ -77,7 +77,7 @@ def test_other_units_are_refused_and_change_nothing(
     assert counts_since(charged) is None
 
 
-def test_a_table_that_is_new_is_recorded_and_one_that_is_gone_remembered(charged: Place) -> None:
+def test_a_table_that_is_new_is_recorded_and_one_that_is_gone_remembered(charged: LedgerLocation) -> None:
     reopen(charged, protection=declared({VISITS: BY_REFERENCE, PEOPLE: None})).close()
     reopen(charged).close()
     assert counts_since(charged) is None
@@ -87,7 +87,7 @@ def test_a_table_that_is_new_is_recorded_and_one_that_is_gone_remembered(charged
             reopen(charged, protection=other)
 
 
-def test_the_same_policy_again_records_nothing(charged: Place) -> None:
+def test_the_same_policy_again_records_nothing(charged: LedgerLocation) -> None:
     reopen(charged).close()
     reopen(charged, accept_units=True).close()
     assert rows(charged, "SELECT COUNT(*) FROM protections") == [(3,)]
@@ -96,7 +96,7 @@ def test_the_same_policy_again_records_nothing(charged: Place) -> None:
 # --- what the owner accepts ---
 
 
-def test_what_is_accepted_counts_from_then_on(charged: Place) -> None:
+def test_what_is_accepted_counts_from_then_on(charged: LedgerLocation) -> None:
     with closing(reopen(charged, protection=HOUSEHOLDS, accept_units=True)) as ledger:
         ledger.charge("alice", [buy(2, 5)], sql="q")
         assert ledger.spent() == Price(15, 1)  # nothing is given back
@@ -114,7 +114,7 @@ def test_what_is_accepted_counts_from_then_on(charged: Place) -> None:
     assert again.charges == 2
 
 
-def test_who_still_has_the_old_policy_charges_no_more(charged: Place) -> None:
+def test_who_still_has_the_old_policy_charges_no_more(charged: LedgerLocation) -> None:
     with closing(reopen(charged)) as running, closing(reopen(charged)) as other:
         reopen(charged, protection=declared({VISITS: BY_REFERENCE})).close()
         running.charge("alice", [buy(2, 5)], sql="q")  # a further table is no matter
@@ -126,7 +126,7 @@ def test_who_still_has_the_old_policy_charges_no_more(charged: Place) -> None:
         assert running.spent() == Price(15, 1)
 
 
-def test_a_ledger_that_was_opened_for_its_limits_cannot_be_charged(charged: Place) -> None:
+def test_a_ledger_that_was_opened_for_its_limits_cannot_be_charged(charged: LedgerLocation) -> None:
     with closing(reopen(charged, protection=None, total=Price(200, 10))) as ledger:
         assert ledger.spent() == Price(10, 1)
         with pytest.raises(InternalError):
@@ -134,19 +134,19 @@ def test_a_ledger_that_was_opened_for_its_limits_cannot_be_charged(charged: Plac
     assert rows(charged, "SELECT MAX(new_loss) FROM limits WHERE subject = 'dataset'") == [(200,)]
 
 
-def open_in_turn(place: Place) -> None:
+def open_in_turn(location: LedgerLocation) -> None:
     for number in range(5):
-        with closing(reopen(place, protection=declared({("main", f"t{number}"): "[]"}))) as ledger:
+        with closing(reopen(location, protection=declared({("main", f"t{number}"): "[]"}))) as ledger:
             ledger.charge("bob", [buy(1, 1)], sql="q")
 
 
-def test_processes_that_open_at_once_record_each_table_once(place: Place) -> None:
-    reopen(place, create=True, protection=Protection()).close()
+def test_processes_that_open_at_once_record_each_table_once(location: LedgerLocation) -> None:
+    reopen(location, create=True, protection=Protection()).close()
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        for process in [pool.submit(open_in_turn, place) for _ in range(4)]:
+        for process in [pool.submit(open_in_turn, location) for _ in range(4)]:
             process.result()
-    assert rows(place, "SELECT COUNT(*), COUNT(DISTINCT subject) FROM protections") == [(8, 8)]
-    assert counts_since(place) is None
+    assert rows(location, "SELECT COUNT(*), COUNT(DISTINCT subject) FROM protections") == [(8, 8)]
+    assert counts_since(location) is None
 
 
 # --- what storage and verification hold ---
@@ -163,7 +163,7 @@ def test_processes_that_open_at_once_record_each_table_once(place: Place) -> Non
         'INSERT INTO charges SELECT 2, at, "user", sql, 0, 0, 0, 0, hash, NULL, NULL, 2 FROM charges',
     ],
 )
-def test_the_storage_keeps_it(charged: Place, statement: str) -> None:
+def test_the_storage_keeps_it(charged: LedgerLocation, statement: str) -> None:
     assert refuses(charged, statement)
 
 
@@ -179,7 +179,7 @@ def test_the_storage_keeps_it(charged: Place, statement: str) -> None:
         "DELETE FROM protections WHERE number = 3",
     ],
 )
-def test_it_is_seen_when_it_was_altered(charged: Place, statement: str) -> None:
+def test_it_is_seen_when_it_was_altered(charged: LedgerLocation, statement: str) -> None:
     tamper(charged, statement)
     with Books.read(charged, dataset="people", accounting="zcdp") as books:
         assert books.verify() != []
@@ -193,7 +193,7 @@ def test_a_writer_of_the_version_before_cannot_go_on(ledger_server: Server) -> N
         before.execute("INSERT INTO charges VALUES (1, 'now', 'alice', 'q', 1, 0, 1, 0, '\\x00', NULL, NULL)")
 
 
-def test_it_moves_with_the_ledger(charged: Place, tmp_path: Path) -> None:
+def test_it_moves_with_the_ledger(charged: LedgerLocation, tmp_path: Path) -> None:
     with closing(reopen(charged, protection=HOUSEHOLDS, accept_units=True)) as ledger:
         ledger.charge("alice", [buy(2, 5)], sql="q")
     move_ledger(charged, tmp_path / "new", dataset="people", accounting="zcdp")
@@ -210,22 +210,22 @@ def test_it_moves_with_the_ledger(charged: Place, tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=[3, 4])
-def old(request: pytest.FixtureRequest, place: Place) -> Place:
-    if isinstance(place, Path):
-        with closing(sqlite3.connect(place)) as db:
+def old(request: pytest.FixtureRequest, location: LedgerLocation) -> LedgerLocation:
+    if isinstance(location, Path):
+        with closing(sqlite3.connect(location)) as db:
             db.executescript((HERE / f"format_{request.param}.sql").read_text())
     else:
-        with closing(psycopg.connect(place.url, autocommit=True)) as server:
+        with closing(psycopg.connect(location.url, autocommit=True)) as server:
             server.execute((HERE / f"format_{request.param}_server.sql").read_text().encode())
-    return place
+    return location
 
 
-def opened_first(old: Place) -> SqlLedger:
+def opened_first(old: LedgerLocation) -> SqlLedger:
     assert counts_since(old) is None  # nothing is known of it
     return reopen(old)
 
 
-def test_an_old_ledger_adopts_what_the_policy_says(old: Place) -> None:
+def test_an_old_ledger_adopts_what_the_policy_says(old: LedgerLocation) -> None:
     with closing(opened_first(old)) as ledger:
         assert ledger.adopted
         (charges,) = rows(old, "SELECT COUNT(*) FROM charges")[0]
@@ -240,14 +240,14 @@ def test_an_old_ledger_adopts_what_the_policy_says(old: Place) -> None:
         assert not ledger.adopted
 
 
-def test_limits_alone_adopt_nothing(old: Place) -> None:
+def test_limits_alone_adopt_nothing(old: LedgerLocation) -> None:
     reopen(old, protection=None).close()
     assert rows(old, "SELECT COUNT(*) FROM protections") == [(0,)]
     with closing(reopen(old)) as ledger:
         assert ledger.adopted
 
 
-def test_an_old_ledger_can_be_moved(old: Place, tmp_path: Path) -> None:
+def test_an_old_ledger_can_be_moved(old: LedgerLocation, tmp_path: Path) -> None:
     move_ledger(old, tmp_path / "new", dataset="people", accounting="zcdp")
     with closing(reopen(tmp_path / "new")) as ledger:
         assert ledger.adopted

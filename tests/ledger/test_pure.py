@@ -17,7 +17,7 @@ from dpsql.ledger.reading import Books
 from dpsql.ledger.schema import FORMAT
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.policy.address import PostgresAddress
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import LOSS_UNIT, Price, pure_price
 from tests.ledger_places import Server, buy, key, refuses, reopen, replay, rows, shell, tamper
 
@@ -32,8 +32,8 @@ def buy_pure(number: int, epsilon: int) -> Purchase:
 
 
 @pytest.fixture
-def ledger(place: Place) -> Iterator[SqlLedger]:
-    with closing(reopen(place, create=True, total=TOTAL, allowances=USERS)) as ledger:
+def ledger(location: LedgerLocation) -> Iterator[SqlLedger]:
+    with closing(reopen(location, create=True, total=TOTAL, allowances=USERS)) as ledger:
         yield ledger
 
 
@@ -85,13 +85,13 @@ def test_a_session_may_use_both_sides_and_end_on_either(ledger: SqlLedger) -> No
         ledger.charge("bob", [buy_pure(5, 1)], sql="q")
 
 
-def test_without_the_owners_word_only_rho_counts(place: Place) -> None:
-    with closing(reopen(place, create=True, total=Price(TOTAL.loss, 10), allowances=USERS)) as ledger:
+def test_without_the_owners_word_only_rho_counts(location: LedgerLocation) -> None:
+    with closing(reopen(location, create=True, total=Price(TOTAL.loss, 10), allowances=USERS)) as ledger:
         with pytest.raises(BudgetExhausted):
             ledger.charge("alice", [buy_pure(1, ONE // 4)], sql="q")
         ledger.charge("alice", [buy_pure(1, ONE // 5)], sql="q")
         assert ledger.remaining("alice") == Price(0, 10)
-    with closing(reopen(place, total=TOTAL, allowances=USERS)) as ledger:
+    with closing(reopen(location, total=TOTAL, allowances=USERS)) as ledger:
         assert ledger.remaining("alice").pure == ONE - ONE // 5
 
 
@@ -117,7 +117,7 @@ def test_a_replay_is_pure_for_the_user_only_if_the_answer_was(ledger: SqlLedger)
 def test_what_is_left_where_a_user_and_the_dataset_are_on_different_sides(ledger: SqlLedger) -> None:
     ledger.charge("carol", [buy_pure(1, ONE // 5 - 1)], sql="q")
     ledger.charge("carol", [buy_pure(2, 10**8)], sql="q")
-    with closing(reopen(ledger._place, total=Price(ONE, 10, ONE), allowances=USERS)) as wider:  # type: ignore[arg-type]
+    with closing(reopen(ledger._location, total=Price(ONE, 10, ONE), allowances=USERS)) as wider:  # type: ignore[arg-type]
         wider.charge("alice", [buy(3, 1)], sql="q")  # no longer pure for the dataset, which has rho enough
         left = wider.remaining("carol")
         assert left.pure == ONE // 4 - (ONE // 5 - 1) - 10**8
@@ -147,11 +147,11 @@ def test_a_purchase_says_before_which_way_to_pay_it_ends(ledger: SqlLedger) -> N
 # --- what is recorded ---
 
 
-def test_charges_and_limits_are_written_and_read_with_what_is_pure(place: Place, ledger: SqlLedger) -> None:
+def test_charges_and_limits_are_written_and_read_with_what_is_pure(location: LedgerLocation, ledger: SqlLedger) -> None:
     ledger.charge("alice", [buy_pure(1, ONE // 4)], sql="q")
     (entry,) = ledger.history()
     assert entry.dataset_price == entry.user_price == pure_price([ONE // 4])
-    with Books.read(place, dataset="people", accounting="zcdp") as books:
+    with Books.read(location, dataset="people", accounting="zcdp") as books:
         assert books.log() == [entry]
         assert books.spent()[None] == pure_price([ONE // 4])
         assert books.limit_changes()[0].new == TOTAL
@@ -169,15 +169,15 @@ def test_charges_and_limits_are_written_and_read_with_what_is_pure(place: Place,
         "UPDATE limits SET old_pure = 7 WHERE number = 1",
     ],
 )
-def test_it_is_seen_when_it_was_altered(place: Place, ledger: SqlLedger, statement: str) -> None:
+def test_it_is_seen_when_it_was_altered(location: LedgerLocation, ledger: SqlLedger, statement: str) -> None:
     ledger.charge("alice", [buy_pure(1, ONE // 4)], sql="q")
-    tamper(place, statement)
+    tamper(location, statement)
     assert ledger.verify() != []
 
 
-def test_who_alters_the_sums_too_breaks_the_chain(place: Place, ledger: SqlLedger) -> None:
+def test_who_alters_the_sums_too_breaks_the_chain(location: LedgerLocation, ledger: SqlLedger) -> None:
     ledger.charge("alice", [buy_pure(1, ONE // 4)], sql="q")
-    tamper(place, "UPDATE charges SET dataset_pure = 7, user_pure = 7", "UPDATE accounts SET pure = 7")
+    tamper(location, "UPDATE charges SET dataset_pure = 7, user_pure = 7", "UPDATE accounts SET pure = 7")
     assert ledger.verify() == ["charge 1 was altered, or one before it removed"]
 
 
@@ -189,32 +189,32 @@ def test_who_alters_the_sums_too_breaks_the_chain(place: Place, ledger: SqlLedge
         "delta = delta + 1",
     ],
 )
-def test_the_storage_keeps_sums_pure_or_not(place: Place, ledger: SqlLedger, change: str) -> None:
+def test_the_storage_keeps_sums_pure_or_not(location: LedgerLocation, ledger: SqlLedger, change: str) -> None:
     ledger.charge("alice", [buy_pure(1, ONE // 4)], sql="q")
-    assert refuses(place, f"UPDATE accounts SET {change} WHERE subject = 'dataset'")
+    assert refuses(location, f"UPDATE accounts SET {change} WHERE subject = 'dataset'")
 
 
-def test_the_storage_does_not_make_a_sum_pure_again(place: Place, ledger: SqlLedger) -> None:
+def test_the_storage_does_not_make_a_sum_pure_again(location: LedgerLocation, ledger: SqlLedger) -> None:
     ledger.charge("alice", [buy(1, 5)], sql="q")
-    assert refuses(place, "UPDATE accounts SET pure = 5, loss = loss + 1 WHERE subject = 'dataset'")
+    assert refuses(location, "UPDATE accounts SET pure = 5, loss = loss + 1 WHERE subject = 'dataset'")
 
 
 # --- ledgers from before ---
 
 
 @pytest.fixture
-def old(place: Place) -> Place:
+def old(location: LedgerLocation) -> LedgerLocation:
     """A ledger that the version before has written: alice bought (10, 1), and bob looked at it and bought 5."""
-    if isinstance(place, Path):
-        with closing(sqlite3.connect(place)) as db:
+    if isinstance(location, Path):
+        with closing(sqlite3.connect(location)) as db:
             db.executescript((HERE / "format_3.sql").read_text())
     else:
-        with closing(psycopg.connect(place.url, autocommit=True)) as server:
+        with closing(psycopg.connect(location.url, autocommit=True)) as server:
             server.execute((HERE / "format_3_server.sql").read_text().encode())
-    return place
+    return location
 
 
-def test_what_was_paid_before_is_not_pure(old: Place) -> None:
+def test_what_was_paid_before_is_not_pure(old: LedgerLocation) -> None:
     with Books.read(old, dataset="people", accounting="zcdp") as books:
         assert books.spent() == {None: Price(15, 1), "alice": Price(10, 1), "bob": Price(15, 1)}
         assert [entry.sql for entry in books.log()][:2] == [
@@ -241,12 +241,12 @@ def test_what_was_paid_before_is_not_pure(old: Place) -> None:
     assert refuses(old, "UPDATE accounts SET pure = 5, loss = loss + 1 WHERE subject = 'dataset'")
 
 
-def test_opening_an_old_ledger_changes_no_limit(old: Place) -> None:
+def test_opening_an_old_ledger_changes_no_limit(old: LedgerLocation) -> None:
     reopen(old).close()
     assert rows(old, "SELECT COUNT(*) FROM limits") == [(3,)]
 
 
-def test_an_old_ledger_can_be_moved(old: Place, tmp_path: Path) -> None:
+def test_an_old_ledger_can_be_moved(old: LedgerLocation, tmp_path: Path) -> None:
     arrived = move_ledger(old, tmp_path / "new", dataset="people", accounting="zcdp")
     assert arrived.charges == 2
     with closing(reopen(tmp_path / "new", total=TOTAL, allowances=USERS)) as ledger:

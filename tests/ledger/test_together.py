@@ -16,15 +16,15 @@ from dpsql.errors import BudgetExhausted, Cancelled, OperationalError, UnknownUs
 from dpsql.ledger.database import Database
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.lowering.query import Cancellation
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import TOTAL, buy, key, reopen
 from tests.server.process import eventually
 
 
 @pytest.fixture
-def ledger(place: Place) -> Iterator[SqlLedger]:
-    with closing(reopen(place, create=True)) as ledger:
+def ledger(location: LedgerLocation) -> Iterator[SqlLedger]:
+    with closing(reopen(location, create=True)) as ledger:
         yield ledger
 
 
@@ -45,9 +45,9 @@ class Crowd:
         assert begun.wait(60)
 
     def later(self, work: Callable[..., Any], *arguments: Any, **more: Any) -> Future[Any]:
-        before = len(self._ledger._together._waiting)
+        before = len(self._ledger._group_commit._waiting)
         found = self._pool.submit(work, *arguments, **more)
-        eventually(lambda: len(self._ledger._together._waiting) == before + 1)
+        eventually(lambda: len(self._ledger._group_commit._waiting) == before + 1)
         return found
 
     def go(self) -> None:
@@ -59,15 +59,15 @@ class Crowd:
 @contextmanager
 def counted(ledger: SqlLedger) -> Iterator[list[bool]]:
     """Whether each transaction was durable."""
-    transact, seen = ledger._together._transact, list[bool]()
+    transact, seen = ledger._group_commit._transact, list[bool]()
 
     def counting(work: Callable[[Database], list[Any]], *, durable: bool) -> list[Any]:
         seen.append(durable)
         return transact(work, durable=durable)
 
-    ledger._together._transact = counting
+    ledger._group_commit._transact = counting
     yield seen
-    ledger._together._transact = transact
+    ledger._group_commit._transact = transact
 
 
 def test_charges_of_one_moment_are_one_transaction_and_stay_apart(ledger: SqlLedger) -> None:
@@ -138,7 +138,7 @@ def test_who_is_cancelled_while_others_write_does_not_wait_for_them(ledger: SqlL
     cancelled = crowd.later(ledger.charge, "alice", [buy(1, 10)], sql="q", cancellation=cancellation)
     cancellation.cancel()
     assert isinstance(cancelled.exception(60), Cancelled)  # and the other still writes
-    assert ledger._together._writing and not ledger._together._waiting
+    assert ledger._group_commit._writing and not ledger._group_commit._waiting
     crowd.go()
     assert ledger.spent() == Price()
 
@@ -152,7 +152,9 @@ def test_more_than_fit_into_one_transaction_are_all_written(ledger: SqlLedger) -
     assert TOTAL.loss >= 75
 
 
-def test_a_charge_is_on_disk_also_beside_an_answer_that_need_not_be(ledger: SqlLedger, place: Place) -> None:
+def test_a_charge_is_on_disk_also_beside_an_answer_that_need_not_be(
+    ledger: SqlLedger, location: LedgerLocation
+) -> None:
     with counted(ledger) as durable:
         ledger.store(key(1), b"an answer")
         ledger.charge("alice", [buy(1, 1)], sql="q")
@@ -161,27 +163,27 @@ def test_a_charge_is_on_disk_also_beside_an_answer_that_need_not_be(ledger: SqlL
         paid = crowd.later(ledger.charge, "alice", [buy(2, 1)], sql="q")
         crowd.go()
     # A server that is killed forgets what is not on disk; a file does not, when the process that wrote it is.
-    assert durable == [not isinstance(place, Path), True, True, True]
+    assert durable == [not isinstance(location, Path), True, True, True]
     assert (stored.result(), paid.result().paid) == (None, Price(1))
     assert ledger.lookup(key(2)) == b"another"
 
 
-def test_the_database_is_told_which_is_which(ledger: SqlLedger, place: Place) -> None:
-    asked = "PRAGMA synchronous" if isinstance(place, Path) else "SHOW synchronous_commit"
+def test_the_database_is_told_which_is_which(ledger: SqlLedger, location: LedgerLocation) -> None:
+    asked = "PRAGMA synchronous" if isinstance(location, Path) else "SHOW synchronous_commit"
     told = [
-        ledger._together.do(lambda db: db.execute(asked).fetchall()[0][0], durable=durable)
+        ledger._group_commit.do(lambda db: db.execute(asked).fetchall()[0][0], durable=durable)
         for durable in (True, False, True)
     ]
-    assert told == ([2, 1, 2] if isinstance(place, Path) else ["on", "off", "on"])
+    assert told == ([2, 1, 2] if isinstance(location, Path) else ["on", "off", "on"])
 
 
-def test_a_child_does_not_wait_for_threads_of_its_parent(ledger: SqlLedger, place: Place) -> None:
-    if isinstance(place, Path):
+def test_a_child_does_not_wait_for_threads_of_its_parent(ledger: SqlLedger, location: LedgerLocation) -> None:
+    if isinstance(location, Path):
         pytest.skip("a fork waits for the writer of a file to end")
     crowd = Crowd(ledger)
     child = os.fork()
     if child == 0:
-        os._exit(7 if not ledger._together._writing and not ledger._together._waiting else 1)
+        os._exit(7 if not ledger._group_commit._writing and not ledger._group_commit._waiting else 1)
     _, status = os.waitpid(child, 0)
     crowd.go()
     assert os.waitstatus_to_exitcode(status) == 7

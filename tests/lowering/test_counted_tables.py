@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.release import Settings
-from grammar_tests.lab import Dataset, Lab
+from dpsql.release import QuerySettings
+from grammar_tests.lab import Lab, ToyDataset
 
 JOINED = "visits JOIN people ON people.id = visits.patient_id"
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToyDataset]:
     folder: Path = tmp_path_factory.mktemp("toy")
     with closing(Lab(folder)) as lab:
         yield lab.dataset("zcdp")
 
 
-def counted(toy: Dataset, sql: str) -> tuple[list[str], list[str]]:
+def counted(toy: ToyDataset, sql: str) -> tuple[list[str], list[str]]:
     """The tables that are read to find people with too many rows, and the columns that conditions there are on."""
-    release = toy.engine.compile(sql, (), Settings())
+    release = toy.dataset.compile(sql, (), QuerySettings())
     (branch,) = release.measurements[0].branches
     found = re.search(r"WITH h AS MATERIALIZED \((.*?) GROUP BY owner HAVING COUNT", branch.query.sql)
     if found is None:
@@ -45,7 +45,7 @@ def counted(toy: Dataset, sql: str) -> tuple[list[str], list[str]]:
     ],
 )
 def test_people_are_counted_in_the_table_whose_rows_come_out_once(
-    toy: Dataset, rest: str, conditions: list[str]
+    toy: ToyDataset, rest: str, conditions: list[str]
 ) -> None:
     assert counted(toy, f"SELECT kind, COUNT(*) {rest} GROUP BY kind") == (["visits"], conditions)
 
@@ -57,5 +57,5 @@ def test_people_are_counted_in_the_table_whose_rows_come_out_once(
         "visits JOIN visits v ON visits.patient_id = v.patient_id",  # each row several times
     ],
 )
-def test_people_are_counted_where_rows_are_multiplied(toy: Dataset, source: str) -> None:
+def test_people_are_counted_where_rows_are_multiplied(toy: ToyDataset, source: str) -> None:
     assert counted(toy, f"SELECT visits.kind, COUNT(*) FROM {source} GROUP BY visits.kind") == ([], [])

@@ -11,7 +11,7 @@ import pytest
 import dpsql
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.privacy.estimators.basis import polynomial
-from dpsql.release import Settings
+from dpsql.release import QuerySettings
 
 # Values outside the bounds, none at all, and both in one table whose owners the engine holds unique.
 AGES = [(-5, True), (0, None), (2, False), (3, True), (99, None)]
@@ -158,12 +158,14 @@ def test_moments_are_made_of_sums_and_squares(tmp_path: Path, column: str, key: 
         stored = [(i, *row, None if row[1] is None else row[1] * 2**32) for i, row in enumerate(rows)]
         connection.executemany("INSERT INTO people VALUES (?, ?, ?, ?, ?)", stored)
     (tmp_path / "dpsql.toml").write_text(MOMENTS)
-    engine = open_dataset(tmp_path / "dpsql.toml")
+    dataset = open_dataset(tmp_path / "dpsql.toml")
     grouped = " GROUP BY age" if key else ""
-    release = engine.compile(f"SELECT {key}VARIANCE({column}), AVG({column}) FROM people{grouped}", (), Settings())
+    release = dataset.compile(
+        f"SELECT {key}VARIANCE({column}), AVG({column}) FROM people{grouped}", (), QuerySettings()
+    )
     (measurement,) = release.measurements
     (branch,) = measurement.branches
-    (exact,) = engine._backend.execute([branch.query], timeout=60)
+    (exact,) = dataset._engine.execute([branch.query], timeout=60)
     place = {"number": 2, "price": 3, "wide": 4}[column]
     found = {cell: sums for cell, *sums in zip(exact.keys, *(column.tolist() for column in exact.sums), strict=True)}
     for cell, sums in found.items():

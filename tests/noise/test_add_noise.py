@@ -17,7 +17,7 @@ from dpsql.noise.samplers import Exact, Losses
 from dpsql.privacy.accounting import Price
 from dpsql.privacy.bounds import Interval
 from dpsql.privacy.noise_laws import Noise
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic
+from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.privacy.stability import Derivation, Sensitivity, Stability
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable, Integers
@@ -56,7 +56,16 @@ class Sampler:
 def _statistic(factor: int = 1) -> Statistic:
     one = Fraction(1)
     return Statistic(
-        Counted.UNITS, None, None, Interval(Fraction(0), one), 0, 1, one, factor, factor, Sensitivity(1, one, one, one)
+        StatisticKind.UNITS,
+        None,
+        None,
+        Interval(Fraction(0), one),
+        0,
+        1,
+        one,
+        factor,
+        factor,
+        Sensitivity(1, one, one, one),
     )
 
 

@@ -13,14 +13,14 @@ from dpsql.noise.quantiles import choose
 from dpsql.noise.samplers import SystemSampler
 from dpsql.privacy.bounds import Interval
 from dpsql.privacy.noise_laws import Noise, most_common, rank_margin
-from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind
 from dpsql.privacy.stability import Sensitivity
 from tests.noise.test_quantiles import Recorder
 
 LOW, HIGH = -2, 4
 ONE = Fraction(1)
 STATISTIC = Statistic(
-    Counted.COMMONEST,
+    StatisticKind.COMMONEST,
     None,
     None,
     Interval(Fraction(LOW), Fraction(HIGH)),

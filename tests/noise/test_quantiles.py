@@ -14,7 +14,7 @@ from dpsql.noise.quantiles import choose
 from dpsql.noise.samplers import Exact, Losses, SystemSampler
 from dpsql.privacy.bounds import Interval
 from dpsql.privacy.noise_laws import Noise, chosen, epsilon_of_choice, rank_margin
-from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind
 from dpsql.privacy.stability import Sensitivity
 from dpsql.tables import Integers
 
@@ -26,7 +26,9 @@ histograms = st.dictionaries(st.integers(LOW, HIGH), st.integers(1, 5), max_size
 def _statistic(rank: Fraction) -> Statistic:
     one = Fraction(1)
     bounds = Interval(Fraction(LOW), Fraction(HIGH))
-    return Statistic(Counted.RANKED, None, None, bounds, LOW, HIGH, one, 1, 1, Sensitivity(1, one, one, one), rank)
+    return Statistic(
+        StatisticKind.RANKED, None, None, bounds, LOW, HIGH, one, 1, 1, Sensitivity(1, one, one, one), rank
+    )
 
 
 class Recorder:

@@ -26,7 +26,7 @@ from dpsql.privacy.mechanisms.quantiles import (
     ranks_within,
 )
 from dpsql.privacy.noise_laws import Noise, chosen
-from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind
 from dpsql.privacy.stability import Sensitivity
 from tests.noise.test_quantiles import Recorder
 
@@ -52,7 +52,9 @@ def losses(cut: Cut, noise: Noise, side: Side) -> list[Fraction]:
 
 def quantile(rank: Fraction) -> Statistic:
     bounds = Interval(Fraction(LOW), Fraction(HIGH))
-    return Statistic(Counted.RANKED, None, None, bounds, LOW, HIGH, ONE, 1, 1, Sensitivity(1, ONE, ONE, ONE), rank)
+    return Statistic(
+        StatisticKind.RANKED, None, None, bounds, LOW, HIGH, ONE, 1, 1, Sensitivity(1, ONE, ONE, ONE), rank
+    )
 
 
 @given(ranks=sets_of_ranks)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsql.privacy.estimators.basis import BERNSTEIN, PAIR, Shape, largest, polynomial, weighed
-from dpsql.privacy.estimators.choose import Asked, Design, Way, choose
+from dpsql.privacy.estimators.choose import Asked, Design, Form, choose
 
 
 def added(shape: Shape, g: int, low: int, high: int) -> int:
@@ -51,7 +51,7 @@ def test_every_shape_is_a_polynomial(low: int, width: int, g: int) -> None:
         assert above.squares * (g - low) ** 2 + above.times * (g - low) + above.plus == added(shape, g, low, high)
 
 
-ALL = (Way.DIRECT, Way.CENTRED, Way.PAIR)
+ALL = (Form.DIRECT, Form.CENTRED, Form.PAIR)
 
 
 def asked(*, low: int = 0, total: bool = False, mean: bool = False, spread: bool = False) -> Asked:
@@ -61,23 +61,23 @@ def asked(*, low: int = 0, total: bool = False, mean: bool = False, spread: bool
 @pytest.mark.parametrize(
     ("degree", "values", "counted", "ways", "own"),
     [
-        (3, [asked(mean=True)], False, [Way.PAIR], False),
-        (3, [asked(total=True)], True, [Way.PAIR], False),
-        (3, [asked(total=True)], False, [Way.DIRECT], False),
-        (3, [asked(mean=True), asked(mean=True)], True, [Way.PAIR, Way.CENTRED], False),
-        (3, [asked(mean=True, spread=True)], True, [Way.BERNSTEIN], False),
-        (2, [asked(mean=True)], False, [Way.CENTRED], True),
-        (2, [asked(total=True)], False, [Way.DIRECT], False),
-        (2, [asked(total=True)], True, [Way.CENTRED], True),
-        (2, [asked(spread=True)], False, [Way.BERNSTEIN], False),
+        (3, [asked(mean=True)], False, [Form.PAIR], False),
+        (3, [asked(total=True)], True, [Form.PAIR], False),
+        (3, [asked(total=True)], False, [Form.DIRECT], False),
+        (3, [asked(mean=True), asked(mean=True)], True, [Form.PAIR, Form.CENTRED], False),
+        (3, [asked(mean=True, spread=True)], True, [Form.BERNSTEIN], False),
+        (2, [asked(mean=True)], False, [Form.CENTRED], True),
+        (2, [asked(total=True)], False, [Form.DIRECT], False),
+        (2, [asked(total=True)], True, [Form.CENTRED], True),
+        (2, [asked(spread=True)], False, [Form.BERNSTEIN], False),
         (2, [], True, [], True),
     ],
 )
-def test_what_is_measured(degree: int, values: list[Asked], counted: bool, ways: list[Way], own: bool) -> None:
+def test_what_is_measured(degree: int, values: list[Asked], counted: bool, ways: list[Form], own: bool) -> None:
     chosen = choose(values, counted=counted, fixed=False, degree=3 if degree == 3 else 2)
     assert chosen == Design(tuple(ways), own)
 
 
 def test_a_count_that_is_there_anyway_is_used() -> None:
     chosen = choose([asked(mean=True)], counted=True, fixed=True, degree=3)
-    assert chosen == Design((Way.CENTRED,), True)
+    assert chosen == Design((Form.CENTRED,), True)

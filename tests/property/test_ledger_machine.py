@@ -15,7 +15,7 @@ from dpsql.errors import BudgetExhausted, UnknownUser
 from dpsql.ledger import Purchase
 from dpsql.ledger.accounts import storable
 from dpsql.ledger.sql_ledger import SqlLedger
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price, pure_price, pure_within
 from tests.ledger_places import Server, reopen
 
@@ -77,7 +77,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.limits.update(allowances)
         return reopen(self.place(), total=total, allowances=allowances, create=not self.handles)
 
-    def place(self) -> Place:
+    def place(self) -> LedgerLocation:
         return self.directory / "ledger"
 
     @initialize(first=policies, second=policies)
@@ -178,7 +178,7 @@ TestLedger.settings = settings(max_examples=25, stateful_step_count=20, deadline
 
 def test_the_same_on_a_server(ledger_server: Server) -> None:
     class ServerMachine(LedgerMachine):
-        def place(self) -> Place:
+        def place(self) -> LedgerLocation:
             if not self.handles:
                 self.address = ledger_server.empty_database()
             return self.address

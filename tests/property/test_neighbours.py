@@ -22,9 +22,9 @@ from dpsql.plan.nodes import Plan, SetOperation
 from dpsql.plan.scalars import Aggregated, Windowed
 from dpsql.policy.model import Accounting, ColumnPolicy
 from dpsql.privacy.normalize import plan as prepare
-from dpsql.privacy.normalize.plan import Preparation
+from dpsql.privacy.normalize.plan import Normalizer
 from dpsql.privacy.rules import aggregates, joins, relations
-from dpsql.privacy.rules.aggregates import Counted, Statistic
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind
 from dpsql.privacy.stability import Stability
 from tests.property.flavours import bounded
 from tests.property.generate import cases, thorough
@@ -148,7 +148,7 @@ def _rows_counted_as_units(patch: pytest.MonkeyPatch) -> None:
     original = _Bounding._per
 
     def counted(self: _Bounding, i: int, statistic: Statistic) -> str:
-        return original(self, i, replace(statistic, kind=Counted.ROWS, clip=10**6))
+        return original(self, i, replace(statistic, kind=StatisticKind.ROWS, clip=10**6))
 
     patch.setattr(_Bounding, "_per", counted)
 
@@ -200,10 +200,10 @@ def _union_keeps_one_row_per_unit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sums_per_unit_in_floating_point(patch: pytest.MonkeyPatch) -> None:
-    def summed(_: Preparation, call: Aggregated, column: Callable[[Aggregated], Any], __: object) -> Any:
+    def summed(_: Normalizer, call: Aggregated, column: Callable[[Aggregated], Any], __: object) -> Any:
         return column(call)
 
-    patch.setattr(Preparation, "_per_unit_value", summed)
+    patch.setattr(Normalizer, "_per_unit_value", summed)
 
 
 def _leave_out(patch: pytest.MonkeyPatch, condition: str) -> None:

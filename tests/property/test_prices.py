@@ -14,8 +14,8 @@ from dpsql.errors import Error, InternalError
 from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.policy.model import Accounting
 from dpsql.privacy.mechanisms.quantiles import Cut, cut_in_turn
-from dpsql.privacy.rules.aggregates import Counted, Statistic, rank_of
-from dpsql.release import Clips, Measurement, Release, Settings, compile_release
+from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, rank_of
+from dpsql.release import BoundMode, Measurement, QuerySettings, Release, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from tests.property.flavours import bounded
@@ -40,7 +40,7 @@ def _of_choices(epsilons: Iterable[Fraction], *, squares: bool) -> Fraction:
 def _group_loss(measurement: Measurement, group: Sequence[int], *, squares: bool) -> Fraction:
     """Epsilon, or rho with `squares`, of statistics that are paid for together."""
     statistics, noises = [measurement.statistics[i] for i in group], [measurement.noises[i] for i in group]
-    if statistics[0].kind is Counted.RANKED:
+    if statistics[0].kind is StatisticKind.RANKED:
         ranks = tuple(map(rank_of, statistics))
         scales = {rank: noise.scale for rank, noise in zip(ranks, noises, strict=True)}
         within = {ranks[0]: ranks[0]}
@@ -52,7 +52,7 @@ def _group_loss(measurement: Measurement, group: Sequence[int], *, squares: bool
         moved = {rank: 2 * statistics[0].sensitivity.l1 * max(within[rank], 1 - within[rank]) for rank in ranks}
         # Rows on one side of a cut are not on the other: of a level, the dearest cut.
         return _of_choices((max(moved[r] / scales[r] for r in level) for level in levels), squares=squares)
-    if statistics[0].kind in (Counted.COMMONEST, Counted.CLIP, Counted.CENTRE):
+    if statistics[0].kind in (StatisticKind.COMMONEST, StatisticKind.CLIP, StatisticKind.CENTRE):
         moved_by = statistics[0].sensitivity.l1  # up or down, but for a centre: both sides of a rank move by a half
         return _of_choices([moved_by / noises[0].scale], squares=squares)
     return max(_sum_loss(s, n.scale, squares=squares) for s, n in zip(statistics, noises, strict=True))
@@ -94,7 +94,7 @@ def check_prices(release: Release, *, pure: bool, squares: bool, found: bool) ->
         assert not pure or _rho(measurement) <= price.loss_value
 
 
-def released(case: Case, settings: Settings, clips: Clips, places: Sequence[int]) -> list[Release]:
+def released(case: Case, settings: QuerySettings, clips: BoundMode, places: Sequence[int]) -> list[Release]:
     """A query before clips are chosen, and after each choice: one, two … of its searches are known."""
     catalog, accountant = catalog_of(case.declared)
     first = compile_release(resolve(parse(case.sql), catalog), catalog, accountant, settings, DUCKDB, clips)
@@ -108,7 +108,7 @@ def released(case: Case, settings: Settings, clips: Clips, places: Sequence[int]
     return found
 
 
-def _check(case: Case, settings: Settings, places: Sequence[int]) -> None:
+def _check(case: Case, settings: QuerySettings, places: Sequence[int]) -> None:
     is_zcdp = case.declared.accounting == "zcdp"
     accountant = catalog_of(case.declared)[1]
     for clips in ("searched", "found", "declared"):
@@ -128,7 +128,7 @@ def test_noise_and_choices_cost_what_is_charged() -> None:
     def holds(case: Case, places: list[int]) -> None:
         tally["asked"] += 1
         try:
-            _check(case, Settings(), places)
+            _check(case, QuerySettings(), places)
         except InternalError:
             raise
         except Error:
@@ -165,4 +165,4 @@ QUESTIONS = (
 def test_whatever_is_chosen(sql: str, accounting: Accounting, pure: bool) -> None:
     case = Case(sql, Declared(COLUMNS, max_rows=20, tight=False, accounting=accounting, pure=pure), ())
     for places in ((0,), (3, 1, 4), (1023, 20), (500, 0, 7)):
-        _check(case, Settings(pure=pure), places)
+        _check(case, QuerySettings(pure=pure), places)

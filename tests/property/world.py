@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import duckdb
 
-from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.engines.duckdb.session import lock_down
 from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.duckdb_dialect import DUCKDB
@@ -40,8 +40,8 @@ from dpsql.policy.model import (
     UnitReference,
 )
 from dpsql.privacy.accounting import Accountant
-from dpsql.privacy.rules.aggregates import CHOSEN, Counted, Statistic, centres, clips, weight_in_keys
-from dpsql.release import Measurement, Release, Settings, compile_release
+from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, StatisticKind, centres, clips, weight_in_keys
+from dpsql.release import Measurement, QuerySettings, Release, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.types import Kind, Type, Value
@@ -148,7 +148,7 @@ class Case:
 
 @cache
 def _schemas() -> Mapping[tuple[str, bool], DatabaseSchema]:
-    """What the backend reads from the engine's catalogue, for each kind of owner."""
+    """What the backend reads from the engine's catalog, for each kind of owner."""
     kinds = [(owner, unique) for owner in OWNER_TYPES for unique in (False, True)]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "schema.duckdb"
@@ -158,9 +158,9 @@ def _schemas() -> Mapping[tuple[str, bool], DatabaseSchema]:
                 connection.execute(f"CREATE TABLE v{i}.{TABLE} ({_definition(owner, unique)})")
                 connection.execute(f"CREATE TABLE v{i}.{DETAILS} ({_details_definition()})")
                 connection.execute(f"CREATE TABLE v{i}.{PUBLIC} ({_public_definition()})")
-        backend = DuckDBBackend(path, memory="1GB", threads=1)
-        schema = backend.schema()
-        backend.close()
+        engine = DuckDBEngine(path, memory="1GB", threads=1)
+        schema = engine.schema()
+        engine.close()
     found = {}
     for i, kind in enumerate(kinds):
         sources = {("main", name): ("main", name) for name in (TABLE, DETAILS, PUBLIC)}
@@ -222,7 +222,7 @@ def catalog_of(declared: Declared) -> tuple[Catalog, Accountant]:
 def release_of(case: Case, dialect: Dialect = DUCKDB) -> Release:
     catalog, accountant = catalog_of(case.declared)
     plan = resolve(parse(case.sql), catalog)
-    release = compile_release(plan, catalog, accountant, Settings(), dialect, "searched")
+    release = compile_release(plan, catalog, accountant, QuerySettings(), dialect, "searched")
     if release.settle is None:
         return release
     # Any clip may be chosen; which one, is no matter of the rows.
@@ -232,7 +232,7 @@ def release_of(case: Case, dialect: Dialect = DUCKDB) -> Release:
 
 def choices(search: Statistic) -> int:
     """Among how many clips or centres a search chooses."""
-    return centres(search) if search.kind is Counted.CENTRE else len(clips(search))
+    return centres(search) if search.kind is StatisticKind.CENTRE else len(clips(search))
 
 
 # --- running ---

@@ -18,17 +18,17 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.postprocess import Postprocessor
 from dpsql.errors import Error
 from dpsql.ledger import accounts
-from dpsql.ledger.group_commit import Together
+from dpsql.ledger.group_commit import GroupCommit
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.ledger.sqlite import SqliteLedger
 from dpsql.noise import add_noise as apply
 from dpsql.privacy.accounting import Price
-from dpsql.release import Settings
+from dpsql.release import QuerySettings
 from tests import toy
 
 ABOVE = "SELECT COUNT(*) FROM people WHERE income > (SELECT AVG(income) FROM people)"
@@ -37,15 +37,15 @@ NOBODY = 65_534
 
 # Where a question goes.
 STEPS: tuple[Callable[..., Any], ...] = (
-    Engine.answer,
-    Engine._bill,
-    Engine._charge,
-    Engine._measure,
-    Engine._finished,
+    Dataset.answer,
+    Dataset._bill,
+    Dataset._charge,
+    Dataset._measure,
+    Dataset._finished,
     SqlLedger.charge,
     SqlLedger.store,
-    Together.do,
-    Together._write,
+    GroupCommit.do,
+    GroupCommit._write,
     SqliteLedger._transact,
     accounts.pay,
     accounts._append,
@@ -59,30 +59,30 @@ class Watched:
     """An engine whose backend counts what it is asked, and does something before."""
 
     def __init__(self, policy: Path, *, new_ledger: bool = False) -> None:
-        self.engine = open_dataset(policy, new_ledger=new_ledger)
+        self.dataset = open_dataset(policy, new_ledger=new_ledger)
         self.asked = 0
         self.before: Callable[[], None] = lambda: None
-        backend = self.engine._backend
-        execute = backend.execute
+        engine = self.dataset._engine
+        execute = engine.execute
 
         def watched(*args: Any, **more: Any) -> Any:
             self.asked += 1
             self.before()
             return execute(*args, **more)
 
-        backend.execute = watched  # type: ignore[method-assign]
+        engine.execute = watched  # type: ignore[method-assign]
 
     def close(self) -> None:
-        self.engine.close()
+        self.dataset.close()
 
 
-def ask(engine: Engine, sql: str, *, fresh: bool = False) -> tuple[Price, list[tuple[Any, ...]]]:
-    found = engine.answer(engine.compile(sql, (), Settings()), user="alice", sql=sql, fresh=fresh)
+def ask(dataset: Dataset, sql: str, *, fresh: bool = False) -> tuple[Price, list[tuple[Any, ...]]]:
+    found = dataset.answer(dataset.compile(sql, (), QuerySettings()), user="alice", sql=sql, fresh=fresh)
     return found.charged, found.table.rows
 
 
-def is_sound(engine: Engine) -> bool:
-    ledger = engine.ledger
+def is_sound(dataset: Dataset) -> bool:
+    ledger = dataset.ledger
     assert isinstance(ledger, SqlLedger)
     return ledger.verify() == []
 
@@ -113,7 +113,7 @@ def killed_at(policy: Path, step: int) -> Callable[[], int]:
     def work() -> int:
         watched = Watched(policy)
         watched.before = lambda: mark(policy, "asked")
-        release = watched.engine.compile(ABOVE, (), Settings())
+        release = watched.dataset.compile(ABOVE, (), QuerySettings())
         count = 0
 
         def on_line(_: FrameType, event: str, __: object) -> Any:
@@ -125,7 +125,7 @@ def killed_at(policy: Path, step: int) -> Callable[[], int]:
             return on_line
 
         sys.settrace(lambda frame, _, __: on_line if frame.f_code in CODES else None)
-        watched.engine.answer(release, user="alice", sql=ABOVE)
+        watched.dataset.answer(release, user="alice", sql=ABOVE)
         sys.settrace(None)
         mark(policy, "answered")
         return count
@@ -148,17 +148,17 @@ def left_behind(policy: Path) -> list[str]:
     """What is wrong after a process was killed, and when it is asked again."""
     was_engaged = policy.with_name("asked").exists() or policy.with_name("answered").exists()
     with closing(Watched(policy)) as again:
-        ledger, price = again.engine.ledger, again.engine.compile(ABOVE, (), Settings()).price
+        ledger, price = again.dataset.ledger, again.dataset.compile(ABOVE, (), QuerySettings()).price
         spent = ledger.spent()
         checks = {
-            "the ledger contradicts itself": is_sound(again.engine),
+            "the ledger contradicts itself": is_sound(again.dataset),
             f"{spent} was recorded": spent in (FREE, price),
             "the engine was asked, and nobody had paid": spent == price or not was_engaged,
         }
-        ask(again.engine, ABOVE)  # it goes on by itself
+        ask(again.dataset, ABOVE)  # it goes on by itself
         checks |= {
             "it was paid more than twice": ledger.spent().loss <= 2 * price.loss,
-            "it is not remembered": ask(again.engine, ABOVE)[0] == FREE,
+            "it is not remembered": ask(again.dataset, ABOVE)[0] == FREE,
         }
     return [wrong for wrong, is_right in checks.items() if not is_right]
 
@@ -182,7 +182,7 @@ def unprivileged(policy: Path) -> Iterator[str]:
         os.setuid(NOBODY)  # root may write anywhere
     try:
         with closing(Watched(policy)) as found:
-            yield f"answered: {ask(found.engine, ABOVE)}"
+            yield f"answered: {ask(found.dataset, ABOVE)}"
     except Error as error:
         yield f"refused: {error.message}"
 

@@ -19,11 +19,11 @@ import duckdb
 import pytest
 
 from dpsql.answering.open_dataset import open_dataset
-from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.errors import BudgetExhausted, EngineFailed, Error, OperationalError
 from dpsql.ledger import database as clock
 from dpsql.ledger import sqlite
-from dpsql.release import Settings
+from dpsql.release import QuerySettings
 from tests import toy
 from tests.recovery.killing import ABOVE, FREE, Watched, ask, is_sound
 
@@ -88,24 +88,24 @@ def grow_log(policy: Path, watched: Watched) -> None:
     """Until the log is the largest file of the ledger: a full disk then stops the very next charge."""
     ledger, log = files_of_ledger(policy)
     while not log.exists() or log.stat().st_size <= ledger.stat().st_size:
-        ask(watched.engine, COUNT, fresh=True)
+        ask(watched.dataset, COUNT, fresh=True)
 
 
 def test_a_full_disk_stops_questions_until_there_is_room(policy: Path, watched: Watched) -> None:
     grow_log(policy, watched)
-    asked, spent = watched.asked, watched.engine.ledger.spent()
+    asked, spent = watched.asked, watched.dataset.ledger.spent()
     with full_disk(*files_of_ledger(policy)), pytest.raises(OperationalError) as refusal:
-        ask(watched.engine, ABOVE)
+        ask(watched.dataset, ABOVE)
     assert "ledger" in refusal.value.message or "disk" in refusal.value.message
     assert watched.asked == asked  # not paid, not asked
-    assert watched.engine.ledger.spent() == spent
-    assert ask(watched.engine, ABOVE)[0] != FREE
-    assert is_sound(watched.engine)
+    assert watched.dataset.ledger.spent() == spent
+    assert ask(watched.dataset, ABOVE)[0] != FREE
+    assert is_sound(watched.dataset)
 
 
 def test_a_disk_that_fills_up_while_the_engine_works_costs_the_charge(policy: Path, watched: Watched) -> None:
     grow_log(policy, watched)
-    before = watched.engine.ledger.spent()
+    before = watched.dataset.ledger.spent()
     opened: list[Any] = []
 
     def fill() -> None:
@@ -116,19 +116,19 @@ def test_a_disk_that_fills_up_while_the_engine_works_costs_the_charge(policy: Pa
     watched.before = fill
     try:
         with pytest.raises(OperationalError):
-            ask(watched.engine, COUNT, fresh=True)
+            ask(watched.dataset, COUNT, fresh=True)
     finally:
         watched.before = lambda: None
         opened[0].__exit__(None, None, None)
-    paid = watched.engine.ledger.spent() - before
-    assert paid == watched.engine.compile(COUNT, (), Settings()).price
-    assert ask(watched.engine, COUNT)[1]
-    assert is_sound(watched.engine)
+    paid = watched.dataset.ledger.spent() - before
+    assert paid == watched.dataset.compile(COUNT, (), QuerySettings()).price
+    assert ask(watched.dataset, COUNT)[1]
+    assert is_sound(watched.dataset)
 
 
 def test_a_disk_that_cannot_be_written_answers_nothing(policy: Path) -> None:
     with closing(Watched(policy)) as first:
-        ask(first.engine, COUNT)
+        ask(first.dataset, COUNT)
     spent_before = _spent(policy)
     folder = policy.parent
     ledger, _ = files_of_ledger(policy)
@@ -146,7 +146,7 @@ def test_a_disk_that_cannot_be_written_answers_nothing(policy: Path) -> None:
     assert said.startswith("refused: "), said
     assert _spent(policy) == spent_before
     with closing(Watched(policy)) as again:
-        assert ask(again.engine, ABOVE)[0] != FREE
+        assert ask(again.dataset, ABOVE)[0] != FREE
 
 
 def _spent(policy: Path) -> int:
@@ -163,29 +163,29 @@ def test_a_ledger_that_somebody_holds_is_waited_for_and_then_refused(
 ) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     with closing(Watched(policy)) as hasty:  # its connection is opened with the short patience
-        ask(hasty.engine, COUNT)
+        ask(hasty.dataset, COUNT)
         with closing(sqlite3.connect(files_of_ledger(policy)[0], isolation_level=None)) as holder:
             holder.execute("BEGIN IMMEDIATE")
             asked = hasty.asked
             with pytest.raises(OperationalError, match="in use by another process"):
-                ask(hasty.engine, ABOVE)
+                ask(hasty.dataset, ABOVE)
             assert hasty.asked == asked
             # What was paid before needs no writer.
-            assert ask(hasty.engine, COUNT)[0] == FREE
+            assert ask(hasty.dataset, COUNT)[0] == FREE
             holder.execute("ROLLBACK")
-        assert ask(hasty.engine, ABOVE)[0] != FREE
-        assert is_sound(hasty.engine)
+        assert ask(hasty.dataset, ABOVE)[0] != FREE
+        assert is_sound(hasty.dataset)
 
 
 def test_a_clock_that_is_set_back_changes_no_account(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = ask(watched.engine, COUNT)
+    first = ask(watched.dataset, COUNT)
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now - timedelta(days=400))
-    assert ask(watched.engine, COUNT) == (FREE, first[1])
-    assert ask(watched.engine, ABOVE)[0] != FREE
-    history = watched.engine.ledger.history(None, 10)
+    assert ask(watched.dataset, COUNT) == (FREE, first[1])
+    assert ask(watched.dataset, ABOVE)[0] != FREE
+    history = watched.dataset.ledger.history(None, 10)
     assert [entry.sql for entry in history] == [ABOVE, COUNT]  # by number, not by time
-    assert is_sound(watched.engine)
+    assert is_sound(watched.dataset)
 
 
 # --- the engine ---
@@ -203,25 +203,25 @@ def test_an_engine_without_memory_keeps_the_charge_and_serves_the_next(tmp_path:
     with closing(Watched(policy)) as found:
         large = "SELECT name, COUNT(*) FROM people GROUP BY name"
         with pytest.raises(EngineFailed) as failure:
-            ask(found.engine, large)
+            ask(found.dataset, large)
         assert "memory" not in failure.value.message.lower()  # nothing of the engine's own words
-        assert found.engine.ledger.spent() == found.engine.compile(large, (), Settings()).price
-        assert ask(found.engine, "SELECT COUNT(*) FROM people WHERE name > 'x'")[0] != FREE
-        assert is_sound(found.engine)
+        assert found.dataset.ledger.spent() == found.dataset.compile(large, (), QuerySettings()).price
+        assert ask(found.dataset, "SELECT COUNT(*) FROM people WHERE name > 'x'")[0] != FREE
+        assert is_sound(found.dataset)
 
 
 def test_a_database_that_is_gone_stops_questions_until_it_is_back(policy: Path) -> None:
     database = policy.with_name(toy.DATABASE)
     away = database.with_name("away")
     with closing(Watched(policy)) as found:
-        ask(found.engine, COUNT)
+        ask(found.dataset, COUNT)
     database.rename(away)
     with pytest.raises(Error):
         open_dataset(policy)
     away.rename(database)
     with closing(Watched(policy)) as found:
-        assert ask(found.engine, COUNT)[0] == FREE
-        assert isinstance(found.engine._backend, DuckDBBackend)
+        assert ask(found.dataset, COUNT)[0] == FREE
+        assert isinstance(found.dataset._engine, DuckDBEngine)
 
 
 # --- many at once ---
@@ -236,7 +236,7 @@ def test_sixty_four_spend_one_purse(clinic: Path) -> None:
         def spend(number: int) -> bool:
             together.wait()
             try:
-                ask(found.engine, f"SELECT COUNT(*) FROM people WHERE age <> {number}")
+                ask(found.dataset, f"SELECT COUNT(*) FROM people WHERE age <> {number}")
             except BudgetExhausted:
                 return False
             return True
@@ -244,8 +244,8 @@ def test_sixty_four_spend_one_purse(clinic: Path) -> None:
         with ThreadPoolExecutor(64) as crowd:
             answered = sum(crowd.map(spend, range(64)))
         assert answered == purse == found.asked
-        assert found.engine.accountant.total.loss == found.engine.ledger.spent().loss
-        assert found.engine.compile(COUNT, (), Settings(epsilon=Fraction(1))).price.loss * purse == (
-            found.engine.ledger.spent().loss
+        assert found.dataset.accountant.total.loss == found.dataset.ledger.spent().loss
+        assert found.dataset.compile(COUNT, (), QuerySettings(epsilon=Fraction(1))).price.loss * purse == (
+            found.dataset.ledger.spent().loss
         )
-        assert is_sound(found.engine)
+        assert is_sound(found.dataset)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dpsql
-from dpsql.engines.duckdb.engine import DuckDBBackend
+from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.errors import OperationalError
 from dpsql.ledger import postgres
 from dpsql.policy.address import PostgresAddress
@@ -35,13 +35,13 @@ def wire(books: PostgresAddress) -> Iterator[Wire]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the engine was asked: the real one, watched."""
     asked: list[str] = []
-    execute = DuckDBBackend.execute
+    execute = DuckDBEngine.execute
 
-    def watched(self: DuckDBBackend, *arguments: Any, **options: Any) -> Any:
+    def watched(self: DuckDBEngine, *arguments: Any, **options: Any) -> Any:
         asked.append("execute")
         return execute(self, *arguments, **options)
 
-    monkeypatch.setattr(DuckDBBackend, "execute", watched)
+    monkeypatch.setattr(DuckDBEngine, "execute", watched)
     return asked
 
 

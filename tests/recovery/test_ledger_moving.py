@@ -15,7 +15,7 @@ import pytest
 from dpsql.errors import PolicyError
 from dpsql.ledger.migrate import move_ledger
 from dpsql.policy.address import PostgresAddress
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import Server, buy, reopen, rows
 
@@ -29,19 +29,19 @@ move(place_of(sys.argv[1]), place_of(sys.argv[2]))
 """
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> LedgerLocation:
     return PostgresAddress(text) if "://" in text else Path(text)
 
 
-def text_of(place: Place) -> str:
+def text_of(place: LedgerLocation) -> str:
     return str(place) if isinstance(place, Path) else place.url
 
 
-def move(source: Place, target: Place) -> None:
+def move(source: LedgerLocation, target: LedgerLocation) -> None:
     move_ledger(source, target, dataset="people", accounting="zcdp")
 
 
-def spent_where_charged(place: Place) -> int | None:
+def spent_where_charged(place: LedgerLocation) -> int | None:
     """What is spent after one more charge; None where it cannot be charged."""
     try:
         with closing(reopen(place, total=Price(10**6), allowances={"bob": None})) as ledger:
@@ -51,7 +51,7 @@ def spent_where_charged(place: Place) -> int | None:
         return None
 
 
-def killed_after(seconds: float, source: Place, target: Place) -> None:
+def killed_after(seconds: float, source: LedgerLocation, target: LedgerLocation) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", MOVER, text_of(source), text_of(target)],
         stdin=subprocess.PIPE,
@@ -72,7 +72,7 @@ def killed_after(seconds: float, source: Place, target: Place) -> None:
 def test_a_killed_move_is_finished_by_the_next(ledger_server: Server, tmp_path: Path, to_server: bool) -> None:
     rng = random.Random(0)
     for round_ in range(2):
-        places: list[Place] = [tmp_path / f"ledger {round_}", ledger_server.empty_database()]
+        places: list[LedgerLocation] = [tmp_path / f"ledger {round_}", ledger_server.empty_database()]
         source, target = places if to_server else reversed(places)
         with closing(reopen(source, create=True, total=Price(10**6), allowances={"bob": None})) as ledger:
             for number in range(MANY):

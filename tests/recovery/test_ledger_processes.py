@@ -18,7 +18,7 @@ from dpsql.errors import BudgetExhausted, OperationalError
 from dpsql.ledger import Purchase, sqlite
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.policy.address import PostgresAddress
-from dpsql.policy.model import Place
+from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import Server, reopen, rows, shell
 
@@ -33,7 +33,7 @@ work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
 """
 
 
-def open_ledger(place: Place, total: Price) -> SqlLedger:
+def open_ledger(place: LedgerLocation, total: Price) -> SqlLedger:
     return reopen(place, total=total, allowances={"alice": None, "bob": None}, create=True)
 
 
@@ -49,7 +49,7 @@ def work(place: str, worker: int, total: int, threads: int) -> None:
     ledger.close()
 
 
-def _opened(place: Place, total: Price) -> SqlLedger:
+def _opened(place: LedgerLocation, total: Price) -> SqlLedger:
     """Connections may be cut while it is opened, too."""
     for _ in range(200):
         try:
@@ -77,7 +77,7 @@ def spend(ledger: SqlLedger, worker: int, thread: int) -> None:
             time.sleep(0.05)  # the server is down: refused, nothing answered; ask another question later
 
 
-def start(place: Place, worker: int, total: int, threads: int = 1) -> subprocess.Popen[str]:
+def start(place: LedgerLocation, worker: int, total: int, threads: int = 1) -> subprocess.Popen[str]:
     where = str(place) if isinstance(place, Path) else place.url
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, where, str(worker), str(total), str(threads)],
@@ -103,7 +103,7 @@ def acknowledged(process: subprocess.Popen[str]) -> list[str]:
     return [line.strip() for line in output.splitlines(keepends=True) if ":" in line and line.endswith("\n")]
 
 
-def require_exactly(place: Place, total: int, processes: Sequence[subprocess.Popen[str]]) -> None:
+def require_exactly(place: LedgerLocation, total: int, processes: Sequence[subprocess.Popen[str]]) -> None:
     """All was spent, by charges that were each acknowledged once."""
     seen = [line for process in processes for line in acknowledged(process)]
     assert [process.returncode for process in processes] == [0] * len(processes)
@@ -115,7 +115,7 @@ def require_exactly(place: Place, total: int, processes: Sequence[subprocess.Pop
         assert ledger.verify() == []
 
 
-def test_eight_processes_spend_one_total_exactly(place: Place, tmp_path: Path) -> None:
+def test_eight_processes_spend_one_total_exactly(place: LedgerLocation, tmp_path: Path) -> None:
     """All eight also race to create the ledger."""
     total = 500  # 166 charges of 3, and 2 left over
     processes = [start(place, worker, total) for worker in range(8)]
@@ -126,7 +126,7 @@ def test_eight_processes_spend_one_total_exactly(place: Place, tmp_path: Path) -
         assert [file.name for file in tmp_path.iterdir()] == [place.name]
 
 
-def test_two_proxies_with_many_threads_spend_one_total_exactly(place: Place) -> None:
+def test_two_proxies_with_many_threads_spend_one_total_exactly(place: LedgerLocation) -> None:
     total = 1_000
     processes = [start(place, worker, total, threads=16) for worker in range(2)]
     for process in processes:
@@ -134,7 +134,7 @@ def test_two_proxies_with_many_threads_spend_one_total_exactly(place: Place) -> 
     require_exactly(place, total, processes)
 
 
-def test_a_killed_process_loses_no_acknowledged_charge(place: Place) -> None:
+def test_a_killed_process_loses_no_acknowledged_charge(place: LedgerLocation) -> None:
     rng = random.Random(0)
     promised: set[str] = set()
     for round_ in range(6 if isinstance(place, Path) else 3):

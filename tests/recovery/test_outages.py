@@ -12,7 +12,7 @@ import pytest
 from dpsql.errors import CircuitOpen, EngineFailed, EngineLost, OperationalError, SchemaChanged
 from dpsql.ledger import failures
 from dpsql.privacy.accounting import Price
-from dpsql.release import Settings
+from dpsql.release import QuerySettings
 from grammar_tests.servers import Server
 from tests.recovery.killing import Watched, ask, is_sound
 
@@ -56,12 +56,12 @@ def test_a_database_that_is_down_spends_nothing(server: Server, watched: Watched
     server.stop()
     for _ in range(50):
         with pytest.raises(EngineLost) as caught:
-            ask(watched.engine, COUNT)
+            ask(watched.dataset, COUNT)
         assert caught.value.detail == "Nothing was charged."
-    assert watched.engine.ledger.spent() == FREE
+    assert watched.dataset.ledger.spent() == FREE
     assert watched.asked == 0
     server.start()
-    assert ask(watched.engine, COUNT)[0] != FREE
+    assert ask(watched.dataset, COUNT)[0] != FREE
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_table_that_cannot_be_read_spends_nothing(
         connection.execute(change.encode())
     for _ in range(20):
         with pytest.raises(refusal):
-            ask(watched.engine, COUNT)
-    assert watched.engine.ledger.spent() == FREE
+            ask(watched.dataset, COUNT)
+    assert watched.dataset.ledger.spent() == FREE
     assert watched.asked == 0
 
 
@@ -96,32 +96,32 @@ def outage(server: Server, watched: Watched) -> Callable[[], None]:
 
 @pytest.mark.parametrize("sql", [COUNT, ABOVE])
 def test_what_was_paid_is_answered_when_the_database_is_back(server: Server, watched: Watched, sql: str) -> None:
-    price = watched.engine.compile(sql, (), Settings()).price
+    price = watched.dataset.compile(sql, (), QuerySettings()).price
     watched.before = outage(server, watched)
     with pytest.raises(EngineLost) as caught:
-        ask(watched.engine, sql)
+        ask(watched.dataset, sql)
     assert "was charged epsilon" in str(caught.value.detail)
     assert "costs nothing more" in str(caught.value.hint)
     for _ in range(20):
         with pytest.raises(EngineLost, match="could not run"):
-            ask(watched.engine, sql)
-    assert watched.engine.ledger.spent() == price
+            ask(watched.dataset, sql)
+    assert watched.dataset.ledger.spent() == price
     server.start()
-    charged, rows = ask(watched.engine, sql)
-    assert (charged, watched.engine.ledger.spent()) == (FREE, price)
-    assert ask(watched.engine, sql) == (FREE, rows)
-    assert is_sound(watched.engine)
+    charged, rows = ask(watched.dataset, sql)
+    assert (charged, watched.dataset.ledger.spent()) == (FREE, price)
+    assert ask(watched.dataset, sql) == (FREE, rows)
+    assert is_sound(watched.dataset)
 
 
 def test_it_is_answered_by_the_next_process_as_well_and_once(server: Server, policy: Path, watched: Watched) -> None:
     watched.before = outage(server, watched)
     with pytest.raises(EngineLost):
-        ask(watched.engine, COUNT, fresh=True)
+        ask(watched.dataset, COUNT, fresh=True)
     server.start()
     with closing(Watched(policy)) as later:
-        assert ask(later.engine, COUNT, fresh=True)[0] == FREE
-        assert ask(later.engine, COUNT, fresh=True)[0] != FREE
-        assert is_sound(later.engine)
+        assert ask(later.dataset, COUNT, fresh=True)[0] == FREE
+        assert ask(later.dataset, COUNT, fresh=True)[0] != FREE
+        assert is_sound(later.dataset)
 
 
 def test_other_questions_are_not_charged_while_the_circuit_is_open(
@@ -129,22 +129,22 @@ def test_other_questions_are_not_charged_while_the_circuit_is_open(
 ) -> None:
     watched.before = outage(server, watched)
     with caplog.at_level(logging.WARNING, "dpsql.answering.circuit_breaker"), pytest.raises(EngineLost):
-        ask(watched.engine, COUNT)
+        ask(watched.dataset, COUNT)
     assert [record.message for record in caplog.records if record.name == "dpsql.answering.circuit_breaker"] == [
         "circuit_opened"
     ]
-    spent = watched.engine.ledger.spent()
-    assert watched.engine.circuits.open == 1
+    spent = watched.dataset.ledger.spent()
+    assert watched.dataset.circuits.open == 1
     for sql in (ABOVE, f"{COUNT} WHERE income > 7"):
         with pytest.raises(CircuitOpen) as caught:
-            ask(watched.engine, sql)
+            ask(watched.dataset, sql)
         assert caught.value.detail == "Nothing was charged."
     server.start()
     # What was paid for runs, and that it does closes the circuit.
-    assert ask(watched.engine, COUNT)[0] == FREE
-    assert watched.engine.circuits.open == 0
-    assert watched.engine.ledger.spent() == spent
-    assert ask(watched.engine, ABOVE)[0] != FREE
+    assert ask(watched.dataset, COUNT)[0] == FREE
+    assert watched.dataset.circuits.open == 0
+    assert watched.dataset.ledger.spent() == spent
+    assert ask(watched.dataset, ABOVE)[0] != FREE
 
 
 def test_what_fails_again_and_again_is_run_less_and_less(watched: Watched) -> None:
@@ -154,32 +154,32 @@ def test_what_fails_again_and_again_is_run_less_and_less(watched: Watched) -> No
     watched.before = fail
     for _ in range(failures.QUICK_RUNS):
         with pytest.raises(EngineFailed):
-            ask(watched.engine, COUNT)
+            ask(watched.dataset, COUNT)
     for _ in range(5):
         with pytest.raises(OperationalError, match=f"has failed {failures.QUICK_RUNS} times") as caught:
-            ask(watched.engine, COUNT)
+            ask(watched.dataset, COUNT)
         assert "no further cost" in str(caught.value.detail)
     assert watched.asked == failures.QUICK_RUNS
-    assert watched.engine.ledger.spent() == watched.engine.compile(COUNT, (), Settings()).price
+    assert watched.dataset.ledger.spent() == watched.dataset.compile(COUNT, (), QuerySettings()).price
     # Who has not paid for it need not wait.
     watched.before = lambda: None
-    release = watched.engine.compile(COUNT, (), Settings())
-    assert watched.engine.answer(release, user="bob", sql=COUNT).charged == release.price
+    release = watched.dataset.compile(COUNT, (), QuerySettings())
+    assert watched.dataset.answer(release, user="bob", sql=COUNT).charged == release.price
 
 
 def test_an_answer_whose_noise_was_drawn_is_never_run_again_on_the_same_charge(watched: Watched) -> None:
     """It may be in the ledger though the ledger could not say so, and then be shown."""
-    store = watched.engine.ledger.store
+    store = watched.dataset.ledger.store
 
     def fail_late(*arguments: object, **more: object) -> None:
         store(*arguments, **more)  # type: ignore[arg-type]
         raise OperationalError("it cannot be seen whether it was stored")
 
-    watched.engine.ledger.store = fail_late  # type: ignore[method-assign]
+    watched.dataset.ledger.store = fail_late  # type: ignore[method-assign]
     with pytest.raises(OperationalError) as caught:
-        ask(watched.engine, COUNT)
+        ask(watched.dataset, COUNT)
     assert "was charged" in str(caught.value.detail)
     assert "costs nothing more" not in str(caught.value.hint)
-    watched.engine.ledger.store = store  # type: ignore[method-assign]
-    assert ask(watched.engine, COUNT)[0] == FREE  # the stored answer
-    assert ask(watched.engine, COUNT, fresh=True)[0] != FREE
+    watched.dataset.ledger.store = store  # type: ignore[method-assign]
+    assert ask(watched.dataset, COUNT)[0] == FREE  # the stored answer
+    assert ask(watched.dataset, COUNT, fresh=True)[0] != FREE

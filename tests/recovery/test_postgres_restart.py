@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from dpsql.engines.postgres.engine import PostgresBackend
+from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.errors import EngineFailed
 from dpsql.lowering.query import EngineQuery
 from grammar_tests.servers import Server
@@ -18,12 +18,12 @@ def test_a_restart_of_the_server_is_survived() -> None:
     with closing(Server(18)) as server:
         with server.connect() as connection:
             connection.execute("CREATE TABLE people (id integer PRIMARY KEY); INSERT INTO people VALUES (1), (2)")
-        with closing(PostgresBackend(server.url(), memory="64MB", threads=1)) as backend:
-            backend.schema()
-            assert backend.execute([QUERY], timeout=30)[0].sums[0].tolist() == [2]
+        with closing(PostgresEngine(server.url(), memory="64MB", threads=1)) as engine:
+            engine.schema()
+            assert engine.execute([QUERY], timeout=30)[0].sums[0].tolist() == [2]
             server.stop()
             for _ in range(2):
                 with pytest.raises(EngineFailed):
-                    backend.execute([QUERY], timeout=30)
+                    engine.execute([QUERY], timeout=30)
             server.start()
-            assert backend.execute([QUERY], timeout=30)[0].sums[0].tolist() == [2]
+            assert engine.execute([QUERY], timeout=30)[0].sums[0].tolist() == [2]

@@ -24,7 +24,7 @@ from dpsql.privacy.estimators.basis import Shape
 from dpsql.privacy.noise_laws import chosen, clip_chosen, clip_penalty
 from dpsql.privacy.rules.aggregates import Cells as Bound
 from dpsql.privacy.rules.aggregates import (
-    Counted,
+    StatisticKind,
     centre_at,
     centre_search,
     centres,
@@ -36,7 +36,7 @@ from dpsql.privacy.rules.aggregates import (
     sum_rows,
 )
 from dpsql.privacy.stability import Stability, both_tight
-from dpsql.release import Measurement, Release, Settings
+from dpsql.release import Measurement, QuerySettings, Release
 from dpsql.tables import ExactTable, Integers
 from dpsql.types import integer
 from tests import toy
@@ -56,18 +56,18 @@ def asked(request: pytest.FixtureRequest, clinic: Path, monkeypatch: pytest.Monk
     policy.write_text(text.replace("joined = {", "# joined = {"))
     found = open_clinic(policy, monkeypatch)
     yield found
-    found.engine.close()
+    found.dataset.close()
 
 
 def _ask(
-    asked: Clinic, sql: str, *, user: str = "alice", fresh: bool = False, settings: Settings | None = None
+    asked: Clinic, sql: str, *, user: str = "alice", fresh: bool = False, settings: QuerySettings | None = None
 ) -> Answer:
-    release = asked.engine.compile(sql, (), settings or Settings(), fresh=fresh)
-    return asked.engine.answer(release, user=user, sql=sql, fresh=fresh)
+    release = asked.dataset.compile(sql, (), settings or QuerySettings(), fresh=fresh)
+    return asked.dataset.answer(release, user=user, sql=sql, fresh=fresh)
 
 
 def _release(asked: Clinic, sql: str) -> Release:
-    return asked.engine.compile(sql, (), Settings())
+    return asked.dataset.compile(sql, (), QuerySettings())
 
 
 def _main(release: Release) -> Measurement:
@@ -132,11 +132,11 @@ def test_a_failure_between_search_and_sum_keeps_the_charge_and_the_clip(asked: C
         if asked.events.count("execute") == 2:
             raise EngineFailed("the engine failed")
 
-    asked.backend.fail = fail_at_the_sum
+    asked.engine.fail = fail_at_the_sum
     with pytest.raises(EngineFailed):
         _ask(asked, VISITS)
     assert asked.spent() == price
-    asked.backend.fail = lambda: None
+    asked.engine.fail = lambda: None
     del asked.events[:]
     assert _ask(asked, VISITS).charged == price
     assert asked.events == ["charge", "execute", "store"]
@@ -147,9 +147,9 @@ def test_a_sum_belongs_to_the_clip_it_was_cut_at(asked: Clinic) -> None:
     """Where the clip is lost, or has expired, another one is chosen, and the sum is bought with it."""
     first = _ask(asked, VISITS)
     search = first.release.measurements[0]
-    assert isinstance(asked.engine.ledger, SqlLedger)
-    key = asked.engine._replay_key(search, (), (), ())
-    asked.engine.ledger._write(lambda db: db.execute("DELETE FROM answers WHERE key = ?", (key,)))
+    assert isinstance(asked.dataset.ledger, SqlLedger)
+    key = asked.dataset._replay_key(search, (), (), ())
+    asked.dataset.ledger._write(lambda db: db.execute("DELETE FROM answers WHERE key = ?", (key,)))
     assert _ask(asked, VISITS).charged == first.charged
 
 
@@ -165,8 +165,8 @@ def test_several_clips_of_which_one_is_known(asked: Clinic) -> None:
 
 
 def test_a_cheap_query_does_not_search_but_uses_what_others_found(asked: Clinic) -> None:
-    cheap = Settings(epsilon=Fraction(1, 10))
-    assert not asked.engine.compile(VISITS, (), cheap).searches
+    cheap = QuerySettings(epsilon=Fraction(1, 10))
+    assert not asked.dataset.compile(VISITS, (), cheap).searches
     before = _ask(asked, VISITS, settings=cheap)
     assert before.release.outputs[0].margin is not None
     _ask(asked, VISITS)
@@ -179,17 +179,17 @@ def test_a_cheap_query_does_not_search_but_uses_what_others_found(asked: Clinic)
 def test_nobody_forces_a_clip_on_all_by_sharing_a_price_among_many_sums(asked: Clinic) -> None:
     """What is left for each search would choose the least clip, whatever the rows, for everybody and for good."""
     many = f"SELECT COUNT(*), {', '.join(f'SUM(fee + {i})' for i in range(10))} FROM visits"
-    assert not asked.engine.compile(many, (), Settings()).searches
+    assert not asked.dataset.compile(many, (), QuerySettings()).searches
     several = "SELECT COUNT(*), SUM(fee), SUM(fee + 1), SUM(fee + 2) FROM visits"
-    assert len(asked.engine.compile(several, (), Settings()).searches) == 4
+    assert len(asked.dataset.compile(several, (), QuerySettings()).searches) == 4
     _ask(asked, several)
     found = "SELECT SUM(fee), SUM(fee + 1), SUM(fee + 2), COUNT(*) FROM visits WHERE fee > 10"
-    cheap = asked.engine.compile(found, (), Settings(epsilon=Fraction(1, 100)))
+    cheap = asked.dataset.compile(found, (), QuerySettings(epsilon=Fraction(1, 100)))
     assert len(cheap.searches) == 4 and all(not cheap.measurements[i].price.loss for i in cheap.searches)
 
 
 def test_a_margin_is_kept_without_a_search(asked: Clinic) -> None:
-    assert not asked.engine.compile(VISITS, (), Settings(margin=Fraction(5000))).searches
+    assert not asked.dataset.compile(VISITS, (), QuerySettings(margin=Fraction(5000))).searches
 
 
 # --- what is said ---
@@ -211,7 +211,7 @@ def test_margins_are_those_of_the_noise_that_was_drawn(asked: Clinic) -> None:
 
 
 def test_explain_says_what_will_be_chosen_and_what_was(asked: Clinic) -> None:
-    session = Session(asked.engine, "alice")
+    session = Session(asked.dataset, "alice")
     text = "\n".join(session.explain(VISITS))
     assert "clip of the count of rows: exponential mechanism, one of 17 from 2 to 500" in text
     assert "of one unit, 500 counts at most; a lower clip is chosen before, and kept" in text
@@ -224,7 +224,9 @@ def test_explain_says_what_will_be_chosen_and_what_was(asked: Clinic) -> None:
 
 
 def test_the_sum_moves_with_the_clip(asked: Clinic) -> None:
-    answer = _ask(asked, FEES, settings=Settings(epsilon=MUCH))  # at a low price a large clip is chosen now and then
+    answer = _ask(
+        asked, FEES, settings=QuerySettings(epsilon=MUCH)
+    )  # at a low price a large clip is chosen now and then
     total = 300 * sum(i % 300 / 10 for i in range(1500)) / 300
     assert abs(float(answer.table.rows[0][0]) - total) < 0.3 * total  # type: ignore[arg-type]
     statistic = _main(answer.release).statistics[0]
@@ -250,7 +252,7 @@ def test_a_mean_is_made_of_differences_from_a_centre(asked: Clinic) -> None:
 
 
 def test_a_centre_and_a_clip_that_cost_enough_are_near_the_truth(asked: Clinic) -> None:
-    answer = _ask(asked, MEAN, settings=Settings(epsilon=MUCH))
+    answer = _ask(asked, MEAN, settings=QuerySettings(epsilon=MUCH))
     _, residuals = _main(answer.release).statistics
     assert 5 <= residuals.centre * residuals.step <= 25
     declared = _main(answer.release.unsettled or answer.release).statistics[1]
@@ -267,9 +269,9 @@ def test_the_same_mean_again_is_free_and_the_same(asked: Clinic) -> None:
 
 
 def test_later_means_use_centre_and_clip_and_are_closer(asked: Clinic) -> None:
-    first = _ask(asked, MEAN, settings=Settings(epsilon=MUCH))
+    first = _ask(asked, MEAN, settings=QuerySettings(epsilon=MUCH))
     del asked.events[:]
-    second = _ask(asked, OTHER_MEAN, settings=Settings(epsilon=MUCH))
+    second = _ask(asked, OTHER_MEAN, settings=QuerySettings(epsilon=MUCH))
     assert asked.events == ["charge", "execute", "store"]
     old, new = (_main(answer.release) for answer in (first, second))
     assert (old.statistics[1].centre, old.statistics[1].clip) == (new.statistics[1].centre, new.statistics[1].clip)
@@ -280,10 +282,10 @@ def test_later_means_use_centre_and_clip_and_are_closer(asked: Clinic) -> None:
 
 def test_another_centre_is_another_search_and_another_answer(asked: Clinic) -> None:
     """The key of what was measured around a centre names it: what was found around another is not reused."""
-    release = asked.engine.compile(MEAN, (), Settings())
+    release = asked.dataset.compile(MEAN, (), QuerySettings())
     paid = release.unsettled or release
-    bills = [asked.engine._bill(paid, "alice", fresh=True) for _ in range(2)]
-    (centre,) = (i for i in paid.searches if paid.measurements[i].statistics[0].kind is Counted.CENTRE)
+    bills = [asked.dataset._bill(paid, "alice", fresh=True) for _ in range(2)]
+    (centre,) = (i for i in paid.searches if paid.measurements[i].statistics[0].kind is StatisticKind.CENTRE)
     clip = next(i for i in paid.searches if paid.measurements[i].clips)
     assert bills[0].instances[centre] != bills[1].instances[centre] and bills[0].keys[centre] == bills[1].keys[centre]
     last = len(paid.measurements) - 1
@@ -297,11 +299,11 @@ def test_a_failure_between_centre_and_clip_keeps_the_charge_and_the_centre(asked
         if asked.events.count("execute") == 2:
             raise EngineFailed("the engine failed")
 
-    asked.backend.fail = fail_at_the_second
+    asked.engine.fail = fail_at_the_second
     with pytest.raises(EngineFailed):
         _ask(asked, MEAN)
     assert asked.spent() == price
-    asked.backend.fail = lambda: None
+    asked.engine.fail = lambda: None
     del asked.events[:]
     _ask(asked, MEAN)
     assert asked.events == ["charge", *["execute", "store"] * 3]
@@ -321,7 +323,7 @@ def test_running_totals_are_not_made_around_a_centre(asked: Clinic) -> None:
 
 
 def test_explain_names_the_centre(asked: Clinic) -> None:
-    session = Session(asked.engine, "alice")
+    session = Session(asked.dataset, "alice")
     assert "centre of fee: exponential mechanism, one of 1,024 from 0 to 100" in "\n".join(session.explain(MEAN))
     answer = _ask(asked, MEAN)
     centre = _main(answer.release).statistics[1]

@@ -23,9 +23,9 @@ from dpsql.types import BIGINT
 
 @pytest.fixture
 def session(clinic: Path) -> Iterator[Session]:
-    engine = open_dataset(clinic)
-    yield Session(engine, "alice")
-    engine.close()
+    dataset = open_dataset(clinic)
+    yield Session(dataset, "alice")
+    dataset.close()
 
 
 def ask(session: Session, sql: str) -> tuple[int, int | float]:

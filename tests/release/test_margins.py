@@ -295,7 +295,7 @@ def test_cautions_are_handed_on_everywhere(cursor: dpsql.Cursor) -> None:
     assert "Caution: &lt;b&gt; is cut" in (cursor._repr_html_() or "")
     assert footer(cursor)[0] == "caution: <b> is cut"
     session = cursor.connection._session
-    lines = explain(cursor._answer.release, session.engine.accountant, session.left())
+    lines = explain(cursor._answer.release, session.dataset.accountant, session.left())
     assert "Caution: <b> is cut" in lines
 
 

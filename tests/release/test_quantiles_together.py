@@ -21,9 +21,9 @@ DECILES = ", ".join(f"PERCENTILE_DISC({i / 10}) WITHIN GROUP (ORDER BY age) AS d
 
 @pytest.fixture
 def session(clinic: Path) -> Iterator[Session]:
-    engine = open_dataset(toy.write_policy(clinic.parent, users=("alice",)))
-    yield Session(engine, "alice")
-    engine.close()
+    dataset = open_dataset(toy.write_policy(clinic.parent, users=("alice",)))
+    yield Session(dataset, "alice")
+    dataset.close()
 
 
 def ask(session: Session, sql: str) -> Answer:

@@ -20,7 +20,7 @@ from dpsql.answering.session import Session
 from dpsql.noise.samplers import SystemSampler
 from dpsql.privacy.mechanisms.top_keys import Top, chosen_keys, share_of_choice, share_of_counts, worthwhile
 from dpsql.privacy.noise_laws import epsilon_of_choice
-from dpsql.privacy.rules.aggregates import Cells, Counted
+from dpsql.privacy.rules.aggregates import Cells, StatisticKind
 from dpsql.tables import ResultTable
 
 POLICY = """
@@ -52,9 +52,9 @@ def session(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Session]
             " product, p % 10 AS amount FROM range(3000) AS a(p), range(40) AS b(i)"
         )
     (tmp_path / "dpsql.toml").write_text(POLICY.format(accounting=request.param))
-    engine = open_dataset(tmp_path / "dpsql.toml")
-    yield Session(engine, "alice")
-    engine.close()
+    dataset = open_dataset(tmp_path / "dpsql.toml")
+    yield Session(dataset, "alice")
+    dataset.close()
 
 
 def ask(session: Session, sql: str = TOP) -> Answer:
@@ -105,7 +105,7 @@ def test_beside_other_sums_the_count_pays_for_the_choice(session: Session) -> No
     (every,) = ask(session, BESIDE.replace("LIMIT 4", "LIMIT 40")).release.measurements
     assert chosen.top is not None and every.top is None and chosen.price == every.price
     by = chosen.top.by
-    assert chosen.statistics[by].kind is Counted.UNITS
+    assert chosen.statistics[by].kind is StatisticKind.UNITS
     others = [i for i in range(len(chosen.statistics)) if i != by]
     assert others and all(chosen.noises[i] == every.noises[i] for i in others)
     assert chosen.margin(by) * 2 < every.margin(by)

@@ -14,14 +14,14 @@ import duckdb
 import pytest
 
 from dpsql.answering.open_dataset import bind_all, open_backend
-from dpsql.engines.base import Backend
+from dpsql.engines.base import Engine
 from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.policy.load import load
 from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.estimators.basis import Shape
-from dpsql.privacy.rules.aggregates import Counted, clips
-from dpsql.release import Measurement, Release, Settings, compile_release
+from dpsql.privacy.rules.aggregates import StatisticKind, clips
+from dpsql.release import Measurement, QuerySettings, Release, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 
@@ -50,35 +50,35 @@ OF_UP_AND_DOWN = (
 
 
 @contextmanager
-def _opened(folder: Path, rows: str, *, loose: bool) -> Iterator[tuple[Catalog, Backend, Accountant]]:
+def _opened(folder: Path, rows: str, *, loose: bool) -> Iterator[tuple[Catalog, Engine, Accountant]]:
     with duckdb.connect(str(folder / "data.duckdb")) as connection:
         connection.execute(f"CREATE TABLE visits AS {rows}")
     (folder / "policy.toml").write_text(POLICY.replace("= 8\n", "= 8\ntight = false\n") if loose else POLICY)
     policy = load(folder / "policy.toml")
-    with closing(open_backend(policy)) as backend:
-        yield bind_all(policy, backend), backend, Accountant(policy.privacy)
+    with closing(open_backend(policy)) as engine:
+        yield bind_all(policy, engine), engine, Accountant(policy.privacy)
 
 
 def _exact(folder: Path, sql: str) -> tuple[Measurement, Sequence[int]]:
     """The sums of somebody with ten times as many rows as declared, all with a fee of 20."""
-    with _opened(folder, OF_TWENTY, loose=False) as (catalog, backend, accountant):
+    with _opened(folder, OF_TWENTY, loose=False) as (catalog, engine, accountant):
         plan = resolve(parse(sql, catalog.limits), catalog, ())
-        release = compile_release(plan, catalog, accountant, Settings(), backend.dialect)
+        release = compile_release(plan, catalog, accountant, QuerySettings(), engine.dialect)
         (measurement,) = release.measurements
         (branch,) = measurement.branches
-        (table,) = backend.execute([branch.query], timeout=60)
+        (table,) = engine.execute([branch.query], timeout=60)
         return measurement, [int(column.sum()) for column in table.sums]
 
 
 def _settled(catalog: Catalog, accountant: Accountant, sql: str, centre: int, halvings: int) -> tuple[Release, Release]:
     """A query before and after a centre, and clips so many halves below the declared ones, were chosen."""
     plan = resolve(parse(sql, catalog.limits), catalog, ())
-    release = compile_release(plan, catalog, accountant, Settings(), DUCKDB, "searched")
+    release = compile_release(plan, catalog, accountant, QuerySettings(), DUCKDB, "searched")
     assert release.settle is not None
     places = {}
     for index in release.searches:
         (search,) = release.measurements[index].statistics
-        places[index] = centre if search.kind is Counted.CENTRE else max(len(clips(search)) - 1 - 2 * halvings, 0)
+        places[index] = centre if search.kind is StatisticKind.CENTRE else max(len(clips(search)) - 1 - 2 * halvings, 0)
     return release, release.settle(places)
 
 
@@ -88,10 +88,10 @@ def _settled(catalog: Catalog, accountant: Accountant, sql: str, centre: int, ha
 def test_differences_from_a_centre_are_scaled_as_their_rows_are(
     tmp_path: Path, keys: str, halvings: int, centre: int
 ) -> None:
-    with _opened(tmp_path, OF_TWENTY, loose=True) as (catalog, backend, accountant):
+    with _opened(tmp_path, OF_TWENTY, loose=True) as (catalog, engine, accountant):
         _, release = _settled(catalog, accountant, f"SELECT AVG(fee) FROM visits{keys}", centre, halvings)
         main = release.measurements[-1]
-        (table,) = backend.execute([main.branches[0].query], timeout=60)
+        (table,) = engine.execute([main.branches[0].query], timeout=60)
     count, around = main.statistics
     rows, above = (Fraction(int(column.sum()), s.factor) for column, s in zip(table.sums, main.statistics, strict=True))
     assert around.shape is Shape.RESIDUAL and around.centre == centre
@@ -102,10 +102,10 @@ def test_differences_from_a_centre_are_scaled_as_their_rows_are(
 
 @pytest.mark.parametrize(("keys", "least"), [("", 0), (" GROUP BY kind", 160)])
 def test_the_clip_of_differences_is_that_of_sums_in_cells(tmp_path: Path, keys: str, least: int) -> None:
-    with _opened(tmp_path, OF_UP_AND_DOWN, loose=True) as (catalog, backend, accountant):
+    with _opened(tmp_path, OF_UP_AND_DOWN, loose=True) as (catalog, engine, accountant):
         _, release = _settled(catalog, accountant, f"SELECT AVG(fee) FROM visits{keys}", 20, 0)
         search = next(m for m in release.measurements if m.statistics[0].shape is Shape.RESIDUAL and m.is_search)
-        (table,) = backend.execute([search.branches[0].query], timeout=60)
+        (table,) = engine.execute([search.branches[0].query], timeout=60)
     ((place,),) = table.keys
     found = clips(search.statistics[0])
     assert isinstance(place, int) and found[place] >= least
@@ -159,8 +159,8 @@ def test_values_far_from_zero_are_measured_as_closely_as_before(tmp_path: Path, 
         text = text.replace("delta = 0", "delta = 1e-6").replace('"basic"', '"zcdp"')
     (tmp_path / "policy.toml").write_text(text)
     policy = load(tmp_path / "policy.toml")
-    with closing(open_backend(policy)) as backend:
-        catalog, accountant = bind_all(policy, backend), Accountant(policy.privacy)
+    with closing(open_backend(policy)) as engine:
+        catalog, accountant = bind_all(policy, engine), Accountant(policy.privacy)
         before, near = _settled(catalog, accountant, sql, 5, 9)
     margins = [[output.margin or output.at_thousand for output in release.outputs] for release in (before, near)]
     for wide, narrow in zip(*margins, strict=True):

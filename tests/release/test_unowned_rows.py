@@ -51,11 +51,11 @@ def _notes(folder: Path, sql: str, *, owner: str = "", customer: str = "i % 100"
     with duckdb.connect(str(folder / "shop.duckdb")) as connection:
         connection.execute(_SCHEMA.format(owner=owner, customer=customer))
     (folder / "dpsql.toml").write_text(_POLICY)
-    engine = open_dataset(folder / "dpsql.toml")
+    dataset = open_dataset(folder / "dpsql.toml")
     try:
-        found = Session(engine, "alice").execute(f"EXPLAIN {sql}")
+        found = Session(dataset, "alice").execute(f"EXPLAIN {sql}")
     finally:
-        engine.close()
+        dataset.close()
     assert isinstance(found, ResultTable)
     return [str(line) for (line,) in found.rows if "belong to nobody" in str(line)]
 

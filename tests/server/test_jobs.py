@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.errors import Cancelled
 from dpsql.lowering.query import Cancellation
 from dpsql.server.relay.execute import Reply
 from dpsql.server.relay.jobs import Jobs
 
-ENGINE = cast(Engine, "no engine is needed: jobs only wait")
+ENGINE = cast(Dataset, "no engine is needed: jobs only wait")
 
 
 class Held:

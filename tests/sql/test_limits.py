@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.session import SessionSettings
 from dpsql.errors import BadSetting, NotSupported, TooComplex
 from dpsql.policy.load import load
 from dpsql.policy.model import StatementLimits
 from dpsql.policy.problems import PolicyProblems
-from dpsql.release import Settings
+from dpsql.release import QuerySettings
 from tests import toy
 
 DOUBLING = "WITH a0 AS (SELECT age FROM people), " + ", ".join(
@@ -39,10 +39,10 @@ def policy(folder: Path, line: str) -> Path:
 
 
 @pytest.fixture
-def generous(clinic: Path) -> Iterator[Engine]:
-    engine = open_dataset(toy.write_policy(clinic.parent))
-    yield engine
-    engine.close()
+def generous(clinic: Path) -> Iterator[Dataset]:
+    dataset = open_dataset(toy.write_policy(clinic.parent))
+    yield dataset
+    dataset.close()
 
 
 def test_every_limit_is_tried() -> None:
@@ -52,49 +52,49 @@ def test_every_limit_is_tried() -> None:
 @pytest.mark.parametrize("name", BEYOND)
 def test_a_statement_beyond_a_limit_is_refused_by_its_name(name: str, clinic: Path) -> None:
     value, sql, said = BEYOND[name]
-    engine = open_dataset(policy(clinic.parent, f"{name} = {value}"))
+    dataset = open_dataset(policy(clinic.parent, f"{name} = {value}"))
     try:
         with pytest.raises(TooComplex, match=said) as refusal:
-            engine.compile(sql, (), Settings())
+            dataset.compile(sql, (), QuerySettings())
         assert refusal.value.sqlstate == "54001"
         assert refusal.value.hint is not None and f"the limit is {name} in [limits]" in refusal.value.hint
     finally:
-        engine.close()
+        dataset.close()
 
 
 @pytest.mark.parametrize("name", [name for name in BEYOND if name != "max_nodes"])
-def test_the_defaults_leave_room(name: str, generous: Engine) -> None:
-    generous.compile(BEYOND[name][1], (), Settings())
+def test_the_defaults_leave_room(name: str, generous: Dataset) -> None:
+    generous.compile(BEYOND[name][1], (), QuerySettings())
 
 
-def test_what_grows_by_doubling_is_refused_soon(generous: Engine) -> None:
+def test_what_grows_by_doubling_is_refused_soon(generous: Dataset) -> None:
     with pytest.raises(TooComplex, match="more than 50,000 parts"):
-        generous.compile(BEYOND["max_nodes"][1], (), Settings())
+        generous.compile(BEYOND["max_nodes"][1], (), QuerySettings())
 
 
 def test_tables_listed_with_commas_are_joins_too(clinic: Path) -> None:
-    engine = open_dataset(policy(clinic.parent, "max_joins = 2"))
+    dataset = open_dataset(policy(clinic.parent, "max_joins = 2"))
     try:
         with pytest.raises(TooComplex, match="more than 2 joins"):
-            engine.compile("SELECT COUNT(*) FROM people, states a, states b, states c", (), Settings())
+            dataset.compile("SELECT COUNT(*) FROM people, states a, states b, states c", (), QuerySettings())
     finally:
-        engine.close()
+        dataset.close()
 
 
 def test_many_words_are_refused_before_they_are_read(clinic: Path) -> None:
-    engine = open_dataset(policy(clinic.parent, "max_nodes = 1_000"))
+    dataset = open_dataset(policy(clinic.parent, "max_nodes = 1_000"))
     try:
         with pytest.raises(TooComplex, match="the statement has more than 1,000 words"):
-            engine.compile(f"SELECT COUNT(*) FROM people WHERE {'NOT ' * 1_000} smoker", (), Settings())
+            dataset.compile(f"SELECT COUNT(*) FROM people WHERE {'NOT ' * 1_000} smoker", (), QuerySettings())
     finally:
-        engine.close()
+        dataset.close()
 
 
 @pytest.mark.parametrize("words", ["NOT " * 5_000, "-" + " -" * 5_000])
-def test_what_sqlglot_cannot_read_so_deep_is_refused(words: str, generous: Engine) -> None:
+def test_what_sqlglot_cannot_read_so_deep_is_refused(words: str, generous: Dataset) -> None:
     """Without a parenthesis, nothing tells before how deep the tree will be."""
     with pytest.raises(NotSupported):
-        generous.compile(f"SELECT COUNT(*) FROM people WHERE {words} age > 0", (), Settings())
+        generous.compile(f"SELECT COUNT(*) FROM people WHERE {words} age > 0", (), QuerySettings())
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_other_limits_are_no_other_questions(clinic: Path) -> None:
     """What was bought stays bought: a limit decides what is asked, not what it means."""
     fingerprints = set()
     for line in ("", "max_joins = 7\nmax_bytes = 5_000"):
-        engine = open_dataset(policy(clinic.parent, line))
-        fingerprints.add(engine.catalog.fingerprint)
-        engine.close()
+        dataset = open_dataset(policy(clinic.parent, line))
+        fingerprints.add(dataset.catalog.fingerprint)
+        dataset.close()
     assert len(fingerprints) == 1
 
 
@@ -130,7 +130,7 @@ def test_a_setting_of_very_many_digits_is_refused_at_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["DATE(", "NUMERIC(", "TIMESTAMP(", "(1 + DATE("])
-def test_what_would_be_read_again_at_each_level_is_refused_before(call: str, generous: Engine) -> None:
+def test_what_would_be_read_again_at_each_level_is_refused_before(call: str, generous: Dataset) -> None:
     """Twenty levels would take minutes, and forty weeks; the parser is compiled: it lets no other thread run."""
 
     def query(levels: int) -> str:
@@ -138,6 +138,6 @@ def test_what_would_be_read_again_at_each_level_is_refused_before(call: str, gen
         return f"SELECT COUNT(*) FROM people WHERE {call * levels}joined{closing * levels} IS NULL"
 
     with pytest.raises(TooComplex, match="nested more than 3 deep"):
-        generous.compile(query(28), (), Settings())
+        generous.compile(query(28), (), QuerySettings())
     if call == "DATE(":
-        generous.compile(query(3), (), Settings())
+        generous.compile(query(3), (), QuerySettings())

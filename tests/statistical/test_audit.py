@@ -20,15 +20,15 @@ import duckdb
 import numpy as np
 import pytest
 
-from dpsql.answering.answer_store import Known
-from dpsql.answering.dataset import Engine
-from dpsql.answering.open_dataset import build_engine, open_backend
-from dpsql.answering.reuse import Derivations
+from dpsql.answering.answer_store import StoredAnswer
+from dpsql.answering.dataset import Dataset
+from dpsql.answering.open_dataset import build_dataset, open_backend
+from dpsql.answering.reuse import AnswerReuse
 from dpsql.audit.losses import Seen, Trials, audited, beside_delta, epsilon, rho
 from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
 from dpsql.policy.load import load
 from dpsql.privacy.noise_laws import Noise, selecting
-from dpsql.release import Settings
+from dpsql.release import QuerySettings
 from dpsql.tables import Integers
 
 GROUPS = 5_000
@@ -81,7 +81,7 @@ y = {{ min = -20, max = 2 }}
 """
 
 
-Way = Literal["basic", "zcdp", "pure"]  # the last: zcdp, with pure answers
+Form = Literal["basic", "zcdp", "pure"]  # the last: zcdp, with pure answers
 
 # So many that the noisy count of a group leaves no doubt that it has a median.
 CROWD = 41
@@ -101,23 +101,23 @@ TABLES = {
 class Audit:
     """The engine under audit and the price of one answer."""
 
-    engine: Engine
-    accounting: Way
+    dataset: Dataset
+    accounting: Form
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> QuerySettings:
         if self.accounting == "pure":
-            return Settings(epsilon=Fraction(1), pure=True)
+            return QuerySettings(epsilon=Fraction(1), pure=True)
         # In zcdp an epsilon of 2 at the conversion's delta of 0.09 is a rho of about one half.
-        return Settings(epsilon=Fraction(1 if self.accounting == "basic" else 2), delta=DELTA)
+        return QuerySettings(epsilon=Fraction(1 if self.accounting == "basic" else 2), delta=DELTA)
 
-    def trials(self, sql: str, table: str, settings: Settings | None = None) -> Trials:
+    def trials(self, sql: str, table: str, settings: QuerySettings | None = None) -> Trials:
         """The second column of several fresh answers, one trial for each group; NaN where a group is missing."""
         found = np.full((ANSWERS, GROUPS), math.nan)
         text = sql.format(table=table)
-        release = self.engine.compile(text, (), settings or self.settings)
+        release = self.dataset.compile(text, (), settings or self.settings)
         for answer in found:
-            for group, value in self.engine.answer(release, user="auditor", sql=text, fresh=True).table.rows:
+            for group, value in self.dataset.answer(release, user="auditor", sql=text, fresh=True).table.rows:
                 assert isinstance(group, int | str)
                 answer[int(group)] = math.nan if value is None else value
         return found.reshape(-1)
@@ -125,7 +125,7 @@ class Audit:
     def loss(self, sql: str, with_unit: str, without_unit: str) -> float:
         """What the answers prove, as a share of what was paid; what delta allows, the noise need not hide."""
         one, other = self.trials(sql, with_unit), self.trials(sql, without_unit)
-        price = self.engine.compile(sql.format(table=with_unit), (), self.settings).price
+        price = self.dataset.compile(sql.format(table=with_unit), (), self.settings).price
         paid, delta = float(price.pure_value or price.loss_value), float(price.delta_value)
         if self.accounting != "zcdp":
             return audited(one, other, beside_delta(epsilon, delta)) / paid
@@ -154,18 +154,18 @@ def groups_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(directory: Path, database: Path, accounting: Way, sampler: Sampler) -> Audit:
+def opened(directory: Path, database: Path, accounting: Form, sampler: Sampler) -> Audit:
     shutil.copy(database, directory / database.name)
     policy_path = directory / "dpsql.toml"
     more = {"basic": "", "zcdp": "key_delta = 0.9", "pure": "key_delta = 0.9\npure = true"}[accounting]
     head = POLICY.format(accounting="basic" if accounting == "basic" else "zcdp", more=more)
     policy_path.write_text(head + "".join(TABLE.format(name=name) for name in TABLES))
     policy = load(policy_path)
-    return Audit(build_engine(policy, open_backend(policy), sampler), accounting)
+    return Audit(build_dataset(policy, open_backend(policy), sampler), accounting)
 
 
 @pytest.fixture(params=["basic", "zcdp"])
-def accounting(request: pytest.FixtureRequest) -> Way:
+def accounting(request: pytest.FixtureRequest) -> Form:
     return request.param  # type: ignore[no-any-return]
 
 
@@ -173,24 +173,24 @@ def accounting(request: pytest.FixtureRequest) -> Way:
 def each_answer_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Joined with earlier answers to the same question, one would show what was paid for all of them."""
 
-    def as_bought(self: Derivations, measurement: object, bought: Known, older: object) -> Known:
+    def as_bought(self: AnswerReuse, measurement: object, bought: StoredAnswer, older: object) -> StoredAnswer:
         return bought
 
-    monkeypatch.setattr(Derivations, "combined", as_bought)
+    monkeypatch.setattr(AnswerReuse, "combined", as_bought)
 
 
 @pytest.fixture
-def audit(tmp_path: Path, groups_database: Path, accounting: Way) -> Iterator[Audit]:
+def audit(tmp_path: Path, groups_database: Path, accounting: Form) -> Iterator[Audit]:
     found = opened(tmp_path, groups_database, accounting, SystemSampler())
     yield found
-    found.engine.close()
+    found.dataset.close()
 
 
 @pytest.fixture
-def defective(tmp_path: Path, groups_database: Path, accounting: Way) -> Iterator[Audit]:
+def defective(tmp_path: Path, groups_database: Path, accounting: Form) -> Iterator[Audit]:
     found = opened(tmp_path, groups_database, accounting, HalfTheNoise())
     yield found
-    found.engine.close()
+    found.dataset.close()
 
 
 QUESTIONS = {
@@ -210,13 +210,13 @@ PURE = {name: question for name, question in QUESTIONS.items() if name != "unkno
 
 @pytest.mark.parametrize("question", PURE.values(), ids=PURE)
 def test_pure_answers_prove_no_more_than_was_paid(tmp_path: Path, groups_database: Path, question: Any) -> None:
-    with closing(opened(tmp_path, groups_database, "pure", SystemSampler()).engine) as engine:
-        assert BLIND < Audit(engine, "pure").loss(*question) <= 1
+    with closing(opened(tmp_path, groups_database, "pure", SystemSampler()).dataset) as dataset:
+        assert BLIND < Audit(dataset, "pure").loss(*question) <= 1
 
 
 def test_half_the_noise_of_a_pure_answer_is_noticed(tmp_path: Path, groups_database: Path) -> None:
-    with closing(opened(tmp_path, groups_database, "pure", HalfTheNoise()).engine) as engine:
-        assert Audit(engine, "pure").loss(*QUESTIONS["COUNT"]) > 1
+    with closing(opened(tmp_path, groups_database, "pure", HalfTheNoise()).dataset) as dataset:
+        assert Audit(dataset, "pure").loss(*QUESTIONS["COUNT"]) > 1
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
@@ -230,7 +230,7 @@ def test_half_the_noise_is_noticed(defective: Audit, question: tuple[str, str, s
 
 
 # At a low price noise is wide, and one unit more in the threshold changes little: delta is nearly used up.
-CHEAP = Settings(epsilon=Fraction(1, 4), delta=DELTA)
+CHEAP = QuerySettings(epsilon=Fraction(1, 4), delta=DELTA)
 
 
 def _shown_alone(audit: Audit) -> Seen:

@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.errors import Error
-from dpsql.release import Release, Settings
+from dpsql.release import QuerySettings, Release
 from dpsql.release.explain import price_text
 from grammar_tests.case import read
 from grammar_tests.tpch_data import TPCH, make
@@ -71,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         directory: Path = options.data or Path(scratch)
         policy = directory / "tpch.toml" if (directory / "tpch.duckdb").exists() else make(directory, options.scale)
-        asked = [stack.enter_context(ENGINES[name](policy)) for name in options.engine or ENGINES]
+        asked = [stack.enter_context(ENGINES[name](policy)) for name in options.dataset or ENGINES]
         if not options.bounded:
             _report(asked)
         _report_bounded(asked)
@@ -88,27 +88,27 @@ def _report(asked: Sequence[Asked]) -> None:
 def _report_bounded(asked: Sequence[Asked]) -> None:
     print(f"{'bounded GROUP BY beside the raw query':<48}{''.join(f'{each.name:>12}' for each in asked)}")
     for name, (sql, plain) in BOUNDED.items():
-        ratios = [_ratio(partial(_answer, each.engine, sql), partial(each.raw, plain)) for each in asked]
+        ratios = [_ratio(partial(_answer, each.dataset, sql), partial(each.raw, plain)) for each in asked]
         print(f"{name:<48}{''.join(f'{ratio:>11.2f}x' for ratio in ratios)}", flush=True)
 
 
 def _line(name: str, sql: str, asked: Sequence[Asked]) -> str:
     try:
-        releases = [each.engine.compile(sql, (), Settings()) for each in asked]
+        releases = [each.dataset.compile(sql, (), QuerySettings()) for each in asked]
     except Error as refusal:
         return f"{name:<8}{'refused':<10}{refusal.sqlstate}: {refusal}"
-    line = f"{name:<8}{'answered':<10}{price_text(releases[0].price, asked[0].engine.accountant).split(' (')[0]:<12}"
+    line = f"{name:<8}{'answered':<10}{price_text(releases[0].price, asked[0].dataset.accountant).split(' (')[0]:<12}"
     for each, release in zip(asked, releases, strict=True):
-        error = _error(release, _answer(each.engine, sql), each.raw(sql))
-        ratio = _ratio(partial(_answer, each.engine, sql), partial(each.raw, sql))
+        error = _error(release, _answer(each.dataset, sql), each.raw(sql))
+        ratio = _ratio(partial(_answer, each.dataset, sql), partial(each.raw, sql))
         shown = "exact" if error == 0 else "-" if error is None else f"{error:.1%}"
         line += f"{shown:>18}{ratio:>7.2f}x"
     return line
 
 
-def _answer(engine: Engine, sql: str) -> list[tuple[object, ...]]:
-    release = engine.compile(sql, (), Settings())
-    return list(engine.answer(release, user="analyst", sql=sql, fresh=True).table.rows)
+def _answer(dataset: Dataset, sql: str) -> list[tuple[object, ...]]:
+    release = dataset.compile(sql, (), QuerySettings())
+    return list(dataset.answer(release, user="analyst", sql=sql, fresh=True).table.rows)
 
 
 def _ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import psycopg
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.prepare_copies import prepare
 from dpsql.policy.load import load
@@ -29,7 +29,7 @@ class Asked:
     """The data on one engine."""
 
     name: str
-    engine: Engine
+    dataset: Dataset
     raw: Callable[[str], Rows]
 
 
@@ -49,8 +49,8 @@ def on_duckdb(policy: Path) -> Iterator[Asked]:
     limits = load(policy).limits
     # The same limits on both sides; raw SQL runs in the optimizer's full strength.
     config: dict[str, Any] = {"threads": limits.threads, "memory_limit": limits.memory}
-    with closing(open_dataset(policy, new_ledger=True)) as engine, _raw(policy, config) as raw:
-        yield Asked("DuckDB", engine, lambda sql: raw.execute(sql).fetchall())
+    with closing(open_dataset(policy, new_ledger=True)) as dataset, _raw(policy, config) as raw:
+        yield Asked("DuckDB", dataset, lambda sql: raw.execute(sql).fetchall())
 
 
 @contextmanager
@@ -63,13 +63,13 @@ def on_postgres(policy: Path) -> Iterator[Asked]:
         mine = policy.with_name("postgres.toml")
         text = policy.read_text().replace('"duckdb:///tpch.duckdb"', f'"{server.url()}"\nledger = "postgres.ledger"')
         mine.write_text(text)
-        with closing(open_dataset(mine, new_ledger=True)) as engine, server.connect() as raw:
+        with closing(open_dataset(mine, new_ledger=True)) as dataset, server.connect() as raw:
             # As much memory and as many workers as dpsql's own queries get.
             workers = limits.threads - 1
             raw.execute(
                 f"SET work_mem = '256MB'; SET max_parallel_workers_per_gather = {workers}; SET jit = off".encode()
             )
-            yield Asked("PostgreSQL", engine, lambda sql: raw.execute(sql.encode()).fetchall())
+            yield Asked("PostgreSQL", dataset, lambda sql: raw.execute(sql.encode()).fetchall())
 
 
 def _raw(policy: Path, config: dict[str, Any] | None = None) -> duckdb.DuckDBPyConnection:

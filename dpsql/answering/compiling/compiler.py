@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dpsql.answering.compiling.nursery import Failure, Order
 from dpsql.answering.compiling.processes import KILLED, TIMED_OUT, Child, Ended, Nursery
 from dpsql.answering.compiling.work import Choice, Compiled, Ground, OutOfSteps, compile_source, too_many_steps
-from dpsql.answering.fairness import FairPlaces
+from dpsql.answering.fairness import FairSlots
 from dpsql.effort import Stopped
 from dpsql.errors import Cancelled, Error, TooComplex
 from dpsql.lowering.query import Cancellation
@@ -24,7 +24,7 @@ from dpsql.release import Source
 SMALL = 100_000  # steps that are taken in the own process
 QUICK_SECONDS = 0.5  # after which a query counts as long work
 # Processes that compile at once: half for what is quick, half for what is not. One user has half of either.
-PLACES, OF_ONE_USER = 4, 2
+SLOTS, OF_ONE_USER = 4, 2
 _PAID = 3  # times as much is allowed for a query that was accepted, and has been paid for, before
 
 
@@ -37,8 +37,8 @@ class Compiler:
         self._limits = limits
         self._small = 0 if apart else min(SMALL, limits.max_compile_steps)
         self._nursery = Nursery(ground)
-        self.quick = FairPlaces(PLACES, OF_ONE_USER)
-        self.long = FairPlaces(PLACES, OF_ONE_USER)
+        self.quick = FairSlots(SLOTS, OF_ONE_USER)
+        self.long = FairSlots(SLOTS, OF_ONE_USER)
         if apart:
             threading.Thread(target=self._nursery.warm, name="dpsql compile", daemon=True).start()
 

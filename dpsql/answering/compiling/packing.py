@@ -1,4 +1,4 @@
-"""Releases, questions and refusals as bytes, between processes of ours that hold the same catalogue."""
+"""Releases, questions and refusals as bytes, between processes of ours that hold the same catalog."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Pickler(pickle.Pickler):
 
 
 class Packing:
-    """Both ends have one, of the same catalogue."""
+    """Both ends have one, of the same catalog."""
 
     def __init__(self, ground: Ground | None = None) -> None:
         self._tables = {} if ground is None else dict(ground.catalog.tables)

@@ -79,7 +79,7 @@ _opening = threading.Lock()
 _Config = dict[str, str | bool | int | float | list[str]]
 
 
-class DuckDBBackend:
+class DuckDBEngine:
     """A DuckDB file. Each call has its own cursor, so calls run side by side and are stopped one by one."""
 
     dialect = DUCKDB
@@ -96,7 +96,7 @@ class DuckDBBackend:
         self._statements = Statements()
 
     def schema(self) -> DatabaseSchema:
-        """Tables, views, column types and enforced uniqueness, from the engine's catalogue."""
+        """Tables, views, column types and enforced uniqueness, from the engine's catalog."""
         failure: Error
         try:
             with closing(self._careful.cursor()) as cursor:
@@ -240,7 +240,7 @@ def _put_in_place(connection: duckdb.DuckDBPyConnection, path: Path, name: str) 
     """The file in place of an engine's own, empty database, under the name that it has where it is opened by itself.
 
     Claim: names of schemas and tables mean what they mean there.
-    Because: the catalogues of both engines have the same names, and connections begin in the file.
+    Because: the catalogs of both engines have the same names, and connections begin in the file.
     Needs: an engine that nobody has used before.
     """
     # In two steps, for a file may have the name of the engine's own database.
@@ -370,7 +370,7 @@ def _public_column(column: ColumnSchema, values: list[Value]) -> list[Value]:
     return values
 
 
-# --- the catalogue ---
+# --- the catalog ---
 
 
 def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:

@@ -24,7 +24,7 @@ _MOST_UNITS = 0.99  # the rows of so many units shall count in full
 
 
 def read_details(path: Path) -> SchemaDetails:
-    """Primary keys, foreign keys of one column and the values of enums, from the catalogue. No row is read."""
+    """Primary keys, foreign keys of one column and the values of enums, from the catalog. No row is read."""
     with _reading(path) as connection:
         constraints = connection.execute(
             "SELECT schema_name, table_name, constraint_type, constraint_column_names, referenced_table,"

@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalogue says of tables: columns, enforced uniqueness, obstacles, and whether they changed."""
+"""What PostgreSQL's catalog says of tables: columns, enforced uniqueness, obstacles, and whether they changed."""
 
 from __future__ import annotations
 

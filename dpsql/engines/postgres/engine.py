@@ -41,7 +41,7 @@ _PUBLIC_SECONDS = 600.0
 T = TypeVar("T")
 
 
-class PostgresBackend:
+class PostgresEngine:
     """A PostgreSQL database. Each call has its own connection, so calls run side by side and are stopped one by one."""
 
     dialect = POSTGRES
@@ -59,7 +59,7 @@ class PostgresBackend:
         self._changed: str | None = None  # the table that was
 
     def schema(self) -> DatabaseSchema:
-        """Tables, views, column types and enforced uniqueness, from the catalogue. Later queries must find it so."""
+        """Tables, views, column types and enforced uniqueness, from the catalog. Later queries must find it so."""
         failure: Error
         try:
             with self._connections.transaction(seconds=_PUBLIC_SECONDS) as connection:
@@ -105,8 +105,8 @@ class PostgresBackend:
         """Raise if the server cannot be reached, a table may not be read, or one was changed.
 
         Claim: it depends on no row of a table.
-        Because: the tables are locked, for which the server looks at its catalogue and at the rights of the role; then
-            the catalogue is read.
+        Because: the tables are locked, for which the server looks at its catalog and at the rights of the role; then
+            the catalog is read.
         """
         if self._changed is not None:
             raise SchemaChanged(self._changed)
@@ -154,7 +154,7 @@ class PostgresBackend:
         raise failure
 
     def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
-        """Never known beyond what the catalogue says: rows may be added while the database is open."""
+        """Never known beyond what the catalog says: rows may be added while the database is open."""
         del source, columns
         return False
 
@@ -197,7 +197,7 @@ class PostgresBackend:
 
         Claim: the queries of this transaction read the tables that were checked, with the types and the uniqueness
         found then.
-        Because: the tables are locked before the snapshot is taken, so the catalogue that it shows is the one in force
+        Because: the tables are locked before the snapshot is taken, so the catalog that it shows is the one in force
         until the transaction ends.
         Needs: sources name every table that the queries read.
         """

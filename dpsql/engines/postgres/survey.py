@@ -66,7 +66,7 @@ _PARTS = f"SELECT n.nspname, c.relname {_NAMES} WHERE c.relispartition AND c.rel
 
 
 def read_details(url: str) -> SchemaDetails:
-    """Keys, references of one column, enums, checks of one column and comments, from the catalogue. No row is read."""
+    """Keys, references of one column, enums, checks of one column and comments, from the catalog. No row is read."""
     with _reading(url) as connection:
         keys = connection.execute(_KEYS).fetchall()
         enums = connection.execute(_ENUMS).fetchall()

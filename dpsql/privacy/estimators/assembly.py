@@ -21,14 +21,14 @@ from dpsql.plan.scalars import Agg, Aggregated, Array, Call, Case, Const, Field,
 from dpsql.privacy.allocation import Degree
 from dpsql.privacy.bounds import LARGEST, Interval, never_null
 from dpsql.privacy.derive import check_aggregate
-from dpsql.privacy.estimators.choose import AWAY, Asked, Way, choose, weights
+from dpsql.privacy.estimators.choose import AWAY, Asked, Form, choose, weights
 from dpsql.privacy.estimators.disjoint import DisjointConditions
 from dpsql.privacy.estimators.products import DIGITS, Product, products
 from dpsql.privacy.mechanisms.mode import back, candidates, numbered
 from dpsql.privacy.mechanisms.quantiles import better_together, levels
 from dpsql.privacy.owners import is_unit
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Counted, Statistic, rank_of
+from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind, rank_of
 from dpsql.privacy.stability import Stability
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TIMESTAMP, Kind, Type, exact_decimal
 from dpsql.types import decimal as decimal_type
@@ -74,7 +74,7 @@ class _Value:
     total: bool = False
     mean: bool = False
     spread: bool = False
-    way: Way = Way.DIRECT
+    way: Form = Form.DIRECT
     sums: tuple[Statistic, ...] = ()
     product: Product | None = None  # where the sum is that of another value, and what is left
 
@@ -88,7 +88,7 @@ _JOINT = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg
 
 
 @dataclass(slots=True)
-class Assembly:
+class Estimators:
     """Collects the statistics of one GROUP BY; equal ones are released once.
 
     `ask` learns all that is asked, `settle` decides what is measured, `output` says how it is put together.
@@ -108,13 +108,13 @@ class Assembly:
     averages: dict[int, Linear] = field(default_factory=dict)  # output field -> at most so far, times the rows
     counts: list[Linear] = field(default_factory=list)  # every count that is shown or divided by
     margins: dict[Statistic, Field] = field(default_factory=dict)  # columns for the 95 % margins that decide
-    _places: dict[Statistic, int] = field(default_factory=dict)
+    _indices: dict[Statistic, int] = field(default_factory=dict)
     _rows: dict[Scalar | None, _Rows] = field(default_factory=dict)
 
     def statistic(self, wanted: Statistic, weight: Fraction = Fraction(1)) -> Ref:
         spend()
         if wanted not in self.statistics:
-            self._places[wanted] = len(self.statistics)
+            self._indices[wanted] = len(self.statistics)
             self.statistics[wanted] = self.new_field(f"s{len(self.statistics)}", BIGINT)
             self.weights[wanted] = Fraction(0)
         self.weights[wanted] += weight
@@ -123,8 +123,8 @@ class Assembly:
     def _ref(self, known: Statistic) -> Ref:
         return Ref(self.statistics[known])
 
-    def place(self, known: Statistic) -> int:
-        return self._places[known]
+    def index_of(self, known: Statistic) -> int:
+        return self._indices[known]
 
     def grouped(self) -> list[tuple[Statistic, ...]]:
         """All statistics, in groups that one unit moves together by no more than it may move one of them.
@@ -144,7 +144,7 @@ class Assembly:
         joined: list[tuple[DisjointConditions, list[Statistic]]] = []  # the first groups that others may join
         for group in (*self.groups, *alone):
             first = group[0]
-            adds_up = first.kind is Counted.ROWS or (first.kind is Counted.UNITS and self.child.rows == 1)
+            adds_up = first.kind is StatisticKind.ROWS or (first.kind is StatisticKind.UNITS and self.child.rows == 1)
             where = first.where if adds_up else None
             place = None if where is None else next((g for apart, g in joined if apart.add(where)), None)
             if place is not None:
@@ -159,7 +159,10 @@ class Assembly:
         """Quantiles of the same rows, where they are better chosen one within the other."""
         found: dict[Statistic, list[Statistic]] = {}
         for statistic in self.statistics:
-            if statistic.kind is Counted.RANKED and rank_of(statistic) not in (0, 1):  # extremes aim inside the ends
+            if statistic.kind is StatisticKind.RANKED and rank_of(statistic) not in (
+                0,
+                1,
+            ):  # extremes aim inside the ends
                 found.setdefault(replace(statistic, rank=None), []).append(statistic)
         groups = (tuple(sorted(group, key=rank_of)) for group in found.values())
         return [group for group in groups if better_together(tuple(map(rank_of, group)), self.degree)]
@@ -167,7 +170,7 @@ class Assembly:
     def weight(self, group: tuple[Statistic, ...]) -> Fraction:
         """How much the variance of a group counts; of quantiles that are cut in turn, by the levels that share it."""
         whole = sum((self.weights[statistic] for statistic in group), Fraction(0)) or Fraction(1)
-        if group[0].kind is Counted.RANKED:
+        if group[0].kind is StatisticKind.RANKED:
             whole *= levels(group) ** (self.degree - 1)
         return whole
 
@@ -180,7 +183,7 @@ class Assembly:
         """
         for rows in self._rows.values():
             sums = [statistic for value in rows.values.values() for statistic in value.sums]
-            around = all(value.product is not None or value.way is Way.RESIDUAL for value in rows.values.values())
+            around = all(value.product is not None or value.way is Form.RESIDUAL for value in rows.values.values())
             if sums and around and rows.count is not None and all(settled[s].cut for s in (rows.count, *sums)):
                 yield _relative(rows, rows.count, settled)
 
@@ -253,15 +256,15 @@ class Assembly:
 
     def _asked(self, rows: _Rows, arg: Scalar, made: Mapping[Scalar, Product]) -> Asked:
         value = rows.values[arg]
-        (whole,) = self._sums(arg, value, Way.DIRECT) or (None,)
+        (whole,) = self._sums(arg, value, Form.DIRECT) or (None,)
         assert whole is not None
         others = [other for other, product in made.items() if product.base == arg]
         total = value.total + sum(rows.values[other].total for other in others)
         mean = value.mean or any(rows.values[other].mean for other in others)
         if whole.loose and self._may_be_residual(arg, value):
-            return Asked(Fraction(0), (Way.DIRECT, Way.RESIDUAL), total, mean, value.spread)
-        ways = [way for way in (Way.CENTRED, Way.PAIR) if self._sums(arg, value, way) is not None]
-        return Asked(Fraction(whole.low, whole.width), (Way.DIRECT, *ways), total, mean, value.spread)
+            return Asked(Fraction(0), (Form.DIRECT, Form.RESIDUAL), total, mean, value.spread)
+        ways = [way for way in (Form.CENTRED, Form.PAIR) if self._sums(arg, value, way) is not None]
+        return Asked(Fraction(whole.low, whole.width), (Form.DIRECT, *ways), total, mean, value.spread)
 
     def _may_be_residual(self, arg: Scalar, value: _Value) -> bool:
         if self.centres is None or not self.centres.may(arg):
@@ -269,12 +272,12 @@ class Assembly:
         squares = self.degree == 2
         return rules.sum_residuals(self.child, arg, value.where, self.cells, None, squares=squares) is not None
 
-    def _sums(self, arg: Scalar, value: _Value, way: Way) -> tuple[Statistic, ...] | None:
-        if way is Way.DIRECT:
+    def _sums(self, arg: Scalar, value: _Value, way: Form) -> tuple[Statistic, ...] | None:
+        if way is Form.DIRECT:
             return (rules.sum_rows(self.child, arg, value.where, self.cells),)
-        exact = way is not Way.BERNSTEIN
+        exact = way is not Form.BERNSTEIN
         squares = self.degree == 2
-        if way is Way.RESIDUAL:
+        if way is Form.RESIDUAL:
             centre = None if self.centres is None else self.centres.of(arg)
             found = rules.sum_residuals(self.child, arg, value.where, self.cells, centre, squares=squares)
             return None if found is None else (found,)
@@ -321,7 +324,7 @@ class Assembly:
                 # Of different values, the smallest is the same as of all.
                 return self._at_rank(call, Fraction(call.function is Agg.MAX))
             case Agg.MODE if not call.distinct:
-                return self._commonest(call)
+                return self._mode(call)
             case Agg.AVG:
                 self.ratios.add(target.id)
                 return self._distinct_average(target, call) if call.distinct else self._average(target, call)
@@ -345,8 +348,8 @@ class Assembly:
 
     def _direct(self, target: Field, statistic: Statistic, type_: Type) -> Scalar:
         ref = self.statistic(statistic)
-        self.directly[target.id] = ((self.place(statistic), statistic.unit),)
-        if statistic.kind in (Counted.UNITS, Counted.DISTINCT):
+        self.directly[target.id] = ((self.index_of(statistic), statistic.value_of_one),)
+        if statistic.kind in (StatisticKind.UNITS, StatisticKind.DISTINCT):
             self.counts.append(self.directly[target.id])
         return in_units(ref, statistic.step, type_)
 
@@ -378,9 +381,9 @@ class Assembly:
 
     def _in_count(self, rows: _Rows) -> Linear:
         if rows.count is not None:
-            return ((self.place(rows.count), Fraction(1)),)
+            return ((self.index_of(rows.count), Fraction(1)),)
         sums = rows.pivot.sums
-        return tuple((self.place(statistic), Fraction(1, _together(sums))) for statistic in sums)
+        return tuple((self.index_of(statistic), Fraction(1, _together(sums))) for statistic in sums)
 
     def _if_any(self, rows: _Rows, value: Scalar) -> Scalar:
         """NULL where the noisy count leaves nothing to divide by."""
@@ -398,8 +401,8 @@ class Assembly:
         rows = self._of([arg], call.where)
         value = rows.values[arg]
         first = value.sums[0]
-        if value.product is None and (value.way is Way.DIRECT or (value.way is Way.PAIR and first.low == 0)):
-            self.directly[target.id] = ((self.place(first), first.unit),)
+        if value.product is None and (value.way is Form.DIRECT or (value.way is Form.PAIR and first.low == 0)):
+            self.directly[target.id] = ((self.index_of(first), first.value_of_one),)
             return in_units(self._ref(first), first.step, call.type)
         total, self.directly[target.id] = self._total(rows, value)
         return total if call.type.kind is Kind.DOUBLE else Call(Op.CAST, (total,), call.type)
@@ -410,7 +413,7 @@ class Assembly:
         if (product := value.product) is not None:
             base, parts = self._total(rows, rows.values[product.base])
             rest = _times(_double(self._ref(first)), first.step)
-            own = ((self.place(first), first.step),)
+            own = ((self.index_of(first), first.step),)
             return _plus(_times(base, product.times), rest), _sum_of(own, parts, product.times)
         above, parts = self._above(value)
         if start := _start(value):
@@ -421,11 +424,11 @@ class Assembly:
     def _above(self, value: _Value) -> tuple[Scalar, Linear]:
         """The noisy sum of steps above the start, in doubles."""
         refs = [_double(self._ref(statistic)) for statistic in value.sums]
-        places = [self.place(statistic) for statistic in value.sums]
+        places = [self.index_of(statistic) for statistic in value.sums]
         match value.way:
-            case Way.CENTRED:
+            case Form.CENTRED:
                 return _times(refs[0], Fraction(1, 2)), ((places[0], Fraction(1, 2)),)
-            case Way.BERNSTEIN:
+            case Form.BERNSTEIN:
                 width = value.sums[0].width
                 halves = _plus(_times(refs[1], Fraction(1, 2)), refs[2])
                 return _times(halves, Fraction(1, width)), (
@@ -450,7 +453,7 @@ class Assembly:
             base, errors = self._mean_in_units(rows, rows.values[product.base])
             rest = _times(_divide(_double(self._ref(first)), self._number(rows)), first.step)
             assert product.bounds.high is not None
-            own = _sum_of(((self.place(first), first.step),), self._in_count(rows), product.bounds.high)
+            own = _sum_of(((self.index_of(first), first.step),), self._in_count(rows), product.bounds.high)
             return _plus(_times(base, product.times), rest), _sum_of(own, errors, abs(product.times))
         above, parts = self._above(value)
         mean = _divide(above, self._number(rows))
@@ -468,8 +471,8 @@ class Assembly:
         count = rules.count_distinct(self.child, arg, call.where, self.cells)
         mean = _divide(in_units(self.statistic(total), total.step, DOUBLE), _double(self.statistic(count)))
         furthest = max(abs(total.low), abs(total.high)) * total.step
-        self.averages[target.id] = ((self.place(total), total.step), (self.place(count), furthest))
-        self.counts.append(((self.place(count), Fraction(1)),))
+        self.averages[target.id] = ((self.index_of(total), total.step), (self.index_of(count), furthest))
+        self.counts.append(((self.index_of(count), Fraction(1)),))
         some = Call(Op.GT, (self._ref(count), Const(0, BIGINT)), BOOLEAN)
         return Case(((some, _within(mean, total.bounds)),), Const(None, DOUBLE), DOUBLE)
 
@@ -506,7 +509,7 @@ class Assembly:
         # The ends of the grid stand for the bounds, which may lie between its values.
         return Call(Op.CAST, (_within(_double(found), statistic.bounds),), type_)
 
-    def _commonest(self, call: Aggregated) -> Scalar:
+    def _mode(self, call: Aggregated) -> Scalar:
         values = candidates(call, self.child.facts)
         number, low, high = numbered(call.args[0], values)
         statistic = rules.most_common(self.child, number, call.where, low, high)
@@ -774,13 +777,13 @@ def _start(value: _Value) -> Fraction:
     """From where the sums of a value count, in steps."""
     first = value.sums[0]
     match value.way:
-        case Way.DIRECT:
+        case Form.DIRECT:
             return Fraction(0)
-        case Way.CENTRED:
+        case Form.CENTRED:
             return Fraction(first.low + first.high, 2)
-        case Way.RESIDUAL:
+        case Form.RESIDUAL:
             return Fraction(first.centre)
-        case Way.PAIR | Way.BERNSTEIN:
+        case Form.PAIR | Form.BERNSTEIN:
             return Fraction(first.low)
 
 

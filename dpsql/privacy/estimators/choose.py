@@ -24,7 +24,7 @@ from dpsql.privacy.estimators.basis import BERNSTEIN, BETWEEN_IN_L2, PAIR, Shape
 _MOST_PAIRS = 50  # values that are tried as the one that counts the rows: each trial looks at all values
 
 
-class Way(Enum):
+class Form(Enum):
     """How the sum of a value is measured."""
 
     DIRECT = (Shape.ITSELF,)
@@ -41,7 +41,7 @@ class Way(Enum):
     @property
     def counts(self) -> bool:
         """Whether it tells the number of rows, too."""
-        return self in (Way.PAIR, Way.BERNSTEIN)
+        return self in (Form.PAIR, Form.BERNSTEIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Asked:
     """What is asked of one value."""
 
     low: Fraction  # the lower bound, in widths of the bounds
-    ways: tuple[Way, ...]  # those that its grid allows
+    ways: tuple[Form, ...]  # those that its grid allows
     total: int  # in how many outputs
     mean: bool
     spread: bool
@@ -57,14 +57,14 @@ class Asked:
     @property
     def loose(self) -> bool:
         """Whether a centre may be searched for."""
-        return Way.RESIDUAL in self.ways
+        return Form.RESIDUAL in self.ways
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
     """How each value is measured, and whether rows are counted by a sum of their own."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[Form, ...]
     counted: bool
 
     @property
@@ -106,19 +106,19 @@ def _candidates(asked: Sequence[Asked], *, fixed: bool, degree: Degree) -> Itera
             yield Design(tuple(ways), False)
             # Under Gaussian noise a pair is no better than a centred sum and a count: it is the same, turned by 45°.
             for i, one in enumerate(asked[:_MOST_PAIRS]):
-                if degree == 3 and Way.PAIR in one.ways and not one.spread:
-                    yield Design((*ways[:i], Way.PAIR, *ways[i + 1 :]), False)
+                if degree == 3 and Form.PAIR in one.ways and not one.spread:
+                    yield Design((*ways[:i], Form.PAIR, *ways[i + 1 :]), False)
         yield Design(tuple(ways), True)
 
 
-def _ways(asked: Sequence[Asked]) -> Iterator[list[Way]]:
-    for base in (Way.DIRECT, Way.CENTRED):
-        found = [Way.BERNSTEIN if one.spread else base if base in one.ways else Way.DIRECT for one in asked]
+def _ways(asked: Sequence[Asked]) -> Iterator[list[Form]]:
+    for base in (Form.DIRECT, Form.CENTRED):
+        found = [Form.BERNSTEIN if one.spread else base if base in one.ways else Form.DIRECT for one in asked]
         yield found
         for wanted in (True, False):  # the loose ones of which a mean is asked; or all, where there is such a mean
             if any(one.loose and one.mean and not one.spread for one in asked):
                 yield [
-                    Way.RESIDUAL if one.loose and not one.spread and one.mean >= wanted else way
+                    Form.RESIDUAL if one.loose and not one.spread and one.mean >= wanted else way
                     for way, one in zip(found, asked, strict=True)
                 ]
 
@@ -130,7 +130,7 @@ def weights(
 
     None where the design does not tell what is asked.
     """
-    around = (Way.CENTRED, Way.RESIDUAL)
+    around = (Form.CENTRED, Form.RESIDUAL)
     needs = counted or any(way in around or one.mean for way, one in zip(design.ways, asked, strict=True))
     rows: Errors | None = None
     if design.counted:
@@ -173,18 +173,18 @@ def weights(
     return found
 
 
-def _total(i: int, way: Way, one: Asked, rows: Errors) -> Errors:
+def _total(i: int, way: Form, one: Asked, rows: Errors) -> Errors:
     """The errors of the sum of t, in widths of the bounds."""
     match way:
-        case Way.DIRECT:
+        case Form.DIRECT:
             return _plus({(i, Shape.ITSELF): (_ONE, _ZERO)}, rows, (-one.low, _ZERO))
-        case Way.CENTRED:
+        case Form.CENTRED:
             return _plus({(i, Shape.CENTRED): (_ONE, _ZERO)}, rows, (_HALF, _ZERO))
-        case Way.RESIDUAL:
+        case Form.RESIDUAL:
             return _plus({(i, Shape.RESIDUAL): (_ONE, _ZERO)}, rows, (_ONE, _ZERO))
-        case Way.PAIR:
+        case Form.PAIR:
             return {(i, Shape.ABOVE): (_ONE, _ZERO)}
-        case Way.BERNSTEIN:
+        case Form.BERNSTEIN:
             return {(i, Shape.BETWEEN): (_HALF, _ZERO), (i, Shape.TWICE_ABOVE): (_ONE, _ZERO)}
 
 

@@ -23,7 +23,7 @@ Set = tuple[int, ...]  # the keys of a grouping set, by their places, in order
 
 
 @dataclass(frozen=True, slots=True)
-class Lattice:
+class GroupingSetsNoise:
     sizes: tuple[int, ...]  # how many values each key has
     sets: tuple[Set, ...]  # the first has all keys
     shares: tuple[Fraction, ...]  # of the price
@@ -56,7 +56,7 @@ class Lattice:
 
 
 @lru_cache(maxsize=256)
-def lattice(sizes: tuple[int, ...], sets: tuple[Set, ...], law: str) -> Lattice:
+def lattice(sizes: tuple[int, ...], sets: tuple[Set, ...], law: str) -> GroupingSetsNoise:
     """Shares of the price with which the product of all variances is least: a set that others know well needs little.
 
     None is further off than it would be if each set were measured by itself, with equal shares.
@@ -67,7 +67,7 @@ def lattice(sizes: tuple[int, ...], sets: tuple[Set, ...], law: str) -> Lattice:
     apart = len(sets) if law == "gaussian" else len(sets) ** 2
 
     def loss(tried: Sequence[int]) -> float:
-        weights = Lattice(sizes, sets, tuple(Fraction(part, whole) for part in tried)).weights(law)
+        weights = GroupingSetsNoise(sizes, sets, tuple(Fraction(part, whole) for part in tried)).weights(law)
         variances = [_variance(sizes, sets, weights, kept) for kept in sets]
         return math.inf if max(variances) > apart else math.fsum(map(math.log, variances))
 
@@ -83,7 +83,7 @@ def lattice(sizes: tuple[int, ...], sets: tuple[Set, ...], law: str) -> Lattice:
             tried[taker] += 1
             if (found := loss(tried)) < best - 1e-9:
                 parts, best, improved = tried, found, True
-    return Lattice(sizes, sets, tuple(Fraction(part, whole) for part in parts))
+    return GroupingSetsNoise(sizes, sets, tuple(Fraction(part, whole) for part in parts))
 
 
 def subsets(keys: Sequence[int]) -> Iterator[Set]:

@@ -56,7 +56,7 @@ from dpsql.types import BIGINT, BOOLEAN, DOUBLE, SAFE_DIGITS, Kind, Type, exact_
 from dpsql.types import integer as integer_type
 
 
-class Preparation:
+class Normalizer:
     """Prepares the private relations of one query.
 
     `stage` turns a subquery of public or released values into a constant; `public` makes a relation without private

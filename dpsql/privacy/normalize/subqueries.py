@@ -34,7 +34,7 @@ from dpsql.privacy.rules.joins import fixed_fields, public_facts, public_unique
 from dpsql.types import BOOLEAN
 
 if TYPE_CHECKING:
-    from dpsql.privacy.normalize.plan import Preparation
+    from dpsql.privacy.normalize.plan import Normalizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Around:
 
 
 class Correlation:
-    def __init__(self, preparation: Preparation, stage: Callable[[Subquery, tuple[Field, ...]], Scalar]) -> None:
+    def __init__(self, preparation: Normalizer, stage: Callable[[Subquery, tuple[Field, ...]], Scalar]) -> None:
         self._preparation = preparation
         self._stage = stage
         self._around: list[_Around] = []

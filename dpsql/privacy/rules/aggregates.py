@@ -46,7 +46,7 @@ CENTRES = 1024
 MOST_CANDIDATES = 2**20
 
 
-class Counted(Enum):
+class StatisticKind(Enum):
     ROWS = "rows"  # a sum over rows
     UNITS = "units"  # how many units have at least one row that counts
     WEIGHTS = "weights"  # how much the units weigh that have the key: the less, the more keys they have
@@ -59,16 +59,16 @@ class Counted(Enum):
 
 
 # No sums, and nothing that is shown: they say how later sums are measured.
-SEARCHED = frozenset({Counted.CLIP, Counted.CENTRE})
+SEARCHED = frozenset({StatisticKind.CLIP, StatisticKind.CENTRE})
 # No sums: a value is chosen from a histogram.
-CHOSEN = frozenset({Counted.RANKED, Counted.COMMONEST})
+CHOSEN = frozenset({StatisticKind.RANKED, StatisticKind.COMMONEST})
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic(CachedHash):
     """One integer sum per cell: what is added, on which grid, and how far one unit moves it."""
 
-    kind: Counted
+    kind: StatisticKind
     value: Scalar | None  # None: every row counts one
     where: Scalar | None  # which rows count
     bounds: Interval  # of the value, as clamped
@@ -92,7 +92,7 @@ class Statistic(CachedHash):
         return max(self.high - self.low, 1)
 
     @property
-    def unit(self) -> Fraction:
+    def value_of_one(self) -> Fraction:
         """What a one in the sum stands for: a part of the value's own unit, or of a row."""
         match self.shape:
             case Shape.ITSELF | Shape.RESIDUAL | Shape.ABOVE | Shape.BELOW:
@@ -111,15 +111,15 @@ class Statistic(CachedHash):
 def truth(statistic: Statistic) -> Interval:
     """Between which numbers a sum would lie without noise, in steps: no number of rows or units is below zero."""
     match statistic.kind, statistic.shape:
-        case ((Counted.RANKED | Counted.COMMONEST), _):
+        case ((StatisticKind.RANKED | StatisticKind.COMMONEST), _):
             return Interval(Fraction(statistic.low), Fraction(statistic.high))
-        case ((Counted.UNITS | Counted.WEIGHTS | Counted.DISTINCT), _):
+        case ((StatisticKind.UNITS | StatisticKind.WEIGHTS | StatisticKind.DISTINCT), _):
             return Interval(Fraction(0), None)
-        case Counted.ROWS, (Shape.ABOVE | Shape.BELOW | Shape.TWICE_BELOW | Shape.BETWEEN | Shape.TWICE_ABOVE):
+        case StatisticKind.ROWS, (Shape.ABOVE | Shape.BELOW | Shape.TWICE_BELOW | Shape.BETWEEN | Shape.TWICE_ABOVE):
             return Interval(Fraction(0), None)
-        case ((Counted.ROWS | Counted.DISTINCT_SUM), Shape.ITSELF) if statistic.low >= 0:
+        case ((StatisticKind.ROWS | StatisticKind.DISTINCT_SUM), Shape.ITSELF) if statistic.low >= 0:
             return Interval(Fraction(0), None)
-        case ((Counted.ROWS | Counted.DISTINCT_SUM), Shape.ITSELF) if statistic.high <= 0:
+        case ((StatisticKind.ROWS | StatisticKind.DISTINCT_SUM), Shape.ITSELF) if statistic.high <= 0:
             return Interval(None, Fraction(0))
         case _:
             return UNBOUNDED
@@ -130,13 +130,13 @@ def share(part: Statistic, whole: Statistic) -> tuple[Fraction, Fraction] | None
 
     Of rows that are among those counted, a count is no more than all, and a sum no more than the bounds times all.
     """
-    counts = whole.value is None and whole.kind in (Counted.ROWS, Counted.UNITS)
-    same = part.kind is whole.kind or (part.kind is Counted.UNITS and whole.kind is Counted.ROWS)
+    counts = whole.value is None and whole.kind in (StatisticKind.ROWS, StatisticKind.UNITS)
+    same = part.kind is whole.kind or (part.kind is StatisticKind.UNITS and whole.kind is StatisticKind.ROWS)
     if not counts or not same or not _conjuncts(whole.where) <= _conjuncts(part.where):
         return None
     if part.value is None:
         return Fraction(0), Fraction(1)
-    if part.kind is not Counted.ROWS or part.shape is not Shape.ITSELF:
+    if part.kind is not StatisticKind.ROWS or part.shape is not Shape.ITSELF:
         return None
     return Fraction(min(part.low, 0)), Fraction(max(part.high, 0))
 
@@ -205,7 +205,9 @@ def count_units(where: Scalar | None, cell: Cells) -> Statistic:
     size = Fraction(cell.groups)
     sensitivity = Sensitivity(_touched(cell), Fraction(factor), size * factor, size * factor * factor)
     bounds = Interval(Fraction(0), Fraction(1))
-    return Statistic(Counted.UNITS, None, where, bounds, 0, 1, Fraction(1), factor, cell.groups * factor, sensitivity)
+    return Statistic(
+        StatisticKind.UNITS, None, where, bounds, 0, 1, Fraction(1), factor, cell.groups * factor, sensitivity
+    )
 
 
 def key_weights(cell: Cells, norm: Literal["l1", "l2"]) -> Statistic:
@@ -221,7 +223,9 @@ def key_weights(cell: Cells, norm: Literal["l1", "l2"]) -> Statistic:
     l1 = whole if norm == "l1" else cell.groups * Fraction(key_weight(cell.groups, norm) + 1)
     sensitivity = Sensitivity(cell.groups, whole, l1, whole * whole)
     bounds = Interval(Fraction(0), Fraction(1))
-    return Statistic(Counted.WEIGHTS, None, None, bounds, 0, 1, Fraction(1), WHOLE_WEIGHT, WHOLE_WEIGHT, sensitivity)
+    return Statistic(
+        StatisticKind.WEIGHTS, None, None, bounds, 0, 1, Fraction(1), WHOLE_WEIGHT, WHOLE_WEIGHT, sensitivity
+    )
 
 
 def key_selector(cell: Cells, asked: Container[Statistic], norm: Literal["l1", "l2"]) -> Statistic:
@@ -232,7 +236,7 @@ def key_selector(cell: Cells, asked: Container[Statistic], norm: Literal["l1", "
 
 def weight_in_keys(selector: Statistic, norm: Literal["l1", "l2"]) -> Callable[[int], int]:
     """The most that a unit with so many keys adds to what selects each of them."""
-    return partial(key_weight, norm=norm) if selector.kind is Counted.WEIGHTS else one_in_each
+    return partial(key_weight, norm=norm) if selector.kind is StatisticKind.WEIGHTS else one_in_each
 
 
 def one_in_each(keys: int) -> int:
@@ -348,7 +352,7 @@ def count_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: 
     rows = Fraction(child.rows)
     sensitivity = Sensitivity(child.rows if cell.keyed else 1, rows, rows, rows * rows)
     bounds = Interval(Fraction(0), Fraction(1))
-    return Statistic(Counted.DISTINCT, value, where, bounds, 0, 1, Fraction(1), 1, child.rows, sensitivity)
+    return Statistic(StatisticKind.DISTINCT, value, where, bounds, 0, 1, Fraction(1), 1, child.rows, sensitivity)
 
 
 def sum_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Cells) -> Statistic:
@@ -362,7 +366,7 @@ def sum_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: Ce
     low, high, most = _grid(bounds, step)
     size = _fitting(child.rows * most)
     sensitivity = Sensitivity(child.rows if cell.keyed else 1, size, size, size * size)
-    return Statistic(Counted.DISTINCT_SUM, value, where, bounds, low, high, step, 1, int(size), sensitivity)
+    return Statistic(StatisticKind.DISTINCT_SUM, value, where, bounds, low, high, step, 1, int(size), sensitivity)
 
 
 def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: Fraction) -> Statistic:
@@ -382,7 +386,7 @@ def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: F
         step *= 10
     bars = _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
     return replace(
-        bars, kind=Counted.RANKED, value=value, bounds=bounds, low=grid[0], high=grid[1], step=step, rank=rank
+        bars, kind=StatisticKind.RANKED, value=value, bounds=bounds, low=grid[0], high=grid[1], step=step, rank=rank
     )
 
 
@@ -403,7 +407,7 @@ def most_common(child: Stability, value: Scalar, where: Scalar | None, low: int,
     cell = Cells(True, child.rows, child.rows == 1)
     bars = _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
     bounds = Interval(Fraction(low), Fraction(high))
-    return replace(bars, kind=Counted.COMMONEST, value=value, bounds=bounds, low=low, high=high)
+    return replace(bars, kind=StatisticKind.COMMONEST, value=value, bounds=bounds, low=low, high=high)
 
 
 def is_loose(child: Stability, value: Scalar | None) -> bool:
@@ -425,7 +429,7 @@ def centre_search(child: Stability, value: Scalar) -> Statistic:
     cell = Cells(False, 1, False)
     whole = _row_sum(child, value, None, *bounds_and_step(child, value, cell), cell)
     one = Fraction(1)
-    return replace(whole, kind=Counted.CENTRE, rank=Fraction(1, 2), sensitivity=Sensitivity(1, one, one, one))
+    return replace(whole, kind=StatisticKind.CENTRE, rank=Fraction(1, 2), sensitivity=Sensitivity(1, one, one, one))
 
 
 def centres(search: Statistic) -> int:
@@ -462,7 +466,7 @@ def residual_search(child: Stability, value: Scalar, centre: Fraction | None, *,
 
 def _as_search(whole: Statistic) -> Statistic:
     one = Fraction(1)
-    return replace(whole, kind=Counted.CLIP, sensitivity=Sensitivity(1, one, one, one))
+    return replace(whole, kind=StatisticKind.CLIP, sensitivity=Sensitivity(1, one, one, one))
 
 
 def clips(search: Statistic) -> tuple[int, ...]:
@@ -545,7 +549,7 @@ def _clipped_sum(
         # The squares of numbers that add up to `rows`, none above `in_one`, add up to at most their product.
         clip = min(clip, math.isqrt(max(child.rows * cell.in_one * (size * factor) ** 2 - 1, 0)) + 1)
     sensitivity = Sensitivity(_touched(cell), Fraction(clip), Fraction(clip), Fraction(clip) ** 2)
-    return Statistic(Counted.ROWS, value, where, bounds, *grid, step, factor, clip, sensitivity, shape=shape)
+    return Statistic(StatisticKind.ROWS, value, where, bounds, *grid, step, factor, clip, sensitivity, shape=shape)
 
 
 def _touched(cell: Cells) -> int | None:

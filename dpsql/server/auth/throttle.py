@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from dpsql.policy.passwords import ITERATIONS, SALT_BYTES, Verifier
-from dpsql.slots import Places
+from dpsql.slots import Slots
 
 FIRST_DELAY = 0.25  # seconds; doubles with each further failure
 LONGEST_DELAY = 8.0
@@ -40,8 +40,8 @@ class _Queue:
 
 
 class Throttle:
-    def __init__(self, places: Places | None = None) -> None:
-        self._places = places or Places()
+    def __init__(self, slots: Slots | None = None) -> None:
+        self._slots = slots or Slots()
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
         self._queues: dict[tuple[str, str], _Queue] = {}
 
@@ -73,12 +73,12 @@ class Throttle:
         queue.present += 1
         try:
             async with queue.turns:
-                while (place := self._places.take(repr(("turn", *key)).encode(), TURNS)) is None:
+                while (slot := self._slots.take(repr(("turn", *key)).encode(), TURNS)) is None:
                     await asyncio.sleep(_GLANCE)
                 try:
                     yield
                 finally:
-                    self._places.give_back(place)
+                    self._slots.give_back(slot)
         finally:
             queue.present -= 1
             if not queue.present:

@@ -117,7 +117,7 @@ def classify(text: str, declared: frozenset[str], *, standard_strings: bool = Tr
     """
     names, words = _worth_reading(declared)
     if names.search(text) is None and words.search(text) is None:
-        return ()  # most are of this sort: questions to a catalogue
+        return ()  # most are of this sort: questions to a catalog
     if len(text) <= MAX_REMEMBERED:
         return _remembered(text, declared, standard_strings)
     if len(text) <= MAX_READ:

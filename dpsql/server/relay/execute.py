@@ -12,7 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.answering.dataset import Answer, Engine
+from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.session import Session, SessionSettings
 from dpsql.engines.runtime import log_engine_error
 from dpsql.errors import BadSetting, Cancelled, Error, InternalError, NotSupported, TooManyFiles, is_for_files
@@ -48,9 +48,9 @@ class Reply:
     price: Price = field(default_factory=Price)  # what was paid for it now
 
 
-def answer(engine: Engine, user: str, question: Question, cancellation: Cancellation) -> Reply:
+def answer(dataset: Dataset, user: str, question: Question, cancellation: Cancellation) -> Reply:
     """The answer to a query, paid for. Whether it can be delivered is checked before."""
-    session = _session(engine, user, question)
+    session = _session(dataset, user, question)
     outputs = None
     with suppress(Error):  # raised again below, where it is recorded
         outputs = session.describe(question.text, question.parameters, cancellation)
@@ -66,19 +66,19 @@ def answer(engine: Engine, user: str, question: Question, cancellation: Cancella
     return Reply(sql, _notice(session, result), result.release.cautions, outcome, result.charged)
 
 
-def explain(engine: Engine, user: str, question: Question, cancellation: Cancellation, *, as_json: bool) -> Reply:
+def explain(dataset: Dataset, user: str, question: Question, cancellation: Cancellation, *, as_json: bool) -> Reply:
     """EXPLAIN: free."""
-    lines = _session(engine, user, question).explain(question.text, question.parameters, cancellation)
+    lines = _session(dataset, user, question).explain(question.text, question.parameters, cancellation)
     rows: list[tuple[Cell, ...]] = [(line,) for line in lines]
     if as_json:
         rows = [(json.dumps([{"Plan": {"Node Type": "Private answer", "Output": lines}}], ensure_ascii=False),)]
     return Reply(render.rendering(question.columns, question.types, rows), outcome="explained")
 
 
-def refuse(engine: Engine, user: str, text: str, refusal: Error) -> Reply:
+def refuse(dataset: Dataset, user: str, text: str, refusal: Error) -> Reply:
     """A statement that is refused by its form alone; the owner finds it in the log all the same."""
     with suppress(Exception):
-        engine.ledger.refuse(user, text, refusal.sqlstate, refusal.message)
+        dataset.ledger.refuse(user, text, refusal.sqlstate, refusal.message)
     raise refusal.with_traceback(None)  # it is kept with the statement, and would gather tracebacks
 
 
@@ -92,12 +92,12 @@ def _check_shape(outputs: Sequence[Output], columns: Sequence[Column]) -> None:
     raise NotSupported("the answer has another form than PostgreSQL would give it", hint="Add a cast to its columns.")
 
 
-def _session(engine: Engine, user: str, question: Question) -> Session:
+def _session(dataset: Dataset, user: str, question: Question) -> Session:
     settings = SessionSettings(zone=_zone(question.zone))
     for name, text in question.settings.items():
         if text.lower() not in ("", "default"):
             settings.set(name, text)
-    return Session(engine, user, settings)
+    return Session(dataset, user, settings)
 
 
 def _zone(name: str) -> Zone:
@@ -113,7 +113,7 @@ def _zone(name: str) -> Zone:
 def _notice(session: Session, result: Answer) -> str | None:
     if not result.release.measurements:
         return None
-    accountant = session.engine.accountant
+    accountant = session.dataset.accountant
     paid = price_text(result.charged, accountant)
     margins = [
         f'"{output.name}" {text}'

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError
 from dpsql.lowering.query import Cancellation
 from dpsql.privacy.accounting import Price
 from dpsql.server.ops.logs import note
 from dpsql.server.relay.execute import Reply
-from dpsql.slots import Places
+from dpsql.slots import Slots
 
 _THREADS = 1_000  # one for each statement that runs or waits: places for long work are given out within the engine
 
@@ -27,10 +27,10 @@ _GLANCE = 0.05  # seconds between looks at the cancellation of a job that waits,
 class Jobs:
     """Belongs to the event loop, in which all of its methods are called."""
 
-    def __init__(self, places: Places | None = None) -> None:
-        self._places = places or Places()
+    def __init__(self, slots: Slots | None = None) -> None:
+        self._slots = slots or Slots()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="dpsql-answer")
-        self._jobs: Counter[Engine] = Counter()
+        self._jobs: Counter[Dataset] = Counter()
         self._an_end = asyncio.Event()  # some job has ended
         self._cancellations: set[Cancellation] = set()  # of all jobs
 
@@ -39,14 +39,14 @@ class Jobs:
         return self._jobs.total()
 
     async def run(
-        self, engine: Engine, user: str, job: Callable[[Engine], Reply], cancellation: Cancellation, *, at_once: int
+        self, dataset: Dataset, user: str, job: Callable[[Dataset], Reply], cancellation: Cancellation, *, at_once: int
     ) -> Reply:
         """The reply of a job. Who no longer waits for it does not end it: it is told so by its cancellation.
 
         Of one user, `at_once` run, in all processes that share the places; further ones wait, so that nobody can
         keep all others waiting.
         """
-        while (place := self._places.take(b"statement of " + user.encode(), at_once)) is None:
+        while (slot := self._slots.take(b"statement of " + user.encode(), at_once)) is None:
             if cancellation.cancelled:
                 raise Cancelled("canceling statement due to user request")
             self._an_end.clear()
@@ -61,11 +61,11 @@ class Jobs:
             submitted[0].cancel()
 
         def ended(future: Future[Reply]) -> None:
-            self._jobs[engine] -= 1
-            self._places.give_back(place)
+            self._jobs[dataset] -= 1
+            self._slots.give_back(slot)
             self._an_end.set()
             self._cancellations.discard(cancellation)
-            _note(engine, user, future, loop.time() - began)
+            _note(dataset, user, future, loop.time() - began)
 
         def tell(future: Future[Reply]) -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -73,9 +73,9 @@ class Jobs:
 
         # One that waits for its turn is dropped. Once it runs, what stops it takes this place.
         cancellation.on_cancel(drop)
-        self._jobs[engine] += 1
+        self._jobs[dataset] += 1
         self._cancellations.add(cancellation)
-        submitted.append(self._pool.submit(job, engine))
+        submitted.append(self._pool.submit(job, dataset))
         submitted[0].add_done_callback(tell)
         running = asyncio.wrap_future(submitted[0])
         try:
@@ -87,11 +87,11 @@ class Jobs:
                 raise
             raise Cancelled("canceling statement due to user request") from None
 
-    async def finished(self, engine: Engine | None = None, *, within: float = 3_600.0) -> bool:
+    async def finished(self, dataset: Dataset | None = None, *, within: float = 3_600.0) -> bool:
         """Wait until no job of an engine, or of any, is under way; False if that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
-        while self.busy if engine is None else self._jobs[engine]:
+        while self.busy if dataset is None else self._jobs[dataset]:
             if loop.time() > deadline:
                 return False
             await asyncio.sleep(_PAUSE)
@@ -126,7 +126,7 @@ async def _outcome(running: asyncio.Future[Reply], cancellation: Cancellation) -
     return running.result()
 
 
-def _note(engine: Engine, user: str, future: Future[Reply], seconds: float) -> None:
+def _note(dataset: Dataset, user: str, future: Future[Reply], seconds: float) -> None:
     outcome, price, sqlstate = "cancelled", None, None
     if not future.cancelled():
         error = future.exception()
@@ -144,14 +144,14 @@ def _note(engine: Engine, user: str, future: Future[Reply], seconds: float) -> N
         outcome=outcome,
         sqlstate=sqlstate,
         seconds=round(seconds, 4),
-        **_price_facts(price, engine),
+        **_price_facts(price, dataset),
     )
 
 
-def _price_facts(price: Price | None, engine: Engine) -> dict[str, float]:
+def _price_facts(price: Price | None, dataset: Dataset) -> dict[str, float]:
     if price is None or price == Price():
         return {}
-    accountant = engine.accountant
+    accountant = dataset.accountant
     found = {"epsilon": float(accountant.epsilon_of(price.loss))}
     if accountant.policy.accounting == "zcdp":
         found["rho"] = float(price.loss_value)

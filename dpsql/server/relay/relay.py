@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.errors import Error, NotSupported, SqlSyntaxError, UnknownParameter
 from dpsql.lowering.query import Cancellation
 from dpsql.server.protocol import messages
@@ -50,7 +50,7 @@ class Host(Protocol):
         """Names of types by number and modifier, as far as they are known."""
         ...
 
-    async def work(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
+    async def work(self, job: Callable[[Dataset], Reply], cancellation: Cancellation) -> Reply:
         """Run a job with the engine, in a worker thread; raises Cancelled if it was cancelled before it began."""
         ...
 
@@ -440,10 +440,10 @@ class Relay:
         question = Question(asked.question, values, around.settings, described.columns, names, around.zone)
         cancellation = Cancellation()
 
-        def job(engine: Engine) -> Reply:
+        def job(dataset: Dataset) -> Reply:
             if asked.kind is Kind.EXPLAIN:
-                return asking.explain(engine, self._user, question, cancellation, as_json=asked.json)
-            return asking.answer(engine, self._user, question, cancellation)
+                return asking.explain(dataset, self._user, question, cancellation, as_json=asked.json)
+            return asking.answer(dataset, self._user, question, cancellation)
 
         try:
             reply = await self._worked(job, cancellation)
@@ -459,9 +459,9 @@ class Relay:
 
     async def _refused(self, statement: Statement, refusal: Error) -> None:
         text = statement.text.strip()
-        await self._host.work(lambda engine: asking.refuse(engine, self._user, text, refusal), Cancellation())
+        await self._host.work(lambda dataset: asking.refuse(dataset, self._user, text, refusal), Cancellation())
 
-    async def _worked(self, job: Callable[[Engine], Reply], cancellation: Cancellation) -> Reply:
+    async def _worked(self, job: Callable[[Dataset], Reply], cancellation: Cancellation) -> Reply:
         """Wait for a job, and for everything else that may end it."""
         self._backstage.start_clock()
         self._working = cancellation

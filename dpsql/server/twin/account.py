@@ -7,7 +7,7 @@ from datetime import datetime
 import psycopg
 from psycopg.rows import TupleRow
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.group_privacy import total_for_group
 from dpsql.server.twin.account_views import BudgetRow, HistoryRow, refresh
@@ -16,14 +16,14 @@ SHOWN = 1_000  # charges and refusals of the history
 SHOWN_TEXT = 2_000  # characters of each; the twin holds a copy, made anew whenever it is looked at
 
 
-def refresh_account(connection: psycopg.Connection[TupleRow], engine: Engine, user: str) -> None:
+def refresh_account(connection: psycopg.Connection[TupleRow], dataset: Dataset, user: str) -> None:
     """Let the user's views show what the ledger holds now."""
-    refresh(connection, user, [_budget(engine, user)], _history(engine, user))
+    refresh(connection, user, [_budget(dataset, user)], _history(dataset, user))
 
 
-def _budget(engine: Engine, user: str) -> BudgetRow:
-    accountant = engine.accountant
-    spent, left = engine.ledger.spent(user), engine.ledger.remaining(user)
+def _budget(dataset: Dataset, user: str) -> BudgetRow:
+    accountant = dataset.accountant
+    spent, left = dataset.ledger.spent(user), dataset.ledger.remaining(user)
     # Pure answers may have overdrawn the rest.
     limit = Price(min(spent.loss + left.loss, accountant.total.loss), spent.delta + left.delta)
     default = accountant.price_of(accountant.policy.query_epsilon)
@@ -41,23 +41,23 @@ def _budget(engine: Engine, user: str) -> BudgetRow:
         queries_left=left.loss // default,
         spent_pure=_pure(spent, accountant),
         left_pure=_pure(left, accountant),
-        **_of_groups(engine),
+        **_of_groups(dataset),
     )
 
 
-def _of_groups(engine: Engine) -> dict[str, float]:
+def _of_groups(dataset: Dataset) -> dict[str, float]:
     """What holds whatever was asked and will be: also where an answer took, or takes, the whole total."""
     found = {}
     for people in (2, 5):
-        loss = total_for_group(engine.accountant, people, spent=engine.ledger.spent())
+        loss = total_for_group(dataset.accountant, people, spent=dataset.ledger.spent())
         if loss is not None:
             found[f"total_epsilon_of_{people}"] = float(loss.epsilon)
             found[f"total_delta_of_{people}"] = float(loss.delta)
     return found
 
 
-def _history(engine: Engine, user: str) -> list[HistoryRow]:
-    accountant = engine.accountant
+def _history(dataset: Dataset, user: str) -> list[HistoryRow]:
+    accountant = dataset.accountant
     charges = [
         HistoryRow(
             datetime.fromisoformat(entry.time),
@@ -70,7 +70,7 @@ def _history(engine: Engine, user: str) -> list[HistoryRow]:
             _shown(entry.sql),
             _pure(entry.user_price, accountant),
         )
-        for entry in engine.ledger.history(user, SHOWN)
+        for entry in dataset.ledger.history(user, SHOWN)
     ]
     refusals = [
         HistoryRow(
@@ -84,7 +84,7 @@ def _history(engine: Engine, user: str) -> list[HistoryRow]:
             _shown(refusal.sql),
             None,
         )
-        for refusal in engine.ledger.refusals(user, SHOWN)
+        for refusal in dataset.ledger.refusals(user, SHOWN)
     ]
     return sorted([*charges, *refusals], key=lambda row: row.time, reverse=True)[:SHOWN]
 

@@ -16,7 +16,7 @@ from dpsql.server.twin.account_views import account_statements
 from dpsql.server.twin.names import KEPT_SCHEMA
 from dpsql.server.twin.roles import ensure_users_role, users_role
 from dpsql.server.twin.schema import schema_statements, search_path
-from dpsql.server.twin.system_catalog import system_catalogue_statements
+from dpsql.server.twin.system_catalog import system_catalog_statements
 from dpsql.settings import SETTINGS as NAMES
 
 # What an analyst may set, also for good with ALTER ROLE, and what SHOW says before.
@@ -85,7 +85,7 @@ def _statements(catalog: Catalog, database: str) -> Iterator[sql.Composed]:
         yield sql.SQL("ALTER DATABASE {} SET {} = {}").format(name, sql.SQL(setting), sql.Literal(value))
     path = sql.SQL(", ").join(map(sql.Identifier, ("$user", *search_path(catalog))))
     yield sql.SQL("ALTER DATABASE {} SET search_path = {}").format(name, path)
-    yield from system_catalogue_statements()
+    yield from system_catalog_statements()
 
 
 def _database_comment(connection: psycopg.Connection[TupleRow]) -> str | None:

@@ -1,6 +1,6 @@
-"""Changes to PostgreSQL's own catalogue, in the twin's database only: what users are told, and what they may not call.
+"""Changes to PostgreSQL's own catalog, in the twin's database only: what users are told, and what they may not call.
 
-A built-in function is found by its number, and then its entry in the catalogue is not even read. So it cannot be
+A built-in function is found by its number, and then its entry in the catalog is not even read. So it cannot be
 replaced; it is renamed, and another one gets its name. Views that were defined with the old one keep it, unless they
 are defined again. No real right depends on any of this: PostgreSQL checks rights without calling functions by name.
 """
@@ -189,7 +189,7 @@ CREATE OR REPLACE AGGREGATE pg_catalog.median(float8) (
 """
 
 
-def system_catalogue_statements() -> Iterator[sql.Composed]:
+def system_catalog_statements() -> Iterator[sql.Composed]:
     """May be run again: what is renamed already is not found again. Number 12 is the language of built-in functions."""
     yield sql.SQL("SET LOCAL search_path = pg_catalog").format()
     yield sql.SQL(_RENAME_INQUIRIES).format(names=sql.Literal(list(_INQUIRIES)))

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.errors import OperationalError
 from dpsql.policy.model import Policy
 from dpsql.server.auth.login import Door
@@ -86,9 +86,9 @@ class _Worker:
 class Supervisor:
     """Used as a `Server`. Everything here runs in the event loop."""
 
-    def __init__(self, policy: Policy, engine: Engine, twin: Twin, door: Door, count: int) -> None:
+    def __init__(self, policy: Policy, dataset: Dataset, twin: Twin, door: Door, count: int) -> None:
         self.policy = policy
-        self.engine = engine
+        self.dataset = dataset
         self.twin = twin
         self.door = door
         self.port = policy.server.port
@@ -232,18 +232,18 @@ class Supervisor:
 
     # --- another policy ---
 
-    async def reload(self, policy: Policy, engine: Engine, door: Door) -> int:
+    async def reload(self, policy: Policy, dataset: Dataset, door: Door) -> int:
         """Let all workers serve another policy; how many connections ended. If this fails, the old one goes on."""
         async with self._changing:
             try:
                 await self._ask_all(Prepare(_share(policy, self._count)))
                 ended = sum(map(int, await self._ask_all(Pause())))
-                await asyncio.to_thread(retarget, self.twin, self.policy, self.engine, policy, engine)
+                await asyncio.to_thread(retarget, self.twin, self.policy, self.dataset, policy, dataset)
             except BaseException:
                 with suppress(OperationalError):
                     await self._ask_all(Switch(to_new=False))
                 raise
-            old, self.engine = self.engine, engine
+            old, self.dataset = self.dataset, dataset
             self.policy, self.door = policy, door
             await asyncio.gather(*(_switch(worker) for worker in self._workers.values()))
         await asyncio.to_thread(old.close)
@@ -255,7 +255,7 @@ class Supervisor:
         """What keeps the server from answering."""
         if self._stopping:
             return ["the server is shutting down"]
-        found = await problems_of(self._own, self.engine)
+        found = await problems_of(self._own, self.dataset)
         missing = set(range(1, self._count + 1)) - self._workers.keys()
         found += [f"worker {number} is being started" for number in sorted(missing)]
         workers = list(self._workers.values())
@@ -279,7 +279,7 @@ class Supervisor:
         gauges = [Gauge(metric, text, value) for (metric, text), value in sums.items()]
         gauges.append(Gauge("dpsql_workers", "Processes that answer.", len(states)))
         counted = sum((worker.counts for worker in workers), counts + self._of_the_gone)
-        return page(counted, [*gauges, *await gauges_of(self.engine, self._began)])
+        return page(counted, [*gauges, *await gauges_of(self.dataset, self._began)])
 
 
 async def _switch(worker: _Worker) -> None:

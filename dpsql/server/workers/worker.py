@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dpsql.answering.dataset import Engine
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_engine
 from dpsql.policy.load_server import state_folder
 from dpsql.policy.model import Policy
@@ -41,9 +41,9 @@ from dpsql.server.workers.channel import (
     Switch,
     WrongPassword,
 )
-from dpsql.slots import Places
+from dpsql.slots import Slots
 
-_PLACES, _CROWDING = "places", "crowding"  # files in the state folder, which all workers share
+_SLOTS, _CROWDING = "places", "crowding"  # files in the state folder, which all workers share
 _END_SECONDS = 20.0  # that this process has to end once statements are not waited for
 _TWIN_SECONDS = 90.0  # that the supervisor has to start the twin again
 
@@ -64,9 +64,9 @@ class _Worker:
         self._at_once = asyncio.Event()
         self._stopped = asyncio.Event()
         self._line: Line
-        self._places: Places
+        self._slots: Slots
         self._server: Server
-        self._prepared: tuple[Policy, Engine, Door] | None = None
+        self._prepared: tuple[Policy, Dataset, Door] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def run(self, end: socket.socket) -> None:
@@ -79,7 +79,7 @@ class _Worker:
             self._at_once.set()
             await self._server.stop(self._at_once)
         if hasattr(self, "_server"):
-            self._server.engine.close()
+            self._server.dataset.close()
         self._line.close()
         await listening
 
@@ -89,8 +89,8 @@ class _Worker:
                 await self._begin(request)
             case Prepare(policy=policy):
                 await self._drop_prepared()
-                engine = await asyncio.to_thread(open_engine, policy, places=self._places, compiles_apart=True)
-                self._prepared = policy, engine, self._door(policy)
+                dataset = await asyncio.to_thread(open_engine, policy, slots=self._slots, compiles_apart=True)
+                self._prepared = policy, dataset, self._door(policy)
             case Pause():
                 assert self._prepared is not None
                 return await self._server.pause(*self._prepared[:2])
@@ -112,8 +112,8 @@ class _Worker:
         logging.getLogger().addHandler(self._metrics)
         state = state_folder(begin.policy)
         keep_engine_log(state, begin.number)
-        self._places = Places(state / _PLACES)
-        engine = await asyncio.to_thread(open_engine, begin.policy, places=self._places, compiles_apart=True)
+        self._slots = Slots(state / _SLOTS)
+        dataset = await asyncio.to_thread(open_engine, begin.policy, slots=self._slots, compiles_apart=True)
         loop = asyncio.get_running_loop()
 
         def look_after_twin() -> Path:
@@ -122,11 +122,11 @@ class _Worker:
             return found
 
         twin = await asyncio.to_thread(lease_twin, begin.twin_socket, begin.policy.server.twin, look_after_twin)
-        self._throttle = _SharedThrottle(self._line, self._places)
+        self._throttle = _SharedThrottle(self._line, self._slots)
         door = open_door(begin.policy, twin.database, self._throttle)
         self._server = Server(
-            *(begin.policy, engine, twin, door),
-            places=self._places,
+            *(begin.policy, dataset, twin, door),
+            slots=self._slots,
             colleagues=_Others(self._line),
             crowding=Crowding(state / _CROWDING, begin.number, begin.count),
         )
@@ -183,8 +183,8 @@ class _Others:
 class _SharedThrottle(Throttle):
     """Failures are counted by the supervisor, for all workers."""
 
-    def __init__(self, line: Line, places: Places) -> None:
-        super().__init__(places)
+    def __init__(self, line: Line, slots: Slots) -> None:
+        super().__init__(slots)
         self._line = line
 
     async def delay(self, user: str, address: str) -> float:

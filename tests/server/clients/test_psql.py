@@ -204,7 +204,7 @@ def test_ctrl_c(served: Address) -> None:
 
 
 def test_completion(served: Address) -> None:
-    """The Tab key: psql asks the catalogue with queries of its own."""
+    """The Tab key: psql asks the catalog with queries of its own."""
     process, terminal = pty.fork()
     if process == 0:
         psql = program("psql")
