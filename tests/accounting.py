@@ -9,7 +9,7 @@ import math
 from fractions import Fraction
 
 from dpsql.policy.model import Accounting, PrivacyPolicy
-from dpsql.privacy.accounting import LOSS_UNIT, Accountant, Price, pure_price
+from dpsql.privacy.accounting import LOSS_UNIT, Accountant, Price, admits, pure_price
 from dpsql.privacy.noise_laws import Noise, gaussian, laplace, margin
 from dpsql.release import least
 
@@ -67,7 +67,7 @@ def how_many_of_either(wanted: int) -> int:
     while True:
         left = books.total.loss - spent.loss
         best = max(best, number + (left // other.loss if other is not None and left > 0 else 0))
-        if pure is None or not books.admits(spent, pure):
+        if pure is None or not admits(spent, pure, books.total):
             return best
         spent, number = spent + pure, number + 1
 

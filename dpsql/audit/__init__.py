@@ -33,7 +33,6 @@ from dpsql.release import BoundMode, Measurement, QuerySettings, Release, compil
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 
-TRIALS = 20_000
 BLIND = 0.3  # a bound below this share of the claim proves nothing
 _OF_SEARCHES = {"epsilon": Fraction(20), "rho": Fraction(6)}  # the price of a query that gives a small part to a search
 _OF_CUTS = Fraction(4)  # of epsilon: what is shared by several levels of cuts, and a count, is little of 1

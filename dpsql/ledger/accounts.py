@@ -11,7 +11,7 @@ from dpsql.ledger import database as clock
 from dpsql.ledger.database import Database
 from dpsql.ledger.schema import DATASET, MAX_GRAINS, subject_of
 from dpsql.ledger.verification import first_hash, hash_of
-from dpsql.privacy.accounting import Price, left_of
+from dpsql.privacy.accounting import Price, admits, left_of
 
 KEY_BYTES = 32
 FREE = Price()
@@ -81,7 +81,7 @@ def closing(db: Database, user: str, purchases: Sequence[Purchase]) -> list[Clos
     found: list[Closing] = []
     for whose, account, price in ((None, position.dataset, bill.dataset), (user, position.user, bill.user)):
         before, after = account.spent + _GRAIN, account.spent + price
-        if price != FREE and not after.fits_in(account.limit):
+        if price != FREE and not admits(account.spent, price, account.limit):
             return []
         if before.fits_beside(account.limit) and not after.fits_beside(account.limit):
             found.append(Closing(whose, "others"))
@@ -191,8 +191,8 @@ def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
 
     An account that is asked for nothing is not asked at all: a replay works also above a lowered total.
     """
-    after = spent + price
-    if not after.fits_in(limit):
+    if not admits(spent, price, limit):
+        after = spent + price
         parts = ["loss"] if after.loss > limit.loss else []
         parts += ["delta for unknown keys"] if after.delta > limit.delta else []
         raise BudgetExhausted(

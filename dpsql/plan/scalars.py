@@ -399,7 +399,6 @@ def refs(node: Scalar) -> Iterator[Ref]:
     return (part for part in walk(node) if isinstance(part, Ref))
 
 
-TRUE = Const(True, BOOLEAN)
 FALSE = Const(False, BOOLEAN)
 
 

@@ -22,7 +22,6 @@ DELTA_UNIT = Fraction(1, 10**18)  # the ledger's grain for delta
 MAX_EPSILON = 10**6  # far beyond any meaning; keeps the search below within floats
 
 _DISPLAY_UNIT = Fraction(1, 10**6)
-_SMALLEST_BOUND = Decimal("1e-300")
 _CONTEXT = Context(prec=60)
 _SLACK = Decimal("1e-50")  # far above the rounding of a few dozen operations in 60 digits
 
@@ -69,7 +68,7 @@ class Price:
         return Price(self.loss - other.loss, self.delta - other.delta, pure)
 
     def fits_in(self, limit: Price) -> bool:
-        """Whether a sum is within a limit, on one side or the other (`Accountant.admits`)."""
+        """Whether a sum is within a limit, on one side or the other (`admits`)."""
         return self.fits_beside(limit) or self.fits_purely(limit)
 
     def fits_beside(self, limit: Price) -> bool:
@@ -136,6 +135,39 @@ def _rho_of_pure(epsilon: int, divisor: int) -> int:
     return min(-(-epsilon * epsilon // (divisor * LOSS_UNIT.denominator)), epsilon)
 
 
+def admits(spent: Price, charge: Price, limit: Price) -> bool:
+    """May this charge follow what an account has spent? The ledger asks here, and nothing is run before it has.
+
+    Claim: all answers ever admitted to the dataset's account are together (policy.epsilon, policy.delta)-DP, though
+    every query and its price may be chosen after seeing all earlier answers.
+    Because: a step that pays (loss, d) draws, on each of two neighbours, from a mixture: with weight d anything
+    at all, with weight 1 - d from one of two laws P, Q that are close in the loss; d and loss are fixed by the
+    answers before. Let "good" mean no step took its d branch. As the deltas on every path sum to at most
+    limit.delta, a union bound gives Pr[not good] <= limit.delta. On good paths both neighbours carry the same
+    weights, so only the products of P and of Q differ:
+    - basic: each factor P/Q <= e^loss, and the losses of every path sum to at most epsilon, so the products
+      differ by at most e^epsilon.
+    - zcdp: E_Q[(P/Q)^a] <= exp((a - 1) a rho) for each step and every a > 1. Taken from the last step
+      backwards, E_Q[prod (P/Q)^a exp(-(a - 1) a rho)] <= 1; as every path has sum rho <= rho_max, the products
+      are rho_max-zCDP, hence (epsilon, delta - key_delta)-DP by the choice of rho_max.
+    Adding Pr[not good] gives delta in both cases (in basic, all of delta is limit.delta).
+    - zcdp, with answers that are paid as pure: a charge is admitted where the sums of rho and delta fit (A), or
+      where every answer so far is pure and the sum of their epsilons fits (B). Sums only grow, and what is not pure
+      stays so: whoever is within A, or within B, was so at each step before. Take any set S of transcripts. Those
+      of S within A are as likely here as under the rule that stops where A ends, on both neighbours, since the two
+      rules admit the same up to there: by the above, P(S within A) <= e^epsilon Q(S within A) + delta. All others
+      of S are within B: every factor is at most e^(its epsilon), their product at most e^epsilon, so
+      P(the others) <= e^epsilon Q(the others). Both lines add up to P(S) <= e^epsilon Q(S) + delta: delta is paid
+      once, epsilon not twice, and which side a session ends on may depend on its answers in any way.
+    Sessions end: every charge is a grain at least of each sum that it is in.
+    Needs: `limit` is the policy's `Accountant.total`; `spent` holds every earlier admitted charge; the price is fixed
+    before the answer is drawn; a step's delta is of the mixture form above (see `noise_laws.threshold`), its loss pure
+    epsilon or zCDP; what is said to be pure has no delta, is as private as its epsilon says, and costs as much rho as
+    that implies (`pure_price`).
+    """
+    return (spent + charge).fits_in(limit)
+
+
 @dataclass(frozen=True, slots=True)
 class Accountant:
     """Prices under one policy, and the total they must fit in."""
@@ -193,37 +225,6 @@ class Accountant:
         part = self.total.share(loss, self.total.loss)
         pure = None if self.total.pure is None else min(self.pure_of(epsilon), self.total.pure)
         return Price(part.loss, part.delta, pure)
-
-    def admits(self, spent: Price, charge: Price) -> bool:
-        """May this charge follow what was spent?
-
-        Claim: all answers ever admitted are together (policy.epsilon, policy.delta)-DP, though every query and its
-        price may be chosen after seeing all earlier answers.
-        Because: a step that pays (loss, d) draws, on each of two neighbours, from a mixture: with weight d anything
-        at all, with weight 1 - d from one of two laws P, Q that are close in the loss; d and loss are fixed by the
-        answers before. Let "good" mean no step took its d branch. As the deltas on every path sum to at most
-        total.delta, a union bound gives Pr[not good] <= total.delta. On good paths both neighbours carry the same
-        weights, so only the products of P and of Q differ:
-        - basic: each factor P/Q <= e^loss, and the losses of every path sum to at most epsilon, so the products
-          differ by at most e^epsilon.
-        - zcdp: E_Q[(P/Q)^a] <= exp((a - 1) a rho) for each step and every a > 1. Taken from the last step
-          backwards, E_Q[prod (P/Q)^a exp(-(a - 1) a rho)] <= 1; as every path has sum rho <= rho_max, the products
-          are rho_max-zCDP, hence (epsilon, delta - key_delta)-DP by the choice of rho_max.
-        Adding Pr[not good] gives delta in both cases (in basic, all of delta is total.delta).
-        - zcdp, with answers that are paid as pure: a charge is admitted where the sums of rho and delta fit (A), or
-          where every answer so far is pure and the sum of their epsilons fits (B). Sums only grow, and what is not pure
-          stays so: whoever is within A, or within B, was so at each step before. Take any set S of transcripts. Those
-          of S within A are as likely here as under the rule that stops where A ends, on both neighbours, since the two
-          rules admit the same up to there: by the above, P(S within A) <= e^epsilon Q(S within A) + delta. All others
-          of S are within B: every factor is at most e^(its epsilon), their product at most e^epsilon, so
-          P(the others) <= e^epsilon Q(the others). Both lines add up to P(S) <= e^epsilon Q(S) + delta: delta is paid
-          once, epsilon not twice, and which side a session ends on may depend on its answers in any way.
-        Sessions end: every charge is a grain at least of each sum that it is in.
-        Needs: `spent` holds every earlier admitted charge; the price is fixed before the answer is drawn; a step's
-        delta is of the mixture form above (see `mechanisms.threshold`), its loss pure epsilon or zCDP; what is said to
-        be pure has no delta, is as private as its epsilon says, and costs as much rho as that implies (`pure_price`).
-        """
-        return (spent + charge).fits_in(self.total)
 
     def epsilon_of(self, loss: int) -> Fraction:
         """For display: the smallest epsilon, in millionths, whose price is at least `loss`."""
@@ -285,26 +286,6 @@ def rho_from_epsilon(epsilon: Fraction, delta: Fraction) -> Fraction:
         rho = (_decimal(epsilon) + (ln_delta + ln_alpha) / x + ln_ratio) / (1 + x)
         magnitude = (_decimal(epsilon) + (1 - ln_delta + ln_alpha) / x + ln_ratio) / (1 + x)
         return max(Fraction(rho - magnitude * _SLACK), Fraction(0))
-
-
-def delta_from_rho(rho: Fraction, epsilon: Fraction) -> Fraction:
-    """A delta for which rho-zCDP implies (epsilon, delta)-DP: the smallest by the same proposition, rounded up.
-
-    Claim: rho-zCDP implies (epsilon, delta)-DP for the delta returned.
-    Because: with x = alpha - 1, the proposition's bound is exp(g(x)), g(x) = x((1+x) rho - epsilon) + x ln x
-    - (1+x) ln(1+x). Every x > 0 gives a valid delta; g is convex, and the root of g' is the best x.
-    Needs: nothing of the float search that finds x.
-    """
-    if not (rho > 0 and epsilon >= 0):
-        raise ValueError("rho must be positive, and epsilon must not be negative")
-    rate, size = float(rho), float(epsilon)
-    best = _falling_root(lambda x: size - rate * (1 + 2 * x) - math.log(x / (1 + x)), 1e300)
-    with localcontext(_CONTEXT):
-        x = Decimal(repr(best))
-        terms = (x * (1 + x) * _decimal(rho), -x * _decimal(epsilon), x * x.ln(), -(1 + x) * (1 + x).ln())
-        exponent = sum(terms) + (1 + sum(abs(term) for term in terms)) * _SLACK
-        delta = min(max(min(exponent, Decimal(0)).exp() * (1 + _SLACK), _SMALLEST_BOUND), Decimal(1))
-        return Fraction(delta)
 
 
 @lru_cache(maxsize=4096)

@@ -45,7 +45,7 @@ def total_for_group(
       chain; the epsilons of every path add up to the total, so epsilon is `people` times that.
     - zcdp: rho for one unit is people^2 rho for so many (Bun and Steinke 2016, Proposition 1.9), step by step and so
       for the sum; it is converted as the total is (`accounting.rho_from_epsilon`). Where pure answers have a sum of
-      their own, a transcript within that is e^(people epsilon) away, as in `Accountant.admits`: the larger one holds.
+      their own, a transcript within that is e^(people epsilon) away, as in `admits`: the larger one holds.
     - Keys that only these people have, in D or in D', are released with a probability that `keys_for_group` and
       `keys_of_all_for_group` bound; as in `admits`, that is added to delta. The noise of other keys is independent.
     Needs: `spent`, where an owner has lowered the total below it; `largest`, in grains, at least what any answer with

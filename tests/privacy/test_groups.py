@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsql.policy.model import PrivacyPolicy
-from dpsql.privacy.accounting import DELTA_UNIT, LOSS_UNIT, Accountant, Price, delta_from_rho
+from dpsql.privacy.accounting import DELTA_UNIT, LOSS_UNIT, Accountant, Price
 from dpsql.privacy.group_privacy import (
     GroupLoss,
     keys_for_group,
@@ -22,6 +22,7 @@ from dpsql.privacy.group_privacy import (
 )
 from dpsql.privacy.noise_laws import Noise, gaussian, laplace, selecting
 from dpsql.privacy.rules.aggregates import WHOLE_WEIGHT, key_weight, one_in_each
+from tests.privacy.conversion import proposition_12
 
 
 def accountant(
@@ -260,4 +261,4 @@ def test_the_proposition_converts_what_a_group_loses() -> None:
     of = accountant()
     found = total_for_group(of, 4)
     assert found is not None
-    assert delta_from_rho(16 * of.total.loss_value, found.epsilon) <= found.delta
+    assert Fraction(proposition_12(16 * of.total.loss_value, found.epsilon)) <= found.delta

@@ -48,11 +48,6 @@ class Combinations:
     domains: tuple[Domain, ...]
     cells: tuple[Cell, ...]
 
-    @property
-    def is_product(self) -> bool:
-        """Whether every value of a key is possible with every value of the others."""
-        return len(self.cells) == math.prod(map(len, self.domains))
-
 
 class _NotListed(Exception):
     """The values of an expression cannot be listed."""

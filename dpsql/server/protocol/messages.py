@@ -11,7 +11,6 @@ _INT16 = struct.Struct("!H")
 _INT32 = struct.Struct("!I")
 _FIELD = struct.Struct("!IhIhih")
 TEXT = 0
-MAX_COLUMNS = 1_664  # PostgreSQL's own limit
 
 
 class BadMessage(Exception):
