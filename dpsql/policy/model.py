@@ -105,7 +105,7 @@ class CompileLimits:
     """How much compiling one query may take; under these names in [limits]."""
 
     max_compile_steps: int = 5_000_000
-    compile_timeout: float = 10.0  # seconds
+    compile_timeout: float = 10.0  # seconds of the processor
     compile_memory: str = "500MB"
 
     @property

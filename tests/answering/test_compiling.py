@@ -23,7 +23,7 @@ from dpsql.errors import Cancelled, Error, TooComplex, TooManyFiles, UnknownColu
 from dpsql.lowering.query import Cancellation
 from dpsql.policy.load import load
 from tests import toy
-from tests.compile_processes import compiling, hold, is_there, nursery_of
+from tests.compile_processes import compiling, hold, is_there, let_go, nursery_of
 from tests.server.process import eventually
 
 PATIENT = "compile_timeout = 600"
@@ -90,11 +90,32 @@ def test_the_same_steps_here_and_apart(tmp_path: Path) -> None:
 
 
 def test_too_long(tmp_path: Path) -> None:
-    with dataset_with(tmp_path, "compile_timeout = 0.002") as dataset:
-        refusal = refusal_of(dataset, LARGE)
+    with dataset_with(tmp_path, "compile_timeout = 0.3") as dataset:
+        refusal = refusal_of(dataset, HUGE)
         assert refusal.sqlstate == "57014"
-        assert "takes longer than 0.002 seconds to compile" in refusal.message
+        assert refusal.message == "the query takes more than 0.3 seconds of processor time to compile"
         assert "compile_timeout" in (refusal.hint or "")
+
+
+def test_time_that_others_take_does_not_count(tmp_path: Path) -> None:
+    """The process stands still for longer than its query may take of the processor."""
+    with dataset_with(tmp_path, "compile_timeout = 0.49") as dataset, ThreadPoolExecutor(1) as pool:
+        children = held(dataset)
+        asked = pool.submit(Session(dataset, "alice").explain, SMALL)
+        eventually(lambda: dataset.compiling_long == 1)  # after half a second
+        for child in children:
+            let_go(child)
+        assert asked.result(60)
+
+
+def test_a_process_that_is_stuck_is_ended(tmp_path: Path) -> None:
+    with dataset_with(tmp_path, "compile_timeout = 0.05") as dataset:
+        children = held(dataset)
+        refusal = refusal_of(dataset, SMALL)
+        assert refusal.sqlstate == "57014"
+        assert refusal.message == "the query was not compiled within 0.3 seconds, as the machine is busy"
+        assert "6 times compile_timeout" in (refusal.hint or "")
+        eventually(lambda: not any(map(is_there, children)))
 
 
 def test_too_much_memory(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dpsql.answering.compiling.nursery import Failure, Order
-from dpsql.answering.compiling.processes import KILLED, TIMED_OUT, Child, Ended, Nursery
+from dpsql.answering.compiling.nursery import WALL_TIMES, Failure, Order
+from dpsql.answering.compiling.processes import KILLED, OUT_OF_TIME, STUCK, Child, Ended, Nursery
 from dpsql.answering.compiling.work import Choice, Compiled, Ground, OutOfSteps, compile_source, too_many_steps
 from dpsql.answering.fairness import FairSlots
 from dpsql.effort import Stopped
@@ -45,7 +45,11 @@ class Compiler:
     def compile(
         self, source: Source, chosen: Choice, *, user: str, cancellation: Cancellation | None, paid: bool = False
     ) -> Compiled:
-        """The release of a text; refused with 54001 beyond the steps or the memory, with 57014 beyond the time."""
+        """The release of a text; refused with 54001 beyond the steps or the memory, with 57014 beyond the time.
+
+        Time is the processor's, so that a text is not refused because others keep the machine busy. The clock only ends
+        what is stuck, or hardly ever gets its turn.
+        """
         if self._small:
             try:
                 return compile_source(
@@ -88,7 +92,7 @@ class Compiler:
         try:
             child = self._nursery.child()
             child.ask(packed)
-            if (data := self._answer(child, min(QUICK_SECONDS, order.seconds), cancellation)) is not None:
+            if (data := self._answer(child, min(QUICK_SECONDS, order.wall_seconds), order, cancellation)) is not None:
                 self._nursery.give_back(child)
                 return data
             # Now it is long work. It goes on where there is room for that, and begins again later where there is none.
@@ -103,33 +107,30 @@ class Compiler:
                 began = time.monotonic()
                 child = self._nursery.child()
                 child.ask(packed)
-            data = self._answer(child, max(began + order.seconds - time.monotonic(), 0.0), cancellation)
+            left = began + order.wall_seconds - time.monotonic()
+            data = self._answer(child, max(left, 0.0), order, cancellation)
             if data is None:
                 _end(child)
-                raise self._too_slow()
+                raise _stuck(order)
             child.close()  # after long work much of its memory may be in pieces
             return data
         finally:
             self.long.give_back(user)
 
-    def _answer(self, child: Child, within: float, cancellation: Cancellation | None) -> bytes | None:
+    def _answer(self, child: Child, within: float, order: Order, cancellation: Cancellation | None) -> bytes | None:
         try:
             with _ended_by(cancellation, child):
                 return child.answer(within)
         except Ended as ended:
             if cancellation is not None and cancellation.cancelled:
                 raise _cancelled() from None
-            if ended.by == TIMED_OUT:
-                raise self._too_slow() from None
+            if ended.by == OUT_OF_TIME:
+                raise _too_long(order) from None
+            if ended.by == STUCK:
+                raise _stuck(order) from None
             if ended.by == KILLED:  # by the system, which had no more memory
                 raise self._failed(Failure("memory")) from None
             raise
-
-    def _too_slow(self) -> Cancelled:
-        return Cancelled(
-            f"the query takes longer than {self._limits.compile_timeout:g} seconds to compile",
-            hint="Split it into smaller queries; the limit is compile_timeout in [limits] of the policy.",
-        )
 
     def _failed(self, failure: Failure) -> Exception:
         match failure.reason:
@@ -159,6 +160,20 @@ def _ended_by(cancellation: Cancellation | None, child: Child) -> Iterator[None]
 def _end(child: Child) -> None:
     child.kill()
     child.close()
+
+
+def _too_long(order: Order) -> Cancelled:
+    return Cancelled(
+        f"the query takes more than {order.seconds:g} seconds of processor time to compile",
+        hint="Split it into smaller queries; the limit is compile_timeout in [limits] of the policy.",
+    )
+
+
+def _stuck(order: Order) -> Cancelled:
+    return Cancelled(
+        f"the query was not compiled within {order.wall_seconds:g} seconds, as the machine is busy",
+        hint=f"Try again later; the limit is {WALL_TIMES} times compile_timeout in [limits] of the policy.",
+    )
 
 
 def _cancelled() -> Cancelled:

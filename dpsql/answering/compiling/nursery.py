@@ -28,6 +28,7 @@ from dpsql.release import Source
 FORK, END = b"F", b"E"
 STATUS = struct.Struct("!q")
 LENGTH = struct.Struct("!I")
+WALL_TIMES = 6  # as long by the clock as of the processor, which others need as well
 _GLANCE = 1_000  # milliseconds between looks at children that have ended by themselves
 _USUAL, _DEEP = sys.getrecursionlimit(), 4_000  # the latter while a release is packed: C's stack has room for it
 _MOST_VISIBLE = 1_000  # characters of a defect's own words
@@ -40,8 +41,13 @@ class Order:
     source: Source
     chosen: Choice
     steps: int
-    seconds: float
+    seconds: float  # of the processor
     memory: int  # bytes beyond what the process had at its beginning
+
+    @property
+    def wall_seconds(self) -> float:
+        """How long to wait for it by the clock."""
+        return self.seconds * WALL_TIMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,8 @@ def _become_child(control: socket.socket, line: socket.socket, ground: Ground) -
     status = 1
     try:
         control.close()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process, whatever it does
+        for number in (signal.SIGPROF, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)  # which ends the process, whatever it does
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")  # rather this one than the server
         packing, before = Packing(ground), _address_space()
@@ -122,7 +129,7 @@ def _become_child(control: socket.socket, line: socket.socket, ground: Ground) -
 
 
 def _carry_out(order: Order, ground: Ground, packing: Packing, before: int) -> bytes:
-    signal.setitimer(signal.ITIMER_REAL, order.seconds)
+    _limit_time(order.seconds, order.wall_seconds)
     _limit_memory(before if before == resource.RLIM_INFINITY else before + order.memory)
     try:
         compiled = compile_source(ground, order.source, order.chosen, order.steps)
@@ -142,7 +149,7 @@ def _carry_out(order: Order, ground: Ground, packing: Packing, before: int) -> b
     finally:
         sys.setrecursionlimit(_USUAL)
         _limit_memory(resource.RLIM_INFINITY)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _limit_time(0, 0)
     return packing.pack(Failure("memory"))
 
 
@@ -159,6 +166,11 @@ def _address_space() -> int:
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except OSError:
         return resource.RLIM_INFINITY
+
+
+def _limit_time(processor: float, wall: float) -> None:
+    signal.setitimer(signal.ITIMER_PROF, processor)
+    signal.setitimer(signal.ITIMER_REAL, wall)
 
 
 def _limit_memory(wanted: int) -> None:

@@ -210,4 +210,4 @@ class Child:
             self._is_asked = False
 
 
-KILLED, TIMED_OUT = signal.SIGKILL, signal.SIGALRM
+KILLED, OUT_OF_TIME, STUCK = signal.SIGKILL, signal.SIGPROF, signal.SIGALRM
