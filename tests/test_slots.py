@@ -17,8 +17,8 @@ from dpsql.slots import Slots
 _HOLDER = """
 import sys
 from pathlib import Path
-from dpsql.slots import Places
-places = Places(Path(sys.argv[1]))
+from dpsql.slots import Slots
+places = Slots(Path(sys.argv[1]))
 print(places.take(b"seats", 2) is not None, flush=True)
 sys.stdin.read()
 """
