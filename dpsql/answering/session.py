@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from decimal import Decimal
 from fractions import Fraction
 
 from dpsql.answering.dataset import Answer, Dataset
@@ -15,10 +14,10 @@ from dpsql.answering.times import in_zone
 from dpsql.errors import BadSetting, BudgetExhausted, Error
 from dpsql.lowering.query import Cancellation
 from dpsql.plan.zones import UTC_ZONE, Zone, zone_of_setting
-from dpsql.privacy.confidence import LEAST, MOST, USUAL
+from dpsql.privacy.confidence import USUAL
 from dpsql.release import Output, QuerySettings, Release
 from dpsql.release.explain import explain
-from dpsql.settings import SETTINGS
+from dpsql.settings import setting_named
 from dpsql.sql.parse import is_explain
 from dpsql.tables import ResultTable
 from dpsql.types import TEXT, Value
@@ -36,23 +35,20 @@ _SET_ZONE = re.compile(
 )
 _RESET_ZONE = re.compile(rf"\s*RESET\s+{_TIME_ZONE}\s*;?\s*", re.IGNORECASE | re.ASCII)
 _SHOW_ZONE = re.compile(rf"\s*SHOW\s+{_TIME_ZONE}\s*;?\s*", re.IGNORECASE | re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE | re.ASCII)
-_LONGEST_NUMBER = 100  # characters; exact arithmetic on many more would keep everybody waiting
-_ON = dict.fromkeys(("on", "true", "t", "yes", "1"), True) | dict.fromkeys(("off", "false", "f", "no", "0"), False)
 
 
 @dataclass(slots=True)
 class SessionSettings:
-    """The settings an analyst may use; None takes the policy's default."""
+    """The values of `dpsql.settings.SETTINGS` in one session, and its time zone."""
 
     epsilon: Fraction | None = None
     delta: Fraction | None = None
     margin: Fraction | None = None
     fresh: bool = False
-    tidy: bool = False  # counts not below zero, running totals that do not fall, rounded fractions
-    pure: bool = False  # Laplace noise and no delta, paid as pure
-    confidence: Fraction | None = None  # with which margins hold; it costs nothing
-    simultaneous: bool = False  # margins of all numbers of an answer hold at once
+    tidy: bool = False
+    pure: bool = False
+    confidence: Fraction | None = None
+    simultaneous: bool = False
     zone: Zone = UTC_ZONE  # the time zone in which dates and times are read and shown
 
     def set_zone(self, text: str) -> None:
@@ -65,65 +61,13 @@ class SessionSettings:
         self.zone = found
 
     def set(self, name: str, text: str) -> None:
-        match name:
-            case "epsilon":
-                self.epsilon = _positive(name, text)
-            case "delta":
-                self.delta = _positive(name, text)
-            case "margin":
-                self.margin = _positive(name, text)
-            case "confidence":
-                self.confidence = _confidence(name, text)
-            case "fresh" | "tidy" | "pure" | "simultaneous":
-                if text.lower() not in _ON:
-                    raise BadSetting(f'parameter "dpsql.{name}" requires a Boolean value')
-                setattr(self, name, _ON[text.lower()])
-            case _:
-                raise _unknown(name)
+        setattr(self, name, setting_named(name).read(text))
 
     def reset(self, name: str) -> None:
-        if name not in SETTINGS:
-            raise _unknown(name)
-        setattr(self, name, False if SETTINGS[name] == "off" else None)
+        setattr(self, name, setting_named(name).unset)
 
     def show(self, name: str) -> str:
-        match name:
-            case "epsilon" | "delta" | "margin":
-                value: Fraction | None = getattr(self, name)
-                return "default" if value is None else f"{float(value):g}"
-            case "confidence":
-                return f"{float(self.confidence or USUAL):.12g}"
-            case "fresh" | "tidy" | "pure" | "simultaneous":
-                return "on" if getattr(self, name) else "off"
-            case _:
-                raise _unknown(name)
-
-
-def _unknown(name: str) -> BadSetting:
-    return BadSetting(
-        f'unrecognized configuration parameter "dpsql.{name}"',
-        hint=f"There are {', '.join([*SETTINGS][:-1])} and {[*SETTINGS][-1]}.",
-    )
-
-
-def _positive(name: str, text: str) -> Fraction:
-    if len(text) > _LONGEST_NUMBER:
-        raise BadSetting(f'"dpsql.{name}" is longer than {_LONGEST_NUMBER} characters')
-    if _NUMBER.fullmatch(text.strip()) is None:
-        raise BadSetting(f'"dpsql.{name}" must be a number', hint="Write it as in 0.5 or 1e-6.")
-    value = Decimal(text.strip())
-    if value <= 0:
-        raise BadSetting(f'"dpsql.{name}" must be positive')
-    if not -100 < value.adjusted() < 100:
-        raise BadSetting(f'"dpsql.{name}" is out of range')
-    return Fraction(value)
-
-
-def _confidence(name: str, text: str) -> Fraction:
-    value = _positive(name, text)
-    if not LEAST <= value <= MOST:
-        raise BadSetting(f'"dpsql.{name}" must be at least 0.5 and less than 1', hint="Write it as in 0.99.")
-    return value
+        return setting_named(name).shown(getattr(self, name))
 
 
 @dataclass(slots=True)

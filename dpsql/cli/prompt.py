@@ -24,7 +24,6 @@ _SQL_WORDS = """
     FILTER FROM GROUP HAVING IN INNER INTERVAL IS JOIN LEFT LIKE LIMIT NOT NULL NULLIF OFFSET ON OR ORDER OVER
     PARTITION RESET ROUND SELECT SET SHOW STDDEV SUM THEN TIMESTAMP TRUE UNION USING VARIANCE WHEN WHERE WITH
 """.split()
-_SETTINGS = tuple(f"dpsql.{name}" for name in SETTINGS)
 _COMMANDS = ("\\?", "\\budget", "\\d", "\\explain", "\\q", "\\set")
 _WORD = re.compile(r'\\?[\w.?"]*$')
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -76,7 +75,7 @@ class DeclaredNames(Completer):
             return
         yield from ((_written(name), "table") for name in self._tables)
         yield from ((_written(name), f"column of {', '.join(owners)}") for name, owners in self._columns.items())
-        yield from ((name, "setting") for name in _SETTINGS)
+        yield from ((f"dpsql.{name}", "setting") for name in SETTINGS)
         yield from ((text, "") for text in _SQL_WORDS)
 
 

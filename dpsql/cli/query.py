@@ -21,6 +21,7 @@ from dpsql.cli.report import refusals
 from dpsql.driver import frames
 from dpsql.driver.display import Column, Margins
 from dpsql.errors import OperationalError
+from dpsql.settings import SETTINGS, SessionSetting, Takes
 from dpsql.types import Value
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
+_SETTINGS = "dpsql.settings"  # where options that are session settings are kept in the context
 _FOR_PEOPLE = ("table", "markdown")
 _FORMATS = (*_FOR_PEOPLE, "csv", "json", "parquet")
 _WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
@@ -73,8 +75,27 @@ def typed(text: str) -> Value:
     return text
 
 
+def _setting_option(setting: SessionSetting) -> Callable[[Command], Command]:
+    """The option of a session setting. Its value goes to the context, so that commands need no argument for each."""
+
+    def keep(context: click.Context, _: click.Parameter, value: Decimal | bool | None) -> None:
+        if value not in (None, False):
+            context.meta.setdefault(_SETTINGS, {})[setting.name] = "on" if value is True else value
+
+    if setting.takes is Takes.SWITCH:
+        return click.option(f"--{setting.name}", is_flag=True, callback=keep, expose_value=False, help=setting.meaning)
+    return click.option(
+        f"--{setting.name}", metavar="X", type=_number, callback=keep, expose_value=False, help=setting.meaning
+    )
+
+
 def _asks_a_question(command: Command) -> Command:
-    for option in (
+    options: list[Callable[[Command], Command]] = [
+        click.argument("sql", required=False),
+        click.option("-f", "--file", metavar="FILE", help="Read the SQL from a file."),
+        click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file."),
+        click.option("--user", metavar="NAME", help="Whose account pays. Default: the policy's only user."),
+        *map(_setting_option, SETTINGS.values()),
         click.option(
             "--param",
             "parameters",
@@ -84,28 +105,8 @@ def _asks_a_question(command: Command) -> Command:
             help="A value for %(NAME)s in the SQL. May be repeated. Numbers, true, false, null and dates are"
             " recognized; single quotes around a value make it text.",
         ),
-        click.option("--epsilon", metavar="X", type=_number, help="Price of the query. Default: the policy's."),
-        click.option(
-            "--margin",
-            metavar="N",
-            type=_number,
-            help="Instead of a price: the 95 % error wanted for counts; the least that buys it is paid.",
-        ),
-        click.option(
-            "--pure", is_flag=True, help="Laplace noise and no delta, paid as pure where the policy sells it."
-        ),
-        click.option(
-            "--confidence",
-            metavar="X",
-            type=_number,
-            help="With which confidence margins hold: 0.5 or more, and less than 1. Free. Default: 0.95.",
-        ),
-        click.option("--simultaneous", is_flag=True, help="Margins of all numbers of the answer hold at once. Free."),
-        click.option("--user", metavar="NAME", help="Whose account pays. Default: the policy's only user."),
-        click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file."),
-        click.option("-f", "--file", metavar="FILE", help="Read the SQL from a file."),
-        click.argument("sql", required=False),
-    ):
+    ]
+    for option in reversed(options):  # click lists them in the opposite order
         command = option(command)
     return command
 
@@ -138,24 +139,10 @@ def _read(path: Path) -> str:
         raise click.UsageError(f'the file "{path}" is not UTF-8 text') from None
 
 
-def _set(
-    cursor: Cursor,
-    epsilon: Decimal | None,
-    margin: Decimal | None,
-    pure: bool,
-    confidence: Decimal | None,
-    simultaneous: bool,
-) -> None:
-    if confidence is not None:
-        cursor.execute(f"SET dpsql.confidence = {confidence}")
-    if simultaneous:
-        cursor.execute("SET dpsql.simultaneous = on")
-    if epsilon is not None:
-        cursor.execute(f"SET dpsql.epsilon = {epsilon}")
-    if margin is not None:
-        cursor.execute(f"SET dpsql.margin = {margin}")
-    if pure:
-        cursor.execute("SET dpsql.pure = on")
+def _set(cursor: Cursor) -> None:
+    """Give the session the settings that were written as options."""
+    for name, value in click.get_current_context().meta.get(_SETTINGS, {}).items():
+        cursor.execute(f"SET dpsql.{name} = {value}")
 
 
 # --- what the user gets ---
@@ -230,23 +217,16 @@ def _check_output(form: str, output: Path | None, margins: bool) -> None:
 )
 @click.option("-o", "--output", metavar="FILE", type=Path, help="Write the rows to a file.")
 @click.option("--margins", is_flag=True, help="Add a column NAME_margin behind each noisy one (csv, json, parquet).")
-@click.option("--fresh", is_flag=True, help="Buy a new answer, even if this question was answered before.")
 @click.option("--new-ledger", is_flag=True, help="Create a missing ledger. It forgets what was spent before.")
 def query(
     sql: str | None,
     file: str | None,
     policy: str,
     user: str | None,
-    epsilon: Decimal | None,
-    margin: Decimal | None,
-    pure: bool,
-    confidence: Decimal | None,
-    simultaneous: bool,
     parameters: tuple[tuple[str, Value], ...],
     form: str,
     output: Path | None,
     margins: bool,
-    fresh: bool,
     new_ledger: bool,
 ) -> None:
     """Answer a query, and pay for it.
@@ -267,9 +247,7 @@ def query(
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user, new_ledger=new_ledger) as connection, connection.cursor() as cursor:
         say_if_ledger_is_new(connection)
-        _set(cursor, epsilon, margin, pure, confidence, simultaneous)
-        if fresh:
-            cursor.execute("SET dpsql.fresh = on")
+        _set(cursor)
         run(cursor, sql, dict(parameters) or None)
         if form == "table" and output is None:
             show_table(cursor)
@@ -286,11 +264,6 @@ def explain(
     file: str | None,
     policy: str,
     user: str | None,
-    epsilon: Decimal | None,
-    margin: Decimal | None,
-    pure: bool,
-    confidence: Decimal | None,
-    simultaneous: bool,
     parameters: tuple[tuple[str, Value], ...],
 ) -> None:
     """Show what a query would cost, its noise and why it is private.
@@ -307,5 +280,5 @@ def explain(
     sql = _question(sql, file)
     with refusals(sql), connect(policy, user) as connection, connection.cursor() as cursor:
         say_if_ledger_is_new(connection)
-        _set(cursor, epsilon, margin, pure, confidence, simultaneous)
+        _set(cursor)
         click.echo(cursor.explain(sql, dict(parameters) or None))

@@ -17,18 +17,19 @@ from dpsql.cli.prompt import is_command, split
 from dpsql.cli.query import show_table
 from dpsql.cli.report import Refusal, refusals
 from dpsql.errors import BadSetting, ProgrammingError
+from dpsql.settings import SETTINGS
 
 if TYPE_CHECKING:
     from dpsql.driver.dbapi import Connection
 
-HELP = r"""SQL ends with a semicolon and may take several lines. EXPLAIN in front of a query is free.
+_HELP = r"""SQL ends with a semicolon and may take several lines. EXPLAIN in front of a query is free.
 
   \d                  the declared tables
   \d TABLE            its columns and what is declared for them
   \budget             what was spent and what is left
   \explain QUERY      price, noise and keys of a query, for free
-  \set NAME VALUE     epsilon, delta or margin of the queries that follow; fresh on buys new answers,
-                      pure on those with Laplace noise; confidence and simultaneous say what ± means
+  \set NAME VALUE     change a setting of the queries that follow:
+{settings}
   \?                  this help
   \q                  leave, as Ctrl-D does
 
@@ -102,7 +103,11 @@ class Shell:
         self._cursor.execute(f"SET dpsql.{name.removeprefix('dpsql.')} = {value.strip()}")
 
     def _help(self, _: str) -> None:
-        click.echo(HELP)
+        click.echo(_HELP.format(settings=_setting_lines()))
+
+
+def _setting_lines() -> str:
+    return "\n".join(f"    {setting.name:<17} {setting.meaning}" for setting in SETTINGS.values())
 
 
 def history_file() -> Path | None:

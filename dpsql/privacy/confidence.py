@@ -9,7 +9,6 @@ from statistics import NormalDist
 from typing import Literal
 
 USUAL = Fraction(95, 100)
-LEAST, MOST = Fraction(1, 2), 1 - Fraction(1, 10**9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from dpsql.server.twin.names import KEPT_SCHEMA
 from dpsql.server.twin.roles import ensure_users_role, users_role
 from dpsql.server.twin.schema import schema_statements, search_path
 from dpsql.server.twin.system_catalog import system_catalog_statements
-from dpsql.settings import SETTINGS as NAMES
+from dpsql.settings import SETTINGS
 
 # What an analyst may set, also for good with ALTER ROLE, and what SHOW says before.
-SETTINGS = {f"dpsql.{name}": shown for name, shown in NAMES.items()}
+
 
 _MARK = "dpsql twin "
 
@@ -80,9 +80,10 @@ def _statements(catalog: Catalog, database: str) -> Iterator[sql.Composed]:
     yield from schema_statements(catalog, users)
     yield from account_statements(users)
     yield sql.SQL(_REFUSE).format()
-    for setting, value in SETTINGS.items():
-        yield sql.SQL("GRANT SET ON PARAMETER {} TO {}").format(sql.SQL(setting), users)
-        yield sql.SQL("ALTER DATABASE {} SET {} = {}").format(name, sql.SQL(setting), sql.Literal(value))
+    for setting in SETTINGS.values():
+        parameter = sql.SQL(f"dpsql.{setting.name}")
+        yield sql.SQL("GRANT SET ON PARAMETER {} TO {}").format(parameter, users)
+        yield sql.SQL("ALTER DATABASE {} SET {} = {}").format(name, parameter, sql.Literal(setting.default))
     path = sql.SQL(", ").join(map(sql.Identifier, ("$user", *search_path(catalog))))
     yield sql.SQL("ALTER DATABASE {} SET search_path = {}").format(name, path)
     yield from system_catalog_statements()
