@@ -16,6 +16,7 @@ from typing import TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from dpsql.policy.address import PostgresAddress, is_postgres_address
+from dpsql.policy.keys import names
 from dpsql.policy.load_server import read_server
 from dpsql.policy.model import (
     Accounting,
@@ -38,35 +39,6 @@ from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quot
 from dpsql.policy.sections import NOT_NEGATIVE, POSITIVE, PROBABILITY, LineIndex, Rule, Section, header
 
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
-_DATABASE = ("url", "ledger", "prepared")
-_PREPARED = ("copy", "version", "identity")
-_PRIVACY = (
-    "epsilon",
-    "delta",
-    "accounting",
-    "query_epsilon",
-    "query_delta",
-    "key_delta",
-    "max_query_epsilon",
-    "min_query_epsilon",
-    "pure",
-)
-_LIMITS = (
-    "max_cells",
-    "max_compile_steps",
-    "compile_timeout",
-    "compile_memory",
-    "timeout",
-    "memory",
-    "threads",
-    "replay_days",
-    "max_result_cells",
-    "max_queries_per_user",
-    "answer_tick",
-    *(part.name for part in fields(StatementLimits)),
-)
-_VIEW = ("sql",)
-_USER = ("epsilon", "password")
 _LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
 
 _DUCKDB = "duckdb:///"
@@ -169,7 +141,7 @@ def _split_position(message: str, last_line: int) -> tuple[str, int]:
 
 
 def _read_database(root: Section, path: Path) -> tuple[str, LedgerLocation | None, PreparedPolicy | None] | None:
-    section = _required(root, "database", _DATABASE)
+    section = _required(root, "database", names("database"))
     if section is None:
         return None
     if "url" not in section.content:
@@ -188,7 +160,7 @@ def _read_database(root: Section, path: Path) -> tuple[str, LedgerLocation | Non
 
 def _read_prepared(section: Section) -> PreparedPolicy | None:
     """What `dpsql prepare` has written."""
-    prepared = section.section("prepared", _PREPARED)
+    prepared = section.section("prepared", names("database.prepared"))
     if prepared is None:
         return None
     copy, version, identity = prepared.text("copy"), prepared.integer("version"), prepared.text("identity")
@@ -218,7 +190,7 @@ def _read_location(section: Section, ledger: str, path: Path) -> LedgerLocation 
 
 
 def _read_privacy(root: Section) -> PrivacyPolicy | None:
-    section = _required(root, "privacy", _PRIVACY)
+    section = _required(root, "privacy", names("privacy"))
     if section is None:
         return None
     if "epsilon" not in section.content:
@@ -297,7 +269,7 @@ def _at_most(section: Section, key: str, value: Fraction | None, limit: Fraction
 
 
 def _read_limits(root: Section) -> Limits:
-    section = root.section("limits", _LIMITS)
+    section = root.section("limits", names("limits"))
     if section is None:
         return Limits()
     defaults = Limits()
@@ -340,8 +312,7 @@ def _read_compile_limits(section: Section) -> CompileLimits:
 
 def _read_statement_limits(section: Section) -> StatementLimits:
     defaults = StatementLimits()
-    names = [part.name for part in fields(StatementLimits)]
-    found = {name: section.integer(name) or getattr(defaults, name) for name in names}
+    found = {part.name: section.integer(part.name) or getattr(defaults, part.name) for part in fields(StatementLimits)}
     for name, most in _LARGEST.items():
         if found[name] > most:
             section.problem(name, f"{quoted(name)} in [limits] is more than {most:,}", f"write: {name} = {most}")
@@ -362,7 +333,7 @@ def _read_views(root: Section, tables: Mapping[str, TablePolicy]) -> dict[str, V
         return {}
     views: dict[str, ViewPolicy] = {}
     for name in section.content:
-        view = section.section(name, _VIEW)
+        view = section.section(name, names("views"))
         if view is None:
             continue
         parts = name.split(".")
@@ -389,7 +360,7 @@ def _read_users(root: Section, total: Fraction | None) -> dict[str, UserPolicy]:
         return {}
     users: dict[str, UserPolicy] = {}
     for name in section.content:
-        user = section.section(name, _USER)
+        user = section.section(name, names("users"))
         if not name or "\0" in name:
             section.problem(name, f"{quoted(name)} is not the name of a user")
         if user is not None:
@@ -420,10 +391,6 @@ def _required(root: Section, name: str, known: tuple[str, ...]) -> Section | Non
 
 # ------------------------------------------------------------
 # Reads the [tables] of the policy file: whom a row belongs to, and what its columns may hold.
-
-_TABLE = ("public", "unit", "max_rows_per_unit", "max_groups_per_unit", "tight", "columns")
-_REFERENCE = ("via", "table", "key")
-_COLUMN = ("min", "max", "step", "values", "nullable_key", "tight", "max_rows_per_value")
 
 
 def read_tables(root: Section) -> dict[str, TablePolicy]:
@@ -457,12 +424,12 @@ def _read_table(tables: Section, name: str) -> TablePolicy | None:
             fix = f"write: [{header(('tables', f'{name}.{table}'))}]"
             tables.report.add(tables.line(name, table), "a table in a schema needs quotation marks", fix)
         return None
-    section = tables.section(name, _TABLE)
+    section = tables.section(name, names("tables"))
     if section is None:
         return None
     if section.flag("public"):
         for key in section.content:
-            if key in _TABLE and key not in ("public", "columns"):
+            if key in names("tables") and key not in ("public", "columns"):
                 section.problem(
                     key, f"public table {quoted(name)} takes no {quoted(key)}", "remove it, or public = true"
                 )
@@ -483,7 +450,7 @@ def _is_schema(content: object) -> TypeGuard[dict[str, object]]:
     return (
         isinstance(content, dict)
         and bool(content)
-        and all(isinstance(value, dict) and key not in _TABLE for key, value in content.items())
+        and all(isinstance(value, dict) and key not in names("tables") for key, value in content.items())
     )
 
 
@@ -499,10 +466,10 @@ def _read_unit(section: Section, name: str) -> str | UnitReference | None:
         return None
     if not isinstance(unit, dict):
         return section.text("unit")
-    reference = section.section("unit", _REFERENCE)
+    reference = section.section("unit", names("tables.unit"))
     if reference is None:
         return None
-    for key in _REFERENCE:
+    for key in names("tables.unit"):
         if key not in reference.content:
             reference.missing(key, 'write: unit = { via = "COLUMN", table = "TABLE", key = "COLUMN" }')
     via, table, target = reference.texts("via"), reference.text("table"), reference.texts("key")
@@ -547,7 +514,7 @@ def _read_columns(table: Section, *, public: bool = False) -> Mapping[str, Colum
                 fix = f"write: {header((name,))} = {{}}"
                 section.problem(name, f"column {quoted(name)} needs braces, even with nothing between them", fix)
                 continue
-            column = section.section(name, _COLUMN)
+            column = section.section(name, names("tables.columns"))
             if column is not None:
                 columns[name] = _read_column(column, name, public=public)
     return MappingProxyType(columns)

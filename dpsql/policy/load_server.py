@@ -6,23 +6,11 @@ import ssl
 from pathlib import Path
 from typing import get_args
 
+from dpsql.policy.keys import names
 from dpsql.policy.model import Policy, ServerPolicy, TlsRule
 from dpsql.policy.problems import Problem, nearest, quoted
 from dpsql.policy.sections import Rule, Section
 
-_SERVER = (
-    "host",
-    "port",
-    "tls",
-    "certificate",
-    "key",
-    "max_connections",
-    "max_connections_per_user",
-    "login_timeout",
-    "metrics_port",
-    "twin",
-    "state",
-)
 _TLS: tuple[TlsRule, ...] = get_args(TlsRule)
 _LAST_PORT = 65_535
 _LOGIN_TIMEOUT = Rule("at least 1 and at most 600 seconds", lambda seconds: 1 <= seconds <= 600)
@@ -30,7 +18,7 @@ _TWIN = ("postgresql://", "postgres://")
 
 
 def read_server(root: Section, path: Path) -> ServerPolicy:
-    section = root.section("server", _SERVER)
+    section = root.section("server", names("server"))
     if section is None:
         return ServerPolicy()
     defaults = ServerPolicy()

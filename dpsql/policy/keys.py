@@ -1,0 +1,172 @@
+"""The one table of policy keys: what each section of the policy file may hold, with its default and its meaning.
+
+The loader refuses whatever is not in it, and the reference page is made of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SectionName = Literal[
+    "database", "database.prepared", "privacy", "tables", "tables.unit", "tables.columns", "views", "users", "limits",
+    "server",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyKey:
+    name: str
+    takes: str
+    default: str  # as the reference page shows it
+    meaning: str
+
+
+REQUIRED = "required"
+NONE = "none"
+
+# How each section is written in the file, for the reference page.
+HEADERS: dict[SectionName, str] = {
+    "database": "[database]",
+    "database.prepared": "[database.prepared]",
+    "privacy": "[privacy]",
+    "tables": "[tables.NAME]",
+    "tables.unit": "unit = { … } in [tables.NAME]",
+    "tables.columns": "[tables.NAME.columns]: COLUMN = { … }",
+    "views": "[views.NAME]",
+    "users": "[users.NAME]",
+    "limits": "[limits]",
+    "server": "[server]",
+}
+
+KEYS: dict[SectionName, tuple[PolicyKey, ...]] = {
+    "database": (
+        PolicyKey(
+            "url", "an address", REQUIRED, 'The data: "duckdb:///clinic.duckdb", "postgresql://user@host/clinic".'
+        ),
+        PolicyKey(
+            "ledger",
+            "a path or an address",
+            "a file beside a DuckDB database; required for PostgreSQL",
+            "The books: a file on a disk that is never restored, or a database on a PostgreSQL server.",
+        ),
+        PolicyKey("prepared", "a section", NONE, "The copy that queries read; `dpsql prepare` writes it."),
+    ),
+    "database.prepared": (
+        PolicyKey("copy", "a file or schema", REQUIRED, "Where the copy is."),
+        PolicyKey("version", "a whole number", REQUIRED, "How many times the data were prepared."),
+        PolicyKey("identity", "a string", REQUIRED, "The copy holds the same string, so that none is read by mistake."),
+    ),
+    "privacy": (
+        PolicyKey("epsilon", "a number up to 9000", REQUIRED, "The most that all answers together may reveal."),
+        PolicyKey("delta", "a number from 0 to less than 1", "0", "The probability with which epsilon may not hold."),
+        PolicyKey(
+            "accounting",
+            '"zcdp" or "basic"',
+            '"zcdp" where delta is above 0, else "basic"',
+            "How prices add up: zcdp has Gaussian noise and suits many answers, basic has Laplace noise and suits few.",
+        ),
+        PolicyKey("query_epsilon", "a number", "0.1", "The price of a query where the analyst sets none."),
+        PolicyKey(
+            "query_delta",
+            "a number",
+            "the share of key_delta that the price has of the total",
+            "What a query with unknown keys spends of delta.",
+        ),
+        PolicyKey(
+            "key_delta",
+            "a number below delta",
+            "half of delta under zcdp",
+            "The part of delta that is kept for releasing unknown keys. Under basic it is all of delta.",
+        ),
+        PolicyKey("max_query_epsilon", "a number", "epsilon", "The most that one query may cost."),
+        PolicyKey("min_query_epsilon", "a number", NONE, "The least that one query may cost."),
+        PolicyKey("pure", "true or false", "false", "Whether analysts may buy pure answers under zcdp (dpsql.pure)."),
+    ),
+    "tables": (
+        PolicyKey("public", "true or false", "false", "Whether the table holds nothing about people."),
+        PolicyKey("unit", "a column, or a reference", "required of private tables", "Whom each row belongs to."),
+        PolicyKey("max_rows_per_unit", "a whole number", "1", "How many rows of one unit count at most."),
+        PolicyKey(
+            "max_groups_per_unit",
+            "a whole number",
+            "max_rows_per_unit",
+            "In how many groups one unit counts at most, where keys are unknown.",
+        ),
+        PolicyKey(
+            "tight",
+            "true or false",
+            "false where more than 10 rows are allowed",
+            "Whether units come near max_rows_per_unit, so that no lower contribution bound is searched for.",
+        ),
+        PolicyKey("columns", "a section", "no columns", "What analysts may use; other columns do not exist for them."),
+    ),
+    "tables.unit": (
+        PolicyKey("via", "a column, or a list of them", REQUIRED, "The columns that refer to a row of another table."),
+        PolicyKey("table", "a declared table", REQUIRED, "That table."),
+        PolicyKey("key", "a column, or a list of them", REQUIRED, "The columns there that are unique."),
+    ),
+    "tables.columns": (
+        PolicyKey("min", "a number or a date", NONE, "Smaller values are raised to it. Sums and averages need it."),
+        PolicyKey("max", "a number or a date", NONE, "Larger values are lowered to it. Sums and averages need it."),
+        PolicyKey("step", "a number", "of the type, or chosen", "The grid to which values are rounded."),
+        PolicyKey("values", "a list", NONE, "The keys of the column: all are returned, and others are NULL."),
+        PolicyKey("nullable_key", "true or false", "false", "Whether NULL is returned as a key of its own."),
+        PolicyKey(
+            "tight", "true or false", NONE, "Whether sums come near the bounds, so that no lower one is searched for."
+        ),
+        PolicyKey(
+            "max_rows_per_value",
+            "a whole number",
+            "counted where the table is small",
+            "Of a public table: how many of its rows have the same value, which bounds what a join multiplies.",
+        ),
+    ),
+    "views": (PolicyKey("sql", "a query", REQUIRED, "What the name stands for. A view grants nothing of its own."),),
+    "users": (
+        PolicyKey("epsilon", "a number", "the total", "The most that this user may spend. It rations, no more."),
+        PolicyKey(
+            "password", "a SCRAM-SHA-256 verifier", NONE, "Written by `dpsql user password`; without one, no login."
+        ),
+    ),
+    "limits": (
+        PolicyKey("timeout", "seconds", "60", "How long the engine may work on one query."),
+        PolicyKey("memory", "an amount", '"2GB"', "How much memory DuckDB may use."),
+        PolicyKey("threads", "a whole number", "2", "How many threads DuckDB may use."),
+        PolicyKey("replay_days", "days", NONE, "After so many days a stored answer is bought anew."),
+        PolicyKey("max_cells", "a whole number", "100,000", "Of declared keys, the most combinations in one query."),
+        PolicyKey("max_result_cells", "a whole number", "5,000,000", "Rows times columns of the largest answer."),
+        PolicyKey("max_queries_per_user", "a whole number", "4", "Statements of one user that run at once."),
+        PolicyKey("answer_tick", "seconds", NONE, "Answers wait for a multiple of it, so that their time tells less."),
+        PolicyKey("max_compile_steps", "a whole number", "5,000,000", "Steps that compiling one query may take."),
+        PolicyKey("compile_timeout", "seconds", "10", "Processor time that compiling one query may take."),
+        PolicyKey("compile_memory", "an amount", '"500MB"', "Memory that compiling one query may take."),
+        PolicyKey("max_bytes", "a whole number", "100,000", "Bytes of the longest statement."),
+        PolicyKey("max_nodes", "a whole number", "50,000", "Words, and parts of expressions, of one statement."),
+        PolicyKey("max_nesting", "a whole number", "60", "How deep a statement may be nested."),
+        PolicyKey("max_joins", "a whole number", "64", "Joins of one statement."),
+        PolicyKey("max_list", "a whole number", "10,000", "Values of one IN list."),
+    ),
+    "server": (
+        PolicyKey("host", "an address", '"127.0.0.1"', "Where the server listens."),
+        PolicyKey("port", "a port", "5437", "The port it listens on."),
+        PolicyKey("tls", '"remote", "required" or "off"', '"remote"', "Of whom TLS is required: of other machines."),
+        PolicyKey("certificate", "a PEM file", "one of its own", "The certificate of the server."),
+        PolicyKey("key", "a PEM file", "one of its own", "The private key of the certificate."),
+        PolicyKey("max_connections", "a whole number", "100", "Clients at a time."),
+        PolicyKey(
+            "max_connections_per_user",
+            "a whole number",
+            "half of them, or 10 if that is more",
+            "Connections of one user at a time.",
+        ),
+        PolicyKey("login_timeout", "seconds", "30", "How long a client may take to log in."),
+        PolicyKey("metrics_port", "a port", NONE, "Where /metrics and /healthz are served."),
+        PolicyKey("twin", "an address", "a server of its own", "An empty PostgreSQL database for the twin."),
+        PolicyKey("state", "a folder", "`.dpsql` beside the policy file", "What the server keeps between runs."),
+    ),
+}
+
+
+def names(section: SectionName) -> tuple[str, ...]:
+    return tuple(key.name for key in KEYS[section])
