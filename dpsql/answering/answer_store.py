@@ -55,7 +55,7 @@ def decode(stored: bytes) -> StoredAnswer:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise OperationalError(
             "a stored answer cannot be read",
-            hint="SET dpsql.fresh = on buys it anew. The owner looks for damage with: dpsql ledger verify",
+            hint="SET dpsql.fresh = on buys a new answer. The owner looks for damage with: dpsql ledger verify",
         ) from None
 
 

@@ -502,7 +502,7 @@ class Dataset:
                 bill.instances[index] = attempt.instance if attempt else self._sampler.salt()
             if measurement.is_search and not measurement.price.loss:
                 if stored is None:
-                    raise OperationalError("a clip that was found before has expired", hint="Ask again.")
+                    raise OperationalError("a stored contribution bound has expired", hint="Ask again.")
                 continue
             if index not in bill.derived:
                 replay = stored is not None or attempt is not None

@@ -52,7 +52,10 @@ def prepare(path: Path, to: str | None = None, writer: str | None = None, tell: 
         _write_schema(policy, name, copied, about, writer, tell)
     else:
         if writer is not None:
-            raise PolicyError("a DuckDB file is written by whoever may write to its folder", hint="Leave --as out.")
+            raise PolicyError(
+                "--as is only for PostgreSQL",
+                hint="Run dpsql prepare without --as, as a user who may write to the folder of the DuckDB file.",
+            )
         target = _target(policy, to, version)
         name = os.path.relpath(target, policy.path.parent)
         copied = [_copied(t, _found(t, schema), (t.source[0], t.source[1]), dialect) for t in tables]

@@ -162,7 +162,9 @@ def demo(folder: Path, serves: bool, port: int | None) -> None:
         if write_demo(folder):
             click.echo(f'wrote a made-up clinic with {PATIENTS:,} patients and its policy to "{folder}"')
         else:
-            click.echo(f'"{folder}" is there already: its data and ledger are used again, and answers it gave are free')
+            click.echo(
+                f'"{folder}" already exists: its data and ledger are used again, and answers that it gave are free'
+            )
         if serves:
             _serve(folder / POLICY, port)
             return

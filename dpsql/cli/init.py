@@ -58,7 +58,7 @@ def init(database: str, output: str, suggest_bounds: bool) -> None:
 def _require_new(target: Path) -> None:
     if target.exists():
         raise PolicyError(
-            f'"{target}" is there already',
+            f'"{target}" already exists',
             hint="Nothing was written. Name another file with --output, or move it away.",
         )
     if not target.parent.is_dir():

@@ -107,7 +107,7 @@ class _Binder:
             if found["placeholder"] is not None:
                 # As text it would be compared with the data, and quietly match nothing.
                 raise ProgrammingError(
-                    f"placeholder {found[0]} stands inside quotes",
+                    f"placeholder {found[0]} is inside quotes",
                     hint="Write it without quotes; the value needs none.",
                     position=found.start() + 1,
                 )

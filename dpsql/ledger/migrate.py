@@ -46,7 +46,8 @@ def move_ledger(source: LedgerLocation, target: LedgerLocation, *, dataset: str,
         if (arrived.id, arrived.charges, arrived.event) != (found.id, found.charges, ARRIVING):
             found.require_chargeable(source)  # it departed earlier, to a place that it has reached, or to another
             raise OperationalError(
-                f'what is at "{target}" is not the copy that was made', hint="Run the command again with another place."
+                f'"{target}" does not hold the copy that was just written',
+                hint="Run the command again with another place.",
             )
         _note(copy, ARRIVED, source)
     return arrived
@@ -75,7 +76,7 @@ def _make_copy(original: Database, source: LedgerLocation, target: LedgerLocatio
         made = create_on_server(target, fill, instead=is_void)
     if not made:
         raise PolicyError(
-            f'there is something at "{target}" already',
+            f'"{target}" already exists',
             hint="Name a file that does not exist, or a database without the schema dpsql_ledger.",
         )
 

@@ -469,8 +469,9 @@ def _failure(reason: tuple[str, str]) -> OperationalError:
 
 def _in_doubt() -> OperationalError:
     return OperationalError(
-        "it cannot be seen whether the charge was recorded",
-        detail="The connection to the ledger broke while it was. If it was recorded it stands; nothing was asked.",
+        "it is unknown whether the charge was recorded",
+        detail="The connection to the ledger broke during the commit. If the charge was recorded, it stands; the query"
+        " was not run.",
         hint="Try again when the server of the ledger can be reached.",
     )
 

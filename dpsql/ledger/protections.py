@@ -110,8 +110,8 @@ def require_unchanged(db: Database, protection: Protection) -> None:
     """
     if protection.differences(in_force(db)):
         raise OperationalError(
-            "the owner has changed who is protected while this was in use",
-            hint="The owner starts dpsql anew, with the policy that the ledger now knows.",
+            "the owner changed the unit of privacy while this process was running",
+            hint="Restart dpsql with the policy that the ledger now knows.",
         )
 
 
@@ -130,7 +130,7 @@ def _refusal(location: object, differences: list[Difference]) -> PolicyError:
     shown = "; ".join(map(str, differences[:SHOWN]))
     more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
     return PolicyError(
-        f'the policy protects others than the ledger "{location}" has counted for',
+        f'the policy protects a different unit than the ledger "{location}" has counted for',
         detail=f"{shown[0].upper()}{shown[1:]}{more}.",
         hint=f"Undo the change in the policy. If it is meant, accept it with: {ACCEPT}. The total then counts for the"
         " new units from that moment on; what was answered before protects the old ones.",

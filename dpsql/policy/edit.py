@@ -137,7 +137,7 @@ def require_new(name: str, users: Collection[str]) -> None:
             hint="A name has printable characters, and no space at its ends.",
         )
     if name in users:
-        raise PolicyError(f"user {quoted(name)} exists already", hint="Choose another name.")
+        raise PolicyError(f"user {quoted(name)} already exists", hint="Choose another name.")
 
 
 def require_known(path: Path, name: str) -> None:

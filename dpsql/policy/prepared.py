@@ -65,7 +65,7 @@ def read_about(version: object, identity: object, facts: object) -> About:
 
 
 def not_a_copy() -> PolicyError:
-    return PolicyError("the prepared copy is none that dpsql has made", hint=AGAIN)
+    return PolicyError("the prepared copy was not made by dpsql", hint=AGAIN)
 
 
 def require_meant(about: About, prepared: PreparedPolicy) -> None:

@@ -78,7 +78,7 @@ def derive(plan: Plan, limit: int) -> Derivation:
     match plan:
         case Scan(table=table, fields=fields, columns=columns):
             if not table.is_private:
-                raise NotSupported("a public table cannot stand here", hint="Join it to the result instead.")
+                raise NotSupported("a public table cannot be used here", hint="Join it to the result instead.")
             stability = relations.scan(table, fields, columns)
             return Derivation("scan", stability, note=table.name, unowned=table.unowned_text)
         case Filter(child=child, predicate=predicate):
@@ -136,7 +136,7 @@ def derive(plan: Plan, limit: int) -> Derivation:
             return Derivation("window_in_unit", windows.window_in_unit(premise.conclusion, windowed), (premise,))
         case Sort():
             raise NotSupported(
-                "LIMIT and OFFSET below an aggregate would choose rows by other units' rows",
+                "LIMIT and OFFSET below an aggregate would choose rows depending on other units' rows",
                 hint="Aggregate first, then limit the result.",
             )
         case Distinct() | Empty() | OneRow() | Released():

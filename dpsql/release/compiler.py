@@ -305,7 +305,7 @@ class _Compiler:
         """A subquery in a private expression: released or public, so a constant by the time it is needed."""
         if node.kind == "in" and node.arg is not None and is_unit(node.arg) and is_private(node.plan):
             raise NotSupported(
-                "unit IN (SELECT …) can only stand in WHERE, joined to other conditions by AND",
+                "unit IN (SELECT …) is only supported in WHERE, combined with other conditions by AND",
                 hint="Select the unit itself in the subquery, and move the condition to the top of WHERE.",
                 position=node.position,
             )

@@ -125,7 +125,7 @@ class Measuring:
         child = self._preparation.relation(plan.child)
         if free_fields(plan):
             raise NotSupported(
-                "this subquery would release a value for each row around it",
+                "a correlated subquery would release one value per outer row",
                 hint="Aggregate it once, with GROUP BY, and join the result.",
             )
         if names_owner(value for _, value in plan.keys):

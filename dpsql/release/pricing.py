@@ -57,8 +57,8 @@ class Pricing:
             )
         if self._compilation.counts_pure and not self._accountant.sells_pure:
             raise MissingDeclaration(
-                "the policy does not sell pure answers",
-                detail="Without a total of their own they would cost more than others, and be further off.",
+                "pure answers are not enabled in the policy",
+                detail="Without a total of their own they would cost more than other answers and have wider margins.",
                 hint="SET dpsql.pure = off. The owner may write: pure = true in [privacy].",
             )
         loss = self._grains_of(epsilon)

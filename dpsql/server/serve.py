@@ -56,7 +56,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the policy file again. `ready` is called once it listens."""
     if workers > 1 and not ARE_SHARED:
-        raise PolicyError("several workers need Linux", hint="Serve without --workers.")
+        raise PolicyError("--workers is only supported on Linux", hint="Serve without --workers.")
 
     def read() -> Policy:
         policy = load(path)

@@ -109,7 +109,7 @@ class Sources(ABC):
                 check_arguments(node, {"this", "db", "alias", "joins"})
                 start = node.this.meta.get("start")
                 if isinstance(start, int) and self._text[start] == "'":
-                    raise SqlSyntaxError("a string stands where a table name is needed", position=start + 1)
+                    raise SqlSyntaxError("expected a table name, found a string", position=start + 1)
                 if isinstance(node.this, exp.ExplodingGenerateSeries):
                     plan, alias = self._series(node.this, context, given), "generate_series"
                 elif not isinstance(node.this, exp.Identifier):

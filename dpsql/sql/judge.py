@@ -25,9 +25,7 @@ def misreading(statement: Statement) -> Error | None:
         return NotSupported("the statement is nested too deeply")
     except Error as error:
         return error
-    return NotSupported(
-        "operators here bind otherwise than in PostgreSQL", hint="Write parentheses around what belongs together."
-    )
+    return NotSupported("ambiguous operator precedence", hint="Write parentheses around what belongs together.")
 
 
 def _without_parentheses(tree: exp.Expression) -> exp.Expression:

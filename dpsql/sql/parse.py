@@ -156,14 +156,12 @@ def _check_spaces(tokens: list[Token], text: str) -> None:
     starts = [*(token.start for token in tokens), len(text)]
     for end, start in zip(ends, starts, strict=True):
         if _FOREIGN_SPACE.search(_COMMENT.sub(" ", text[end:start])) is not None:
-            raise SqlSyntaxError("a space that PostgreSQL does not know stands between words", position=end + 1)
+            raise SqlSyntaxError("invalid whitespace character", position=end + 1)
     for token in tokens:
         # sqlglot makes one word of several: GROUPING SETS.
         is_quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER, *_STRINGS)
         if not is_quoted and (found := _FOREIGN_SPACE.search(text, token.start, token.end + 1)) is not None:
-            raise SqlSyntaxError(
-                "a space that PostgreSQL does not know stands between words", position=found.start() + 1
-            )
+            raise SqlSyntaxError("invalid whitespace character", position=found.start() + 1)
 
 
 def _outside_parentheses(tokens: list[Token]) -> Iterator[Token]:
@@ -222,7 +220,7 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
             if not condition or condition[0].token_type is not TokenType.WHERE:
                 raise SqlSyntaxError("FILTER needs WHERE", position=following.start + 1)
         if kind is TokenType.ALIAS and following.token_type is TokenType.STRING:
-            raise SqlSyntaxError("a string stands where a name is needed", position=following.start + 1)
+            raise SqlSyntaxError("expected a name, found a string", position=following.start + 1)
         if kind is TokenType.SELECT and following.token_type is TokenType.COMMA:
             raise SqlSyntaxError('syntax error at or near ","', position=following.start + 1)
         if kind is TokenType.COMMA and (

@@ -104,7 +104,7 @@ def test_the_tour_keeps_its_promises_twice(folder: Path) -> None:
     assert before.left.epsilon > 1.9
     second = run("demo", str(folder))
     assert second.exit_code == 0 and "paid now: epsilon" not in second.stdout
-    assert f'"{folder}" is there already: its data and ledger are used again' in second.stdout
+    assert f'"{folder}" already exists: its data and ledger are used again' in second.stdout
     with dpsql.connect(folder / demo_data.POLICY) as connection:
         assert connection.budget == before
 

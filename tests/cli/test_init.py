@@ -344,7 +344,7 @@ def test_an_existing_policy_is_not_written_over(shop: Path) -> None:
     policy.write_text("mine")
     result = run("init", "shop.duckdb")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith('error: "dpsql.toml" is there already ')
+    assert result.stderr.startswith('error: "dpsql.toml" already exists ')
     assert policy.read_text() == "mine"
     assert run("init", "shop.duckdb", "--output", "other.toml").exit_code == 0
     assert run("check", "other.toml").exit_code == 0
@@ -356,7 +356,7 @@ def test_an_existing_import_is_not_written_over(folder: Path) -> None:
     (folder / "data.duckdb").write_text("mine")
     result = run("init", "data")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "is there already" in result.stderr and "run: dpsql init " in result.stderr
+    assert "already exists" in result.stderr and "run: dpsql init " in result.stderr
     assert (folder / "data.duckdb").read_text() == "mine"
     assert not (folder / "dpsql.toml").exists()
 

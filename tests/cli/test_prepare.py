@@ -111,7 +111,7 @@ def test_nothing_is_written_over(clinic: Path, tmp_path: Path) -> None:
     target = tmp_path / "mine.duckdb"
     target.write_text("mine")
     result = prepare(clinic, "--to", str(target))
-    assert result.exit_code == 1 and "there is a file" in result.stderr
+    assert result.exit_code == 1 and "already exists" in result.stderr
     assert target.read_text() == "mine"
     assert load(clinic).prepared is None
 

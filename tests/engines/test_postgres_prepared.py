@@ -190,7 +190,7 @@ def test_a_schema_that_is_there_is_left_alone(shop: Path) -> None:
     with psycopg.connect(_writer(shop), autocommit=True) as connection:
         connection.execute("CREATE SCHEMA dpsql_prepared_1")
     result = run("prepare", "--policy", str(shop), "--as", _writer(shop), "--yes")
-    assert result.exit_code == 1 and 'there is a schema "dpsql_prepared_1" already' in result.stderr
+    assert result.exit_code == 1 and 'the schema "dpsql_prepared_1" already exists' in result.stderr
     result = run("prepare", "--policy", str(shop), "--as", _writer(shop), "--yes", "--to", "public")
     assert result.exit_code == 1 and "begins with" in result.stderr
 

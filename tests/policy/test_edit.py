@@ -171,7 +171,7 @@ def test_a_user_who_is_not_there_or_there_already(tmp_path: Path) -> None:
         edit.set_allowance(file, "carol", None)
     with pytest.raises(UnknownUser):
         edit.set_password(file, "Alice", PASSWORD)
-    with pytest.raises(PolicyError, match='user "alice" exists already'):
+    with pytest.raises(PolicyError, match='user "alice" already exists'):
         edit.add_user(file, "alice", None, None)
     assert file.read_text() == HEAD + TABLES + SECTIONS
 

@@ -67,7 +67,7 @@ def test_the_line_works_as_it_stands_and_again_after_a_restart(folder: Path) -> 
         _, answer = psql(printed, "ALTER ROLE analyst SET dpsql.epsilon = 0.5", COUNT).splitlines()
     policy = (folder / demo_data.POLICY).read_text()
     with demo(folder) as printed:
-        assert "is there already" in printed and "gave user" not in printed
+        assert "already exists" in printed and "gave user" not in printed
         assert psql(printed, "SHOW dpsql.epsilon") == "0.5\n"
         # At the price of the first time, so it is the same question.
         assert psql(printed, "SET dpsql.epsilon = 0.25", COUNT) == f"SET\n{answer}\n"

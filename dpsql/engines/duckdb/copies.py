@@ -32,7 +32,7 @@ def write_copy(
 ) -> None:
     """Copy the tables, in one snapshot. `tell` is called with the name of each table before it is copied."""
     if target.exists():
-        raise PolicyError(f'there is a file "{target}" already', hint="Name another one with --to.")
+        raise PolicyError(f'the file "{target}" already exists', hint="Name another one with --to.")
     fresh = target.with_name(f".{target.name}.new")
     # Nobody else may read the rows meanwhile; the copy then is for those who may read the database.
     mask = os.umask(0o077)

@@ -29,7 +29,7 @@ def import_folder(folder: Path, database: Path) -> list[Imported]:
     """Make the database, or leave nothing behind. A database that is there already stays as it is."""
     if database.exists():
         raise PolicyError(
-            f'"{database}" is there already', hint=f'To draft a policy for it as it is, run: dpsql init "{database}".'
+            f'"{database}" already exists', hint=f'To draft a policy for it as it is, run: dpsql init "{database}".'
         )
     try:
         tables = _tables(folder)

@@ -44,7 +44,7 @@ def write_schema(
             hint="Name an address whose role may with --as; it is used for this alone.",
         )
     except psycopg.errors.DuplicateSchema:
-        failure = PolicyError(f'there is a schema "{schema}" already', hint="Name another one with --to.")
+        failure = PolicyError(f'the schema "{schema}" already exists', hint="Name another one with --to.")
     except psycopg.Error as error:
         failure = engine_failed(error)
     raise failure

@@ -186,7 +186,7 @@ class Cluster:
 
     def _take_ownership(self) -> None:
         if self._owner_lock is not None:
-            raise OperationalError("the twin is running already")
+            raise OperationalError("the twin is already running")
         try:
             lock = os.open(self._state / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -217,7 +217,7 @@ class Cluster:
             raise
         os.close(lock)
         raise OperationalError(
-            f'an earlier server of the twin in "{self._place}" does not end', hint="End its processes by hand."
+            f'an earlier server of the twin in "{self._place}" does not stop', hint="End its processes by hand."
         )
 
     def _signal_leftovers(self, urgency: signal.Signals) -> None:

@@ -742,7 +742,7 @@ def _times(value: Scalar, constant: Fraction) -> Scalar:
     """Multiplied and divided by whole numbers, where that is exact."""
     if max(constant.numerator, constant.denominator) > LARGEST:
         raise NotSupported(
-            "numbers so large or so small are not aggregated",
+            "bounds are outside the range that can be aggregated",
             hint="Multiply by a constant, so that the bounds are closer to 1.",
         )
     if constant.numerator != 1:

@@ -142,7 +142,7 @@ class Correlation:
                 return self._preparation.per_unit(inner)
             case Sort():
                 raise NotSupported(
-                    "LIMIT and OFFSET in a subquery over private rows would choose among rows that are tied",
+                    "LIMIT and OFFSET in a subquery over private rows would choose among tied rows",
                     hint="Use MIN or MAX, or number the rows with row_number() in a total order.",
                     position=node.position,
                 )

@@ -83,13 +83,12 @@ def refuse(dataset: Dataset, user: str, text: str, refusal: Error) -> Reply:
 
 
 def _check_shape(outputs: Sequence[Output], columns: Sequence[Column]) -> None:
-    if len(outputs) == len(columns):
-        for output, column in zip(outputs, columns, strict=True):
-            if not render.is_rendered(output.type, column.type):
-                break
-        else:
-            return
-    raise NotSupported("the answer has another form than PostgreSQL would give it", hint="Add a cast to its columns.")
+    if len(outputs) != len(columns):
+        raise NotSupported("the answer does not have the columns that PostgreSQL would return")
+    for output, column in zip(outputs, columns, strict=True):
+        if not render.is_rendered(output.type, column.type):
+            message = f'the type of column "{output.name}" is not the one that PostgreSQL would return'
+            raise NotSupported(message, hint="Add a cast to the column.")
 
 
 def _session(dataset: Dataset, user: str, question: Question) -> Session:

@@ -427,7 +427,7 @@ class Relay:
         if asked.kind is Kind.WRAPPED:
             described = await self._backstage.described_text(self._letters.encoded(asked.query), described.types)
         if described.columns is None:
-            raise NotSupported("this statement gives no rows")
+            raise NotSupported("this statement returns no rows")
         names = tuple(await self._backstage.names_of(described.columns))
         if asked.kind is Kind.WRAPPED:
             stub = render.stub(described.columns, names)
@@ -618,5 +618,5 @@ def _as_one_string(parts: Sequence[Statement]) -> Error | None:
     if len(parts) > MAX_PARTS:
         return NotSupported(f"more than {MAX_PARTS} statements in one string with a query of declared tables")
     if any(part.copies_in for part in parts):
-        return NotSupported("COPY FROM STDIN cannot stand in one string with a query of declared tables")
+        return NotSupported("COPY FROM STDIN cannot be sent in one string with a query of declared tables")
     return None

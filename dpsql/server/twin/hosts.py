@@ -68,7 +68,7 @@ class GivenServer:
         )
         if not superuser:
             raise OperationalError(
-                "the twin needs a superuser: it changes what PostgreSQL tells about privileges",
+                "the twin needs a superuser, to change what PostgreSQL reports about privileges",
                 hint="Give the address of a superuser. Use a server that holds no private data.",
             )
         if connection.info.parameter_status("server_encoding") != "UTF8":

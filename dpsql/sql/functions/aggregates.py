@@ -35,7 +35,7 @@ def _aggregated(read: Expressions, function: Agg, node: exp.Expression, scope: S
     if function is Agg.COUNT and isinstance(argument, exp.Star):
         check_arguments(argument, set())
         if distinct or node.expressions:
-            raise SqlSyntaxError("* stands alone in COUNT(*)", position=at)
+            raise SqlSyntaxError("* must be the only argument, as in COUNT(*)", position=at)
         return Aggregated(function, (), BIGINT, position=at)
     if node.args.get("expressions"):
         raise NotSupported(f"{function.value} takes one argument", position=at)
@@ -94,7 +94,7 @@ def _within_group(read: Expressions, node: exp.WithinGroup, scope: Scope) -> Sca
     if isinstance(call, exp.Mode):
         return _mode(read, call, node.expression.expressions, scope)
     if not isinstance(call, exp.PercentileCont | exp.PercentileDisc):
-        raise NotSupported("WITHIN GROUP stands only behind percentile_cont, percentile_disc and mode")
+        raise NotSupported("WITHIN GROUP is only allowed after percentile_cont, percentile_disc and mode")
     check_arguments(call, {"this"})
     read.check_name(call)
     at = position(call)
@@ -102,7 +102,7 @@ def _within_group(read: Expressions, node: exp.WithinGroup, scope: Scope) -> Sca
     if len(keys) != 1 or keys[0].args.get("desc"):
         raise NotSupported(
             "a percentile takes one expression, in ascending order",
-            hint="Write PERCENTILE_CONT(1 - share) WITHIN GROUP (ORDER BY x) to count from the top.",
+            hint="Write PERCENTILE_CONT(1 - fraction) WITHIN GROUP (ORDER BY x) to count from the top.",
             position=at,
         )
     function = Agg.PERCENTILE_CONT if isinstance(call, exp.PercentileCont) else Agg.PERCENTILE_DISC
@@ -117,7 +117,7 @@ def _within_group(read: Expressions, node: exp.WithinGroup, scope: Scope) -> Sca
     return _at_rank(read, function, call, keys[0].this, share, scope)
 
 
-_NO_SHARE = "the share of a percentile must be a number"
+_NO_SHARE = "the fraction of a percentile must be a number"
 
 
 def _share(read: Expressions, node: exp.Expression, at: int | None, scope: Scope) -> Const | None:
@@ -128,7 +128,7 @@ def _share(read: Expressions, node: exp.Expression, at: int | None, scope: Scope
     try:
         share = constant(evaluate(share))
     except NotConstant:
-        raise NotSupported("the share of a percentile must be a constant", position=at) from None
+        raise NotSupported("the fraction of a percentile must be a constant", position=at) from None
     if share.value is None:
         return None
     if not isinstance(share.value, int | float | Decimal):
@@ -150,7 +150,7 @@ def _at_ranks(
     values = [None if share is None else _at_rank(read, function, call, node, share, scope) for share in shares]
     known = [value for value in values if value is not None]
     if not known:
-        raise NotSupported("a percentile needs a share", position=position(call))
+        raise NotSupported("a percentile needs a fraction", position=position(call))
     element = known[0].type
     items = tuple(Const(None, element) if value is None else value for value in values)
     is_nothing = Call(Op.IS_NULL, (known[0],), BOOLEAN)
@@ -238,7 +238,7 @@ def _filter(read: Expressions, node: exp.Filter, scope: Scope) -> Scalar:
     call = read.value_or_array(node.this, scope)
     parts = [part for part in walk(call) if isinstance(part, Aggregated)]
     if not parts or any(part.function is Agg.GROUPING for part in parts):
-        raise SqlSyntaxError("FILTER stands only behind an aggregate", position=position(node))
+        raise SqlSyntaxError("FILTER is only allowed after an aggregate function", position=position(node))
     return _filtered(call, read.condition(node.expression.this, scope, "FILTER"))
 
 

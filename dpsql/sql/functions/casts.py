@@ -63,7 +63,9 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
         value = _constant_text(value)
     if value.type.kind is Kind.UNKNOWN:
         if target.kind is Kind.INTERVAL:
-            raise NotSupported("intervals stand only beside dates", position=position(node))
+            raise NotSupported(
+                "an interval can only be added to or subtracted from a date or timestamp", position=position(node)
+            )
         value = read.coerce(value, target)
         if value.type.kind is Kind.UNKNOWN:
             return Const(None, target)

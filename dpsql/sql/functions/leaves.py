@@ -34,7 +34,7 @@ def _literal(_: Expressions, node: exp.Literal, __: Scope) -> Scalar:
         return integer_constant(int(text))
     if re.fullmatch(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text):
         return decimal_constant(Decimal(text))
-    raise SqlSyntaxError("a number cannot be read", position=position(node))
+    raise SqlSyntaxError("invalid numeric literal", position=position(node))
 
 
 def _parameter(read: Expressions, node: exp.Parameter, _: Scope) -> Scalar:

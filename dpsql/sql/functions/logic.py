@@ -62,7 +62,7 @@ def quantified(read: Expressions, op: Op, node: exp.Expression, scope: Scope) ->
     if not isinstance(query, exp.Select | exp.SetOperation | exp.Subquery):
         if not is_in:
             raise NotSupported(
-                f"{word.upper()} of an array stands only in = ANY and <> ALL",
+                f"{word.upper()} of an array is only supported in = ANY and <> ALL",
                 hint="Use a subquery, or compare with each value.",
                 position=position(node),
             )

@@ -46,7 +46,7 @@ def shifted_by_interval(read: Expressions, op: Op, node: exp.Expression, scope: 
     left_interval, right_interval = as_span(node.this), as_span(node.expression)
     if left_interval is not None and right_interval is not None:
         raise NotSupported(
-            "intervals stand only beside dates",
+            "an interval can only be added to or subtracted from a date or timestamp",
             hint="Put parentheses around each product and each sum of intervals.",
             position=position(node),
         )
@@ -196,14 +196,14 @@ def _part_of_age(part: str, months: Scalar, node: exp.Expression) -> Scalar:
 
 def _age(_: Expressions, node: exp.Anonymous, __: Scope) -> Scalar:
     raise NotSupported(
-        "AGE stands only in EXTRACT", hint="Write EXTRACT(YEAR FROM AGE(a, b)).", position=position(node)
+        "AGE is only supported inside EXTRACT", hint="Write EXTRACT(YEAR FROM AGE(a, b)).", position=position(node)
     )
 
 
 def _now(read: Expressions, node: exp.Expression, _: Scope) -> Scalar:
     """The moment of the statement."""
     if read.clock is None:
-        raise NotSupported("there is no clock here", hint="Write a constant.", position=position(node))
+        raise NotSupported("the current time cannot be used here", hint="Write a constant.", position=position(node))
     return Const(read.clock.read(), TIMESTAMPTZ)
 
 

@@ -37,7 +37,7 @@ def _window(read: Expressions, node: exp.Window, scope: Scope) -> Scalar:
         where = read.condition(inner.expression.this, scope, "FILTER")
         inner = inner.this
         if type(inner) not in _WINDOW_AGGREGATES:
-            raise NotSupported("FILTER stands only behind an aggregate", position=position(node))
+            raise NotSupported("FILTER is only allowed after an aggregate function", position=position(node))
     function, args, result = _window_function(read, inner, scope)
     return Windowed(function, args, result, *window_of(read, node, scope), where)
 
@@ -150,7 +150,7 @@ def _frame_kind(bound: str) -> str:
 def _frame_end(bound: object, side: object, kind: str) -> str:
     if isinstance(bound, exp.Literal) and not bound.is_string and str(bound.this).isdigit() and kind != "RANGE":
         if len(str(bound.this)) > 9:
-            raise NotSupported("a window frame of a billion rows is not supported")
+            raise NotSupported("a window frame of a billion or more rows is not supported")
         text = str(int(str(bound.this)))
     elif str(bound).upper() in ("UNBOUNDED", "CURRENT ROW"):
         text = str(bound).upper()
