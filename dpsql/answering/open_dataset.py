@@ -8,13 +8,13 @@ from pathlib import Path
 
 from dpsql.answering.dataset import Dataset, this_minute
 from dpsql.engines.base import Engine
+from dpsql.engines.registry import engine_kind
 from dpsql.errors import BadSetting, Error
 from dpsql.ledger.opening import open_ledger
 from dpsql.lowering.dialect import Dialect
 from dpsql.noise.samplers import Sampler, SystemSampler
-from dpsql.policy.address import is_postgres_address
 from dpsql.policy.bind import IsUnique, bind
-from dpsql.policy.load import copy_path, database_path, load
+from dpsql.policy.load import database_address, load
 from dpsql.policy.load_server import certificate_problems
 from dpsql.policy.model import Catalog, Policy
 from dpsql.policy.problems import PolicyProblems, Problem, quoted
@@ -54,15 +54,7 @@ def open_engine(
 
 def open_backend(policy: Policy) -> Engine:
     """The engine that holds the data, by the scheme of its address. Only its own driver is imported: both take long."""
-    memory, threads = policy.limits.memory, policy.limits.threads
-    if is_postgres_address(policy.database):
-        from dpsql.engines.postgres.engine import PostgresEngine
-
-        return PostgresEngine(policy.database, memory=memory, threads=threads, prepared=policy.prepared)
-    from dpsql.engines.duckdb.engine import DuckDBEngine
-
-    path = database_path(policy) if policy.prepared is None else copy_path(policy, policy.prepared)
-    return DuckDBEngine(path, memory=memory, threads=threads, prepared=policy.prepared)
+    return engine_kind(policy.database).open(database_address(policy), policy.limits, policy.prepared)
 
 
 def build_dataset(
@@ -142,13 +134,11 @@ def check(path: Path) -> Checked:
 
 
 def _stale(policy: Policy) -> list[str]:
-    """Whether a prepared copy is older than its file. The owner may mean it so; queries do not ask."""
-    if policy.prepared is None or is_postgres_address(policy.database):
+    """Whether a prepared copy is older than its database. The owner may mean it so; queries do not ask."""
+    copies = engine_kind(policy.database).copies
+    if policy.prepared is None or copies is None:
         return []
-    database, copy = database_path(policy), copy_path(policy, policy.prepared)
-    if not database.is_file() or database.stat().st_mtime_ns <= copy.stat().st_mtime_ns:
-        return []
-    return ["the database was written to after its copy was prepared: dpsql prepare makes the next version"]
+    return copies.warnings(database_address(policy), policy.prepared)
 
 
 def _large_delta(policy: Policy) -> list[str]:

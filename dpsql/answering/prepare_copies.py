@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpsql.answering.open_dataset import bind_all, open_backend
-from dpsql.engines.base import Engine
+from dpsql.engines.base import CopyRequest, CopyWriter, Engine, Tell
+from dpsql.engines.registry import engine_kind
 from dpsql.errors import PolicyError
 from dpsql.lowering.copies import TableToCopy, private_rows, public_rows
 from dpsql.lowering.dialect import Dialect
-from dpsql.policy.address import is_postgres_address
 from dpsql.policy.edit import set_prepared
-from dpsql.policy.load import database_path, load
+from dpsql.policy.load import database_address, load
 from dpsql.policy.model import Catalog, DatabaseSchema, Policy, PreparedPolicy, Table, TableSchema
-from dpsql.policy.prepared import ABOUT, SCHEMA, About, CopiedTable, is_our_schema, taken_columns, unit_facts
+from dpsql.policy.prepared import About, CopiedTable, taken_columns, unit_facts
 from dpsql.policy.problems import quoted
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,51 +31,40 @@ class Done:
 def prepare(path: Path, to: str | None = None, writer: str | None = None, tell: Tell = lambda _: None) -> Done:
     """Make a copy, and let the policy name it. Copies made before stay: a server that runs still reads its own.
 
-    `to` is a file, or a schema of a PostgreSQL database, which is written with the rights of the address `writer`.
+    `to` is a place as the engine names it, which is written with the rights of the address `writer`.
     """
     policy = load(path)
+    copies = _copies(policy)
     schema, catalog, dialect = _bound(replace(policy, prepared=None))
     version = 1 if policy.prepared is None else policy.prepared.version + 1
+    request = CopyRequest(database_address(policy), policy.limits, version, to, writer)
     tables = {table.name: table for table in catalog.tables.values()}.values()
-    if is_postgres_address(policy.database):
-        name = to or f"{SCHEMA}_{version}"
-        if not is_our_schema(name):
-            raise PolicyError(f"the name of a schema for copies begins with {quoted(SCHEMA)}")
-        places = _places_in(name, [table.source for table in tables if table.is_private])
-        # Public tables are read where they are.
-        copied = [_copied(t, _found(t, schema), places[t.source], dialect) for t in tables if t.is_private]
-        about = About(version, uuid.uuid4().hex, tuple(table.copied for table in copied))
-        _write_schema(policy, name, copied, about, writer, tell)
-    else:
-        if writer is not None:
-            raise PolicyError(
-                "--as is only for PostgreSQL",
-                hint="Run dpsql prepare without --as, as a user who may write to the folder of the DuckDB file.",
-            )
-        target = _target(policy, to, version)
-        name = os.path.relpath(target, policy.path.parent)
-        copied = [_copied(t, _found(t, schema), (t.source[0], t.source[1]), dialect) for t in tables]
-        about = About(version, uuid.uuid4().hex, tuple(table.copied for table in copied))
-        _write_file(policy, target, copied, about, tell)
-    prepared = PreparedPolicy(name, version, about.identity)
+    private = [table.source for table in tables if table.is_private]
+    plan = copies.plan(request, private, [table.source for table in tables if not table.is_private])
+    copied = [
+        _copied(table, copies, schema.tables[table.source[0], table.source[1]], plan.places[table.source], dialect)
+        for table in tables
+        if table.source in plan.places
+    ]
+    about = About(version, uuid.uuid4().hex, tuple(table.copied for table in copied))
+    copies.write(request, plan.name, copied, about, tell)
+    prepared = PreparedPolicy(plan.name, version, about.identity)
     set_prepared(path, prepared)
     return Done(prepared, policy.prepared, about.tables)
 
 
-def _places_in(schema: str, sources: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
-    """A table for each, under its own name where that is free."""
-    found: dict[tuple[str, ...], tuple[str, str]] = {}
-    taken = {ABOUT}
-    for number, source in enumerate(sources):
-        name = source[-1] if source[-1] not in taken else f"table_{number}"
-        taken.add(name)
-        found[source] = (schema, name)
-    return found
+def _copies(policy: Policy) -> CopyWriter:
+    kind = engine_kind(policy.database)
+    if kind.copies is None:
+        raise PolicyError(
+            f"no copies can be prepared of a database of {kind.title}", hint="Queries read the database itself."
+        )
+    return kind.copies
 
 
 def writes_to_database(path: Path) -> bool:
     """Whether the copy would be in the database itself."""
-    return is_postgres_address(load(path).database)
+    return _copies(load(path)).in_database
 
 
 def forget(path: Path) -> PreparedPolicy | None:
@@ -98,24 +83,12 @@ def _bound(policy: Policy) -> tuple[DatabaseSchema, Catalog, Dialect]:
         engine.close()
 
 
-def _target(policy: Policy, to: str | None, version: int) -> Path:
-    if to is not None:
-        return Path(to).absolute()
-    database = database_path(policy).absolute()
-    return database.with_name(f"{database.stem}.prepared-{version}{database.suffix}")
-
-
-def _found(table: Table, schema: DatabaseSchema) -> TableSchema:
-    return schema.tables[table.source[0], table.source[1]]
-
-
-def _copied(table: Table, found: TableSchema, place: tuple[str, str], dialect: Dialect) -> TableToCopy:
-    if dialect.name == "duckdb":
-        # What nobody can declare is left out; PostgreSQL makes a copy like its table, with all columns.
-        found = replace(found, columns={name: c for name, c in found.columns.items() if c.type is not None})
+def _copied(
+    table: Table, copies: CopyWriter, found: TableSchema, place: tuple[str, str], dialect: Dialect
+) -> TableToCopy:
+    found, unique = copies.like(found)
     columns = list(found.columns)
     source = (found.source[0], found.source[1])
-    unique = tuple(sorted(tuple(sorted(names)) for names in found.unique)) if dialect.name == "duckdb" else ()
     if not table.is_private:
         return TableToCopy(found, CopiedTable(source, place, "", unique), public_rows(source, columns), "")
     if taken := taken_columns(columns):
@@ -126,18 +99,3 @@ def _copied(table: Table, found: TableSchema, place: tuple[str, str], dialect: D
     assert table.owner_type is not None
     copied = CopiedTable(source, place, unit_facts(table), unique)
     return TableToCopy(found, copied, private_rows(table, columns, dialect), dialect.type(table.owner_type))
-
-
-def _write_schema(
-    policy: Policy, schema: str, tables: Sequence[TableToCopy], about: About, writer: str | None, tell: Tell
-) -> None:
-    from dpsql.engines.postgres.copies import role_of, write_schema
-
-    write_schema(writer or policy.database, schema, tables, about, role_of(policy.database), tell)
-
-
-def _write_file(policy: Policy, target: Path, tables: Sequence[TableToCopy], about: About, tell: Tell) -> None:
-    from dpsql.engines.duckdb.copies import write_copy
-
-    limits = policy.limits
-    write_copy(database_path(policy), target, tables, about, memory=limits.memory, threads=limits.threads, tell=tell)

@@ -8,23 +8,21 @@ Nothing private is read, and nothing is spent.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from dpsql.audit.losses import Flags, Seen, Trials, audited, beside_delta, epsilon, rho
 from dpsql.audit.questions import QUARTILES, TOTALS, Question, questions
-from dpsql.audit.synthetic import HABITS, LONELY, Filled, Habit, synthetic
+from dpsql.audit.synthetic import HABITS, LONELY, Habit, synthetic
 from dpsql.audit.trials import Scores, came_out, scores
-from dpsql.engines.base import Engine
-from dpsql.errors import Error
+from dpsql.engines.base import Engine, EngineKind
+from dpsql.errors import Error, PolicyError
 from dpsql.lowering.dialect import Dialect
-from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, PrivacyPolicy
 from dpsql.privacy.accounting import Accountant, Price
@@ -40,12 +38,6 @@ _OF_CUTS = Fraction(4)  # of epsilon: what is shared by several levels of cuts, 
 _OF_KEYS = Fraction(1, 4)
 
 Pair = tuple[Engine, Engine]
-
-
-class Scratch(Protocol):
-    """Where synthetic databases are made."""
-
-    def database(self, name: str, tables: Iterable[Filled]) -> Engine: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +228,19 @@ def _all_scores(measurements: Sequence[Measurement], pair: Pair, sampler: Sample
 
 
 @contextmanager
-def open_audit(catalog: Catalog, privacy: PrivacyPolicy, owners: Engine, sampler: Sampler) -> Iterator[Audit]:
+def open_audit(
+    catalog: Catalog, privacy: PrivacyPolicy, kind: EngineKind, owners: Engine, sampler: Sampler
+) -> Iterator[Audit]:
     """Synthetic neighbours in databases of the owner's kind, in a folder of their own that is deleted at the end."""
     with ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="dpsql-audit-")))
-        places = closing.enter_context(_places(owners, folder))
+        scratch = kind.scratch(folder)
+        if scratch is None:
+            raise PolicyError(
+                f"no made-up databases of {kind.title} can be made, which an audit asks",
+                hint="Audit the same policy on a database of another engine that has the same tables.",
+            )
+        places = closing.enter_context(scratch)
         pairs: dict[Habit, Pair] = {}
         for habit in (*HABITS, *LONELY):
             made: list[Engine] = []
@@ -251,14 +251,3 @@ def open_audit(catalog: Catalog, privacy: PrivacyPolicy, owners: Engine, sampler
                 made.append(engine)
             pairs[habit] = made[0], made[1]
         yield Audit(catalog, privacy, owners.dialect, pairs, sampler)
-
-
-def _places(owners: Engine, folder: Path) -> AbstractContextManager[Scratch]:
-    """Where the owner's dialect is spoken. Only its own driver is imported: both take long."""
-    if owners.dialect is DUCKDB:
-        from dpsql.audit.in_duckdb import DuckDBFiles
-
-        return DuckDBFiles(folder)
-    from dpsql.audit.in_postgres import PostgresServer
-
-    return PostgresServer(folder)

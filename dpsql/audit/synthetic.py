@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.engines.base import Engine
+from dpsql.engines.base import Engine, Filled
 from dpsql.policy.model import Bound, Catalog, Column, Table
 from dpsql.types import Kind, Type, Value
 
@@ -39,15 +38,6 @@ LONELY: tuple[Habit, ...] = ("own_key", "own_keys")
 Row = dict[str, Value]
 
 _DAY = date(2020, 1, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A table with its columns and rows."""
-
-    table: Table
-    columns: Mapping[str, Type]
-    rows: Sequence[Row]
 
 
 def synthetic(catalog: Catalog, owners: Engine, habit: Habit, *, with_unit: bool) -> Iterator[Filled]:

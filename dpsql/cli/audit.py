@@ -44,6 +44,7 @@ def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
     """
     from dpsql.answering.open_dataset import bind_all, open_backend
     from dpsql.audit import Finding, Refused, open_audit
+    from dpsql.engines.registry import engine_kind
     from dpsql.noise.samplers import SystemSampler
     from dpsql.policy.load import load
 
@@ -52,7 +53,8 @@ def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
         engine = open_backend(declared)
         try:
             catalog = bind_all(declared, engine)
-            with open_audit(catalog, declared.privacy, engine, SystemSampler()) as made:
+            kind = engine_kind(declared.database)
+            with open_audit(catalog, declared.privacy, kind, engine, SystemSampler()) as made:
                 currency = made.currency
                 with click.progressbar(
                     made.run(trials), length=len(made.questions), file=sys.stderr, label="auditing"

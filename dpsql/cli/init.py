@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +11,10 @@ from dpsql.cli.report import refusals
 from dpsql.errors import PolicyError
 
 if TYPE_CHECKING:
-    from dpsql.engines.base import Engine
-    from dpsql.policy.draft import Suggestions
-    from dpsql.policy.model import DatabaseSchema
-    from dpsql.policy.propose import Proposal, SchemaDetails
+    from dpsql.engines.base import Surveyed
+    from dpsql.policy.propose import Proposal
 
 _DEFAULT = "dpsql.toml"
-_SCHEME = "duckdb:///"
 _REVEALED = """
 --suggest-bounds read the data: the extremes of {columns} columns, rounded outward, and how many rows most units have.
 They now stand in the file, carry no noise, and analysts can see them: EXPLAIN shows bounds, and answers are
@@ -67,103 +61,22 @@ def _require_new(target: Path) -> None:
         )
 
 
-def _database(address: str) -> Path:
-    """The DuckDB file that is meant; a folder is imported first."""
-    name = address.removeprefix(_SCHEME)
-    if not name or "://" in name:
-        # The address itself is not repeated: it may hold a password.
+def _surveyed(database: str, target: Path) -> Surveyed:
+    from dpsql.engines.registry import engine_kind
+    from dpsql.policy.schemes import FILES
+
+    kind = engine_kind(database if "://" in database else f"{FILES}://")
+    if kind.survey is None:
         raise PolicyError(
-            "this is not the address of a database",
-            hint=f"Write it as {_SCHEME}file.duckdb or postgresql://user@host/database.",
+            f"no policy can be drafted for a database of {kind.title}", hint="Write the policy by hand: see README.md."
         )
-    path = Path(name)
-    if path.is_dir():
-        return _import(path)
-    if not path.is_file():
-        raise PolicyError(f'there is no database at "{path}"', hint="Name a DuckDB file, or a folder of files.")
-    return path
+    survey = kind.survey(database, target.parent, click.echo)
+    if not survey.schema.tables:
+        raise PolicyError(f'there is no table in "{survey.shown}"', hint="Fill the database first.")
+    return survey
 
 
-def _import(folder: Path) -> Path:
-    from dpsql.engines.duckdb.import_files import import_folder
-
-    # The name of "." is only known once it is resolved.
-    database = folder.resolve().with_name(f"{folder.resolve().name}.duckdb")
-    imported = import_folder(folder, database)
-    click.echo(f"imported into {_shown(database)}:")
-    width = max(len(table.table) for table in imported)
-    for table in imported:
-        click.echo(f"  {table.table.ljust(width)}  {table.columns} columns of {table.file}")
-    return database
-
-
-@dataclass(frozen=True)
-class _Survey:
-    """A database as the draft sees it."""
-
-    shown: str  # its name, for messages
-    url: str  # as the policy file writes it
-    ledger: str | None  # where the policy must name one
-    schema: DatabaseSchema
-    details: SchemaDetails
-    suggest: Callable[[Sequence[Proposal]], Suggestions]
-
-
-def _surveyed(address: str, target: Path) -> _Survey:
-    from dpsql.policy.address import is_postgres_address
-
-    return _surveyed_server(address) if is_postgres_address(address) else _surveyed_file(_database(address), target)
-
-
-def _surveyed_file(database: Path, target: Path) -> _Survey:
-    from dpsql.engines.duckdb.engine import DuckDBEngine
-    from dpsql.engines.duckdb.survey import read_details, suggest_bounds
-    from dpsql.policy.model import Limits
-
-    limits = Limits()
-    schema = _schema(DuckDBEngine(database, memory=limits.memory, threads=limits.threads), f'"{database}"')
-    return _Survey(
-        _shown(database),
-        _url(database, target),
-        None,
-        schema,
-        read_details(database),
-        lambda proposals: suggest_bounds(database, proposals),
-    )
-
-
-def _surveyed_server(address: str) -> _Survey:
-    from dpsql.engines.postgres.connections import without_password
-    from dpsql.engines.postgres.engine import PostgresEngine
-    from dpsql.engines.postgres.survey import read_details, suggest_bounds
-    from dpsql.policy.model import Limits
-
-    limits = Limits()
-    url, name = without_password(address)
-    schema = _schema(PostgresEngine(address, memory=limits.memory, threads=limits.threads), f'database "{name}"')
-    if len(url) < len(address):
-        click.echo("the password is not written into the policy: give it in PGPASSWORD or in a password file")
-    return _Survey(
-        name,
-        url,
-        f"{name}.ledger",
-        schema,
-        read_details(address),
-        lambda proposals: suggest_bounds(address, proposals),
-    )
-
-
-def _schema(engine: Engine, shown: str) -> DatabaseSchema:
-    try:
-        schema = engine.schema()
-    finally:
-        engine.close()
-    if not schema.tables:
-        raise PolicyError(f"there is no table in {shown}", hint="Fill the database first.")
-    return schema
-
-
-def _write_draft(survey: _Survey, target: Path, suggest: bool) -> None:
+def _write_draft(survey: Surveyed, target: Path, suggest: bool) -> None:
     from dpsql.policy.draft import draft, marks
     from dpsql.policy.propose import propose
 
@@ -192,18 +105,7 @@ def _write(target: Path, text: str) -> None:
         raise PolicyError(f'"{target}" cannot be written: {error.strerror}') from None
 
 
-def _url(database: Path, target: Path) -> str:
-    """The address as the policy file writes it: relative to the file's own folder if it lies there, or below."""
-    path, folder = database.resolve(), target.parent.resolve()
-    return f"{_SCHEME}{(path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()}"
-
-
-def _shown(path: Path) -> str:
-    shown = os.path.relpath(path)
-    return str(path) if shown.startswith(os.pardir + os.sep + os.pardir) else shown
-
-
-def _tell_proposals(survey: _Survey, proposals: list[Proposal]) -> None:
+def _tell_proposals(survey: Surveyed, proposals: list[Proposal]) -> None:
     from dpsql.policy.draft import policy_name
 
     schema = survey.schema

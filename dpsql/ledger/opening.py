@@ -16,8 +16,7 @@ from dpsql.ledger.reading import Books
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.ledger.sqlite import SqliteLedger, hold_file
 from dpsql.ledger.verification import contradictions, drop_altered, newest
-from dpsql.policy.address import is_postgres_address
-from dpsql.policy.load import database_name, database_path
+from dpsql.policy.load import database_address
 from dpsql.policy.load_server import state_folder
 from dpsql.policy.model import LedgerLocation, Policy
 from dpsql.policy.protection import Protection
@@ -28,13 +27,14 @@ def ledger_location(policy: Policy) -> LedgerLocation:
     """Where the ledger is: beside the database, so that another policy on the same data pays from the same budget."""
     if policy.ledger is not None:
         return policy.ledger
-    database = database_path(policy)
+    database = database_address(policy).file
+    assert database is not None  # or the policy would not have loaded
     return database.with_name(database.name + ".ledger")
 
 
 def dataset_name(policy: Policy) -> str:
     """Under which name the ledger knows the data that it is about."""
-    return database_name(policy)
+    return database_address(policy).name
 
 
 def ledger_exists(policy: Policy) -> bool:
@@ -155,8 +155,9 @@ def read_books(policy: Policy) -> Iterator[Books | None]:
         with Books.read(location, dataset=dataset_name(policy), accounting=policy.privacy.accounting) as books:
             yield books
         return
-    if not is_postgres_address(policy.database) and not database_path(policy).is_file():
-        raise PolicyError(f'there is no database at "{database_path(policy)}"', hint="Check the address in the policy.")
+    database = database_address(policy).file
+    if database is not None and not database.is_file():
+        raise PolicyError(f'there is no database at "{database}"', hint="Check the address in the policy.")
     if policy.ledger is not None or location.with_name(f"{location.name}-wal").exists():
         raise missing(location)
     yield None

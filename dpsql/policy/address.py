@@ -8,10 +8,6 @@ from urllib.parse import quote
 _SCHEMES = ("postgresql://", "postgres://")
 
 
-def is_postgres_address(text: str) -> bool:
-    return text.startswith(_SCHEMES)
-
-
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
     """An address as libpq reads it. As text it is one without password and options."""
@@ -20,7 +16,7 @@ class PostgresAddress:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what is no address of a database; the text of the error repeats nothing of it."""
-        if not is_postgres_address(self.url) or not self._parts().get("dbname"):
+        if not self.url.startswith(_SCHEMES) or not self._parts().get("dbname"):
             raise ValueError("not the address of a PostgreSQL database")
 
     def __str__(self) -> str:

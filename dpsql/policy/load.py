@@ -13,9 +13,9 @@ from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeGuard
-from urllib.parse import unquote, urlsplit
 
-from dpsql.policy.address import PostgresAddress, is_postgres_address
+from dpsql.errors import PolicyError
+from dpsql.policy.address import PostgresAddress
 from dpsql.policy.keys import names
 from dpsql.policy.load_server import read_server
 from dpsql.policy.model import (
@@ -35,14 +35,13 @@ from dpsql.policy.model import (
     ViewPolicy,
 )
 from dpsql.policy.passwords import Verifier
-from dpsql.policy.problems import PolicyProblems, Problem, Report, nearest, quoted
+from dpsql.policy.problems import PolicyProblems, Report, nearest, quoted
+from dpsql.policy.schemes import EXAMPLE_URL, Address, address_of
 from dpsql.policy.sections import NOT_NEGATIVE, POSITIVE, PROBABILITY, LineIndex, Rule, Section, header
 
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
 _LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
 
-_DUCKDB = "duckdb:///"
-_EXAMPLE_URL = 'write: url = "duckdb:///file.duckdb" or "postgresql://user@host/database"'
 _DEFAULT_QUERY_EPSILON = Fraction(1, 10)
 _MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? ?[KMGT]i?B")
 # Timers and calendars overflow on what is far beyond these.
@@ -87,28 +86,9 @@ def load_text(path: Path, data: bytes) -> Policy:
     return Policy(path, url, privacy, *listed, limits, ledger, server, MappingProxyType(views), prepared)
 
 
-def database_path(policy: Policy) -> Path:
-    """The file of a DuckDB database. A relative one lies beside the policy file, wherever dpsql was started."""
-    if not _is_duckdb(policy.database):
-        raise PolicyProblems([Problem(str(policy.path), None, "the database is not a DuckDB file", _EXAMPLE_URL)])
-    return policy.path.parent / policy.database.removeprefix(_DUCKDB)
-
-
-def copy_path(policy: Policy, prepared: PreparedPolicy) -> Path:
-    """The file of a prepared copy of a DuckDB database."""
-    return policy.path.parent / prepared.copy
-
-
-def database_name(policy: Policy) -> str:
-    """What a ledger knows the database by."""
-    if is_postgres_address(policy.database):
-        # The address may change with the network, and holds a password: its path is the database's name.
-        return unquote(urlsplit(policy.database).path.strip("/")) or "postgres"
-    return database_path(policy).name
-
-
-def _is_duckdb(url: str) -> bool:
-    return url.startswith(_DUCKDB) and url != _DUCKDB
+def database_address(policy: Policy) -> Address:
+    """Where the database is."""
+    return address_of(policy.database, policy.path.parent)
 
 
 def parse(path: Path, data: bytes) -> tuple[dict[str, object], LineIndex]:
@@ -145,17 +125,22 @@ def _read_database(root: Section, path: Path) -> tuple[str, LedgerLocation | Non
     if section is None:
         return None
     if "url" not in section.content:
-        section.missing("url", _EXAMPLE_URL)
+        section.missing("url", EXAMPLE_URL)
     url = section.text("url")
-    if url is not None and not _is_duckdb(url) and not is_postgres_address(url):
-        # The address itself is not repeated: it may hold a password.
-        what = '"url" in [database] is not the address of a DuckDB file or a PostgreSQL database'
-        section.problem("url", what, _EXAMPLE_URL)
+    address = None if url is None else _read_address(section, url, path)
     ledger = section.text("ledger")
-    if url is not None and is_postgres_address(url) and "ledger" not in section.content:
+    if address is not None and address.file is None and "ledger" not in section.content:
         section.missing("ledger", 'write: ledger = "clinic.ledger", a file on a disk that is never restored')
     place = None if ledger is None else _read_location(section, ledger, path)
     return None if url is None else (url, place, _read_prepared(section))
+
+
+def _read_address(section: Section, url: str, path: Path) -> Address | None:
+    try:
+        return address_of(url, path.parent)
+    except PolicyError as error:
+        section.problem("url", f'"url" in [database]: {error.args[0]}', error.hint)
+        return None
 
 
 def _read_prepared(section: Section) -> PreparedPolicy | None:

@@ -17,6 +17,7 @@ from dpsql.answering.open_dataset import bind_all, open_backend
 from dpsql.audit import Audit, Finding, Refused, open_audit
 from dpsql.cli import commands
 from dpsql.engines.postgres.local_cluster import Cluster
+from dpsql.engines.registry import engine_kind
 from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
 from dpsql.policy.load import load
 from dpsql.privacy.noise_laws import Noise, selecting
@@ -102,9 +103,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def audited(folder: Path, policy: str, sampler: Sampler) -> Iterator[Audit]:
     declared = load(folder / f"{policy}.toml")
-    engine = open_backend(declared)
+    kind, engine = engine_kind(declared.database), open_backend(declared)
     try:
-        with open_audit(bind_all(declared, engine), declared.privacy, engine, sampler) as made:
+        with open_audit(bind_all(declared, engine), declared.privacy, kind, engine, sampler) as made:
             made.questions = [q for q in made.questions if (q.tables, q.aggregate, q.keys) in CHOSEN[policy]]
             assert len(made.questions) == len(CHOSEN[policy])
             yield made
@@ -232,7 +233,7 @@ def test_a_policy_on_postgres_is_audited_in_its_own_dialect(postgres: Path, samp
 
 
 def test_nothing_remains_of_the_server_of_an_audit(tmp_path: Path) -> None:
-    from dpsql.audit.in_postgres import PostgresServer
+    from dpsql.engines.postgres.scratch import PostgresServer
 
     cluster = Cluster(tmp_path)
     with PostgresServer(tmp_path):

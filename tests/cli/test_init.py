@@ -392,7 +392,8 @@ def test_two_files_cannot_become_one_table(folder: Path) -> None:
         ("files", 'error: there is no parquet or CSV file in "files"'),
         ("postgresql://owner:secret@:0/db", "error: the PostgreSQL database cannot be reached"),
         ("postgresql://owner:secret@host:port/db", "error: the PostgreSQL database cannot be reached"),
-        ("mysql://owner:secret@host/db", "error: this is not the address of a database"),
+        ("mysql://owner:secret@host/db", "error: no engine is installed for the scheme of this address"),
+        ("duckdb://owner:secret@host/db", "error: not the address of a database"),
     ],
 )
 def test_what_is_no_database_is_refused(folder: Path, database: str, message: str) -> None:

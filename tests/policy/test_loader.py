@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dpsql.errors import PolicyError
 from dpsql.policy.address import PostgresAddress
-from dpsql.policy.load import database_name, database_path, load
+from dpsql.policy.load import database_address, load
 from dpsql.policy.model import Limits, Policy, UnitReference, UserPolicy
 from dpsql.policy.problems import PolicyProblems, Problem, describe_problems
 
@@ -158,9 +158,9 @@ def test_the_default_price_is_never_more_than_the_total(tmp_path: Path) -> None:
 
 
 def test_the_database_lies_beside_the_policy_or_at_an_absolute_path(tmp_path: Path) -> None:
-    assert database_path(loaded(tmp_path, HEAD + TABLE)) == tmp_path / "clinic.duckdb"
+    assert database_address(loaded(tmp_path, HEAD + TABLE)).file == tmp_path / "clinic.duckdb"
     absolute = HEAD.replace("duckdb:///clinic", "duckdb:////data/clinic")
-    assert database_path(loaded(tmp_path, absolute + TABLE)) == Path("/data/clinic.duckdb")
+    assert database_address(loaded(tmp_path, absolute + TABLE)).file == Path("/data/clinic.duckdb")
 
 
 # --- what is wrong, and where ---
@@ -252,15 +252,16 @@ def test_wrong_settings(tmp_path: Path, lines: str, line: int, message: str, fix
     assert fix is None or problem.fix == fix
 
 
-NO_ADDRESS = '"url" in [database] is not the address of a DuckDB file or a PostgreSQL database'
+NO_ADDRESS = '"url" in [database]: not the address of a database'
+NO_FILE = '"url" in [database]: not the address of a DuckDB file'
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://me:secret@db/clinic", NO_ADDRESS),
-        ("duckdb://clinic.duckdb", NO_ADDRESS),
-        ("duckdb:///", NO_ADDRESS),
+        ("mysql://me:secret@db/clinic", '"url" in [database]: no engine is installed for the scheme of this address'),
+        ("duckdb://clinic.duckdb", NO_FILE),
+        ("duckdb:///", NO_FILE),
         ("clinic.duckdb", NO_ADDRESS),
         ("", '"url" in [database] must be a string that is not empty and holds no NUL character'),
     ],
@@ -296,7 +297,7 @@ def test_a_server_needs_a_ledger_to_be_named(tmp_path: Path) -> None:
     assert problem.fix is not None and "ledger =" in problem.fix
     policy = loaded(tmp_path, head.replace("[database]\n", '[database]\nledger = "clinic.ledger"\n') + TABLE)
     assert policy.ledger == tmp_path / "clinic.ledger"
-    assert database_name(policy) == "clinic"
+    assert database_address(policy).name == "clinic"
     assert "secret" not in repr(policy)
 
 

@@ -9,13 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from dpsql.answering.compiling.work import Ground
+from dpsql.engines.registry import dialect_named
 from dpsql.errors import Error
 from dpsql.lowering.dialect import Dialect
-from dpsql.lowering.duckdb_dialect import DUCKDB
-from dpsql.lowering.postgres_dialect import POSTGRES
 from dpsql.policy.model import Table
-
-_DIALECTS = {dialect.name: dialect for dialect in (DUCKDB, POSTGRES)}
 
 
 class _Pickler(pickle.Pickler):
@@ -62,7 +59,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, name: Any) -> object:
         kind, key = name
-        return self._tables[key] if kind == "table" else _DIALECTS[key]
+        return self._tables[key] if kind == "table" else dialect_named(key)
 
 
 def _read_only(content: dict[Any, Any]) -> MappingProxyType[Any, Any]:

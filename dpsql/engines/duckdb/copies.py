@@ -6,18 +6,65 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 
+from dpsql.engines.base import CopyPlan, CopyRequest, Tell
+from dpsql.engines.duckdb.kind import file_of
 from dpsql.engines.runtime import engine_failed
 from dpsql.errors import OperationalError, PolicyError
 from dpsql.files import sync_directory
 from dpsql.lowering.copies import TableToCopy
 from dpsql.lowering.dialect import quoted
+from dpsql.policy.model import PreparedPolicy, TableSchema
 from dpsql.policy.prepared import ABOUT, ABOUT_COLUMNS, COPIED_OWNER, COPIED_ROWS, SCHEMA, About
+from dpsql.policy.schemes import Address
 
 _TARGET = "prepared"
+
+
+class CopyFiles:
+    """A copy is a file, beside the database unless the owner says where."""
+
+    in_database = False
+
+    def plan(
+        self, request: CopyRequest, private: Sequence[tuple[str, ...]], public: Sequence[tuple[str, ...]]
+    ) -> CopyPlan:
+        """All tables, for the copy is read alone; under their own names."""
+        if request.writer is not None:
+            raise PolicyError(
+                "--as is only for PostgreSQL",
+                hint="Run dpsql prepare without --as, as a user who may write to the folder of the DuckDB file.",
+            )
+        target = _target(request)
+        name = os.path.relpath(target, request.address.folder)
+        return CopyPlan(name, {source: (source[0], source[1]) for source in (*private, *public)})
+
+    def like(self, table: TableSchema) -> tuple[TableSchema, tuple[tuple[str, ...], ...]]:
+        """Without the columns that nobody can declare. What is unique is not held unique in the copy."""
+        columns = {name: column for name, column in table.columns.items() if column.type is not None}
+        return replace(table, columns=columns), tuple(sorted(tuple(sorted(names)) for names in table.unique))
+
+    def write(self, request: CopyRequest, name: str, tables: Sequence[TableToCopy], about: About, tell: Tell) -> None:
+        del name
+        limits, source = request.limits, file_of(request.address)
+        write_copy(source, _target(request), tables, about, memory=limits.memory, threads=limits.threads, tell=tell)
+
+    def warnings(self, address: Address, prepared: PreparedPolicy) -> list[str]:
+        database, copy = file_of(address), address.folder / prepared.copy
+        if not database.is_file() or database.stat().st_mtime_ns <= copy.stat().st_mtime_ns:
+            return []
+        return ["the database was written to after its copy was prepared: dpsql prepare makes the next version"]
+
+
+def _target(request: CopyRequest) -> Path:
+    if request.to is not None:
+        return Path(request.to).absolute()
+    database = file_of(request.address).absolute()
+    return database.with_name(f"{database.stem}.prepared-{request.version}{database.suffix}")
 
 
 def write_copy(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -11,16 +12,72 @@ from types import MappingProxyType
 
 import duckdb
 
+from dpsql.engines.base import Surveyed, Tell
+from dpsql.engines.duckdb.engine import DuckDBEngine
+from dpsql.engines.duckdb.import_files import import_folder
+from dpsql.engines.duckdb.kind import SCHEME
 from dpsql.engines.duckdb.session import lock_down
 from dpsql.engines.runtime import engine_failed
-from dpsql.errors import Error
+from dpsql.errors import Error, PolicyError
 from dpsql.lowering.dialect import qualified, quoted
 from dpsql.policy.draft import Suggestions, collect, round_outward
-from dpsql.policy.model import Bound
+from dpsql.policy.model import Bound, Limits
 from dpsql.policy.propose import Proposal, Reference, SchemaDetails, Source
+from dpsql.policy.schemes import EXAMPLE_URL
 from dpsql.types import Kind
 
 _MOST_UNITS = 0.99  # the rows of so many units shall count in full
+
+
+def survey(database: str, folder: Path, tell: Tell) -> Surveyed:
+    """A DuckDB file, by its path or address, or a folder of files, which is imported first."""
+    path = _file(database, tell)
+    limits = Limits()
+    with closing(DuckDBEngine(path, memory=limits.memory, threads=limits.threads)) as engine:
+        schema = engine.schema()
+    return Surveyed(
+        _shown(path),
+        _url(path, folder),
+        None,
+        schema,
+        read_details(path),
+        lambda proposals: suggest_bounds(path, proposals),
+    )
+
+
+def _file(database: str, tell: Tell) -> Path:
+    name = database.removeprefix(SCHEME)
+    if not name or "://" in name:
+        # The address itself is not repeated: it may hold a password.
+        raise PolicyError("not the address of a database", hint=EXAMPLE_URL)
+    path = Path(name)
+    if path.is_dir():
+        return _imported(path, tell)
+    if not path.is_file():
+        raise PolicyError(f'there is no database at "{path}"', hint="Name a DuckDB file, or a folder of files.")
+    return path
+
+
+def _imported(folder: Path, tell: Tell) -> Path:
+    # The name of "." is only known once it is resolved.
+    database = folder.resolve().with_name(f"{folder.resolve().name}.duckdb")
+    imported = import_folder(folder, database)
+    tell(f"imported into {_shown(database)}:")
+    width = max(len(table.table) for table in imported)
+    for table in imported:
+        tell(f"  {table.table.ljust(width)}  {table.columns} columns of {table.file}")
+    return database
+
+
+def _url(database: Path, folder: Path) -> str:
+    """The address as the policy file writes it: relative to the file's own folder if it lies there, or below."""
+    path, folder = database.resolve(), folder.resolve()
+    return f"{SCHEME}{(path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()}"
+
+
+def _shown(path: Path) -> str:
+    shown = os.path.relpath(path)
+    return str(path) if shown.startswith(os.pardir + os.sep + os.pardir) else shown
 
 
 def read_details(path: Path) -> SchemaDetails:

@@ -7,12 +7,15 @@ from typing import Any
 
 import psycopg
 
+from dpsql.engines.base import CopyPlan, CopyRequest, Tell
 from dpsql.engines.postgres.connections import SETTINGS, Connection, Connections
 from dpsql.engines.runtime import engine_failed
 from dpsql.errors import Error, PolicyError
 from dpsql.lowering.copies import TableToCopy
 from dpsql.lowering.dialect import qualified, quoted
-from dpsql.policy.prepared import ABOUT, ABOUT_COLUMNS, COPIED_OWNER, COPIED_ROWS, About
+from dpsql.policy.model import PreparedPolicy, TableSchema
+from dpsql.policy.prepared import ABOUT, ABOUT_COLUMNS, COPIED_OWNER, COPIED_ROWS, SCHEMA, About, is_our_schema
+from dpsql.policy.schemes import Address
 
 # What a statement of dpsql's own needs; a copy may take as long as it takes.
 _SETTINGS = {name: SETTINGS[name] for name in ("search_path", "TimeZone", "row_security")}
@@ -20,6 +23,45 @@ _REFUSE = """CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql 
 BEGIN RAISE 'a prepared copy is not written to: dpsql prepare makes the next one' USING ERRCODE = '25006'; END $$"""
 _GUARD = """CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table}
 FOR EACH STATEMENT EXECUTE FUNCTION {schema}.refuse()"""
+
+
+class CopySchemas:
+    """A copy is a schema of the database, for its private tables alone: public ones are read where they are."""
+
+    in_database = True
+
+    def plan(
+        self, request: CopyRequest, private: Sequence[tuple[str, ...]], public: Sequence[tuple[str, ...]]
+    ) -> CopyPlan:
+        del public
+        name = request.to or f"{SCHEMA}_{request.version}"
+        if not is_our_schema(name):
+            raise PolicyError(f'the name of a schema for copies begins with "{SCHEMA}"')
+        return CopyPlan(name, _places_in(name, private))
+
+    def like(self, table: TableSchema) -> tuple[TableSchema, tuple[tuple[str, ...], ...]]:
+        """With all columns and keys: the copy is made like its table."""
+        return table, ()
+
+    def write(self, request: CopyRequest, name: str, tables: Sequence[TableToCopy], about: About, tell: Tell) -> None:
+        url = request.address.url
+        write_schema(request.writer or url, name, tables, about, role_of(url), tell)
+
+    def warnings(self, address: Address, prepared: PreparedPolicy) -> list[str]:
+        """Nothing: a server does not tell when a table was written to."""
+        del address, prepared
+        return []
+
+
+def _places_in(schema: str, sources: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
+    """A table for each, under its own name where that is free."""
+    found: dict[tuple[str, ...], tuple[str, str]] = {}
+    taken = {ABOUT}
+    for number, source in enumerate(sources):
+        name = source[-1] if source[-1] not in taken else f"table_{number}"
+        taken.add(name)
+        found[source] = (schema, name)
+    return found
 
 
 def write_schema(

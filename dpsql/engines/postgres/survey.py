@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import date
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import psycopg
 
-from dpsql.engines.postgres.connections import Connection, opened
+from dpsql.engines.base import Surveyed, Tell
+from dpsql.engines.postgres.connections import Connection, opened, without_password
+from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.engines.runtime import engine_failed
 from dpsql.errors import Error
 from dpsql.lowering.dialect import qualified, quoted
 from dpsql.policy.draft import Suggestions, collect, round_outward
-from dpsql.policy.model import Bound
+from dpsql.policy.model import Bound, Limits
 from dpsql.policy.propose import Proposal, Reference, SchemaDetails, Source
 from dpsql.types import Kind
 
@@ -63,6 +66,25 @@ WHERE d.objsubid = 0 OR NOT a.attisdropped
 
 # Indexes of partitions are partitions of an index: they hold no rows of their own.
 _PARTS = f"SELECT n.nspname, c.relname {_NAMES} WHERE c.relispartition AND c.relkind IN ('r', 'p', 'f')"
+
+
+def survey(database: str, folder: Path, tell: Tell) -> Surveyed:
+    """The database of an address, whose password is not written down."""
+    del folder
+    url, name = without_password(database)
+    limits = Limits()
+    with closing(PostgresEngine(database, memory=limits.memory, threads=limits.threads)) as engine:
+        schema = engine.schema()
+    if len(url) < len(database):
+        tell("the password is not written into the policy: give it in PGPASSWORD or in a password file")
+    return Surveyed(
+        name,
+        url,
+        f"{name}.ledger",
+        schema,
+        read_details(database),
+        lambda proposals: suggest_bounds(database, proposals),
+    )
 
 
 def read_details(url: str) -> SchemaDetails:

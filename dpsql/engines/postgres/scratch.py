@@ -14,7 +14,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from dpsql.audit.synthetic import Filled
+from dpsql.engines.base import Filled
 from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.engines.postgres.local_cluster import ADMIN, PORT, Cluster
 from dpsql.types import Kind, Type

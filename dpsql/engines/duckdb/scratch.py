@@ -8,7 +8,7 @@ from typing import Self
 
 import duckdb
 
-from dpsql.audit.synthetic import Filled
+from dpsql.engines.base import Filled
 from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.lowering.dialect import quoted
 from dpsql.types import Kind, Type

@@ -1,0 +1,43 @@
+"""From an address to the kind of engine that it names."""
+
+from __future__ import annotations
+
+from functools import cache
+from inspect import getattr_static
+from typing import cast
+
+from dpsql.engines.base import EngineKind
+from dpsql.errors import PolicyError
+from dpsql.lowering.dialect import Dialect
+from dpsql.policy.schemes import kind_named, kind_of
+
+_MEMBERS = ("schemes", "address", "title", "dialect", "open", "survey", "copies", "scratch")
+
+
+def engine_kind(url: str) -> EngineKind:
+    """The kind of the engine that an address names; raises PolicyError if none is installed."""
+    return _whole(cast(EngineKind, kind_of(url)))
+
+
+def dialect_named(name: str) -> Dialect:
+    """The dialect of an engine that is installed, for processes that share one."""
+    return _dialect(name)
+
+
+@cache
+def _dialect(name: str) -> Dialect:
+    return _whole(cast(EngineKind, kind_named(name))).dialect
+
+
+def _whole(kind: EngineKind) -> EngineKind:
+    """Refuse an engine that was made for another version of dpsql before it is used."""
+    missing = [member for member in _MEMBERS if getattr_static(kind, member, _ABSENT) is _ABSENT]
+    if missing:
+        raise PolicyError(
+            f'the engine for "{kind.schemes[0]}://" lacks what this version of dpsql asks of engines: {missing[0]}',
+            hint="Install a version of it that fits this version of dpsql.",
+        )
+    return kind
+
+
+_ABSENT = object()
