@@ -11,6 +11,7 @@ from dpsql.answering.dataset import Answer
 from dpsql.errors import Error
 from dpsql.lowering.query import EngineQuery
 from dpsql.release import Release
+from dpsql.sql.grammar import with_parentheses
 from grammar_tests import expectation
 from grammar_tests.case import Case
 from grammar_tests.compare import difference
@@ -50,6 +51,25 @@ def oracle_faults(case: Case, answer: Answer, oracle: Oracle) -> Iterator[str]:
     found = difference(answer.release, answer.table.rows, truth.rows, ordered=ordered)
     if found is not None:
         yield found
+
+
+def binding_faults(case: Case, oracle: Oracle) -> Iterator[str]:
+    """What dpsql's reader of the grammar takes for the operands of an operator, and PostgreSQL does not.
+
+    Answers may be the same all the same: over these rows, or because both of dpsql's readers are wrong.
+    """
+    if case.params:
+        return  # a view has none
+    written = with_parentheses(case.sql)
+    try:
+        read = oracle.definition(case.sql)
+    except psycopg.Error:
+        return  # it cannot stand in a view: a semicolon before its last comment
+    try:
+        if oracle.definition(written) != read:
+            yield f"operators bind otherwise than {written}"
+    except psycopg.Error as error:
+        yield f"PostgreSQL refuses {written}: {error}"
 
 
 def neighbour_faults(

@@ -104,6 +104,19 @@ class Oracle:
         )
         return Truth(tuple(column.name for column in columns), classes, cursor.fetchall())
 
+    def definition(self, text: str) -> str:
+        """A query as PostgreSQL has read it, with parentheses around operators; raises psycopg.Error where it refuses.
+
+        That of a view, in which the query is a subquery: the names of its columns need not differ.
+        """
+        with self._connection.transaction(force_rollback=True):
+            self._connection.execute(
+                f"CREATE TEMP VIEW as_read AS SELECT FROM ({text.rstrip().rstrip(';')}\n) AS query"
+            )
+            row = self._connection.execute("SELECT pg_get_viewdef('as_read'::regclass)").fetchone()
+        assert row is not None
+        return str(row[0])
+
     def close(self) -> None:
         self._connection.close()
         self._server.close()

@@ -1,7 +1,8 @@
 """Whether dpsql reads a text as PostgreSQL does: python -m grammar_tests.readings [--seconds N] [--seed N].
 
-What PostgreSQL refuses, dpsql must refuse; what dpsql answers must be PostgreSQL's answer, without noise. Nothing else
-may be raised than a refusal. What is found is made as small as it stays a fault, and printed as a grammar case.
+What PostgreSQL refuses, dpsql must refuse; what dpsql answers must be PostgreSQL's answer, without noise, and its
+operators must bind what they bind there, even where the answer would be the same. Nothing else may be raised than a
+refusal. What is found is made as small as it stays a fault, and printed as a grammar case.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dpsql.errors import EngineFailed, Error, InternalError
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
 from grammar_tests.case import Case, all_cases
-from grammar_tests.checks import oracle_faults
+from grammar_tests.checks import binding_faults, oracle_faults
 from grammar_tests.compare import difference
 from grammar_tests.hostile import Hostile, words_of
 from grammar_tests.lab import Lab
@@ -64,7 +65,7 @@ class Reader:
             return Reading("failed", f"{type(error).__name__}: {error}")
         fault = next(oracle_faults(case, answer, self._oracle), None)
         if fault is None:
-            return Reading("answered")
+            return Reading("answered", next(binding_faults(case, self._oracle), None))
         excuse = self._excuse(case, answer, fault)
         return Reading("answered", fault) if excuse is None else Reading(f"differs: {excuse}")
 

@@ -70,6 +70,13 @@ def test_another_answer_is_seen(reader: Reader, monkeypatch: pytest.MonkeyPatch,
     assert reader.read(Case(Path("hostile"), 0, text, "")).fault is not None
 
 
+def test_other_operands_are_seen_though_the_answer_is_the_same(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(Path("hostile"), 0, "SELECT 1 - 0 - 0 AS n", "")
+    assert reader.read(case).fault is None
+    monkeypatch.setattr("grammar_tests.checks.with_parentheses", lambda _: "SELECT 1 - (0 - 0) AS n")
+    assert reader.read(case).fault == "operators bind otherwise than SELECT 1 - (0 - 0) AS n"
+
+
 def test_a_finding_is_made_small() -> None:
     case = Case(Path("hostile"), 0, "SELECT state, COUNT(*) FROM people WHERE age < 1 < 2 AND sex = 'f'", "")
     assert shrunk(case, lambda each: "< 1 <" in each.sql).sql == "< 1 <"

@@ -207,8 +207,10 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
             if kind is TokenType.COMMA:
                 raise SqlSyntaxError("syntax error at end of input", position=token.start + 1)
             continue
-        if kind is TokenType.NUMBER and following.start == token.end + 1 and text[following.start] in _WORD:
-            raise SqlSyntaxError("trailing junk after numeric literal", position=token.start + 1)
+        if kind is TokenType.NUMBER and following.start == token.end + 1 and _is_letter(text[following.start]):
+            is_number = token.start == 0 or text[token.start - 1] != "$"
+            what, start = ("numeric literal", token.start) if is_number else ("parameter", token.start - 1)
+            raise SqlSyntaxError(f"trailing junk after {what}", position=start + 1)
         if kind is TokenType.STRING and following.token_type is TokenType.STRING:
             raise NotSupported(
                 "adjacent string literals are not supported", hint="Write one literal.", position=following.start + 1
@@ -274,6 +276,12 @@ _OTHER_TYPES = frozenset(
 _OPERATORS = frozenset("( ) [ ] , . + - * / % ^ ^@ = < > <= >= <> != || :: $".split())
 
 _WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def _is_letter(character: str) -> bool:
+    """Whether a name may begin with it: PostgreSQL takes every character beyond ASCII for a letter."""
+    return character in _WORD or character > "\x7f"
+
 
 _FOREIGN_SPACE = re.compile(r"[^\S \t\n\r\f]")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)

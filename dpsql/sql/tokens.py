@@ -42,7 +42,7 @@ class Token:
 
 _SPACE = " \t\n\r\f"  # PostgreSQL 16 has no vertical tab among them
 _WORD = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*")
-_NUMBER = re.compile(r"\.?[0-9](?:[0-9A-Za-z_.]|(?<=[eE])[+-])*")
+_NUMBER = re.compile(r"\.?[0-9](?:[0-9A-Za-z_.\x80-\U0010ffff]|(?<=[eE])[+-])*")
 _PARAMETER = re.compile(r"\$([0-9]+)")
 _DOLLAR = re.compile(r"\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")

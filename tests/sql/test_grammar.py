@@ -44,7 +44,8 @@ def test_operators_bind_as_in_postgres(text: str) -> None:
     "text",
     [
         "a < b < c", "a = b = c", "a LIKE b LIKE c", "a BETWEEN b AND c BETWEEN d AND e", "a!=-1", "a IS", "a b c",
-        "1a", "(a, b", "CASE a END", "CASE WHEN a b END", "f(, a)", "f(a,)", "a IN ()", "a BETWEEN NOT b AND c",
+        "1a", "1é", "1.5e2é", "$1a",
+        "(a, b", "CASE a END", "CASE WHEN a b END", "f(, a)", "f(a,)", "a IN ()", "a BETWEEN NOT b AND c",
         "a::", "a::numeric()", "TRIM()", "a.", ".a", "a FROM (t)", "a FROM t JOIN u", "a FROM t ON b",
         "a FROM t GROUP BY", "a LIMIT 1 LIMIT 2", "a FROM t NULL", "a FROM t ORDER BY a USING <",
         "a FETCH FIRST 1 ROW WITH TIES", "a UNION", "a; SELECT b", "a year", "from",

@@ -130,6 +130,8 @@ def _whole(text: str) -> list[Token]:
             continue
         if token.sort is Sort.NUMBER and _NUMBER.fullmatch(token.text) is None:
             raise SqlSyntaxError("trailing junk after numeric literal", position=token.start + 1)
+        if token.sort is Sort.WORD and found and found[-1].sort is Sort.PARAMETER and found[-1].end == token.start:
+            raise SqlSyntaxError("trailing junk after parameter", position=found[-1].start + 1)
         if token.is_name and len(token.text.encode()) > _LONGEST_NAME:
             raise NameTooLong(
                 f"a name is longer than {_LONGEST_NAME} bytes",
