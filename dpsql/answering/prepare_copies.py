@@ -90,7 +90,7 @@ def _copied(
     columns = list(found.columns)
     source = (found.source[0], found.source[1])
     if not table.is_private:
-        return TableToCopy(found, CopiedTable(source, place, "", unique), public_rows(source, columns), "")
+        return TableToCopy(found, CopiedTable(source, place, "", unique), public_rows(source, columns, dialect), "")
     if taken := taken_columns(columns):
         raise PolicyError(
             f"table {quoted(table.name)} has a column {quoted(taken[0])}, which is the name of one that a copy adds",

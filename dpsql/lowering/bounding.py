@@ -151,7 +151,7 @@ class _Bounding(AddedUp):
             text = self._in_two_passes(clip, cells, self._with_large_sums(clip))
         elif stepped:
             text = self._stepped(self._pairs(clip), clip, cells, everybody=True)
-        elif self._is_spared(clip, cells, rows) and not cells.selected:
+        elif self._is_spared(clip, cells, rows) and not cells.selected and self._dialect.grouping_sets:
             text = self._in_one_pass(clip, cells, rows)
         else:
             text = self._by_pairs(clip, cells)
@@ -193,12 +193,13 @@ class _Bounding(AddedUp):
             few = self._added_up(clip.statistics)
         if is_one_table(self._plan, copies=self._copies):
             with self._many(rows):
-                return f"{few} UNION ALL ({self._stepped(self._pairs(clip), clip, cells)})"
+                return f"{few} UNION ALL {self._side(self._stepped(self._pairs(clip), clip, cells))}"
         # Of the other tables, too, only rows of these owners are read.
         with self._many(rows):
             pairs = self._pairs(clip, among="h")
         owners = self._writer.owners_with(self._counted, f"> {rows}")
-        return f"{few} UNION ALL (WITH h AS MATERIALIZED ({owners}) {self._stepped(pairs, clip, cells)})"
+        steps = f"WITH h {self._once} ({owners}) {self._stepped(pairs, clip, cells)}"
+        return f"{few} UNION ALL {self._side(steps)}"
 
     def _few(self, rows: int) -> AbstractContextManager[None]:
         """What is written meanwhile reads only owners who have at most so many rows in the prepared copy."""
@@ -228,8 +229,8 @@ class _Bounding(AddedUp):
             counted = f"COUNT(*) AS keys, ({' OR '.join(beyond) or 'FALSE'}) AS beyond"
             several = " OR ".join(["COUNT(*) > 1", *beyond])
             found = (
-                f"o AS MATERIALIZED (SELECT {OWNER} AS who, {counted} FROM p GROUP BY {OWNER} HAVING {several}),"
-                f" h AS MATERIALIZED (SELECT who AS {OWNER} FROM o WHERE beyond)"
+                f"o {self._once} (SELECT {OWNER} AS who, {counted} FROM p GROUP BY {OWNER} HAVING {several}),"
+                f" h {self._once} (SELECT who AS {OWNER} FROM o WHERE beyond)"
             )
             weight = self._weight("COALESCE(keys, 1)", clip.norm)
             sums = [
@@ -238,9 +239,10 @@ class _Bounding(AddedUp):
             joined = f"p LEFT JOIN o ON {OWNER} = who WHERE NOT COALESCE(beyond, FALSE)"
             others = f"SELECT {', '.join([*self._names, *sums])} FROM {joined}"
         else:
-            found = f"h AS MATERIALIZED (SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)})"
+            found = f"h {self._once} (SELECT {OWNER} FROM p GROUP BY {OWNER} HAVING {' OR '.join(beyond)})"
             others = self._all_but("h", "p", [*self._names, *(f"s{i}" for i in range(len(statistics)))])
-        return f"WITH p AS MATERIALIZED ({pairs}), {found} {others} UNION ALL ({self._stepped(large, clip, cells)})"
+        stepped = self._side(self._stepped(large, clip, cells))
+        return f"WITH p {self._once} ({pairs}), {found} {others} UNION ALL {stepped}"
 
     def _quick_to_count(self) -> Plan | None:
         """One table of which every owner has at least as many rows as in the plan; None where there is none."""
@@ -260,9 +262,9 @@ class _Bounding(AddedUp):
         Needs: rows that come out the same twice (`is_repeatable`).
         """
         return (
-            f"WITH h AS MATERIALIZED ({large})"
+            f"WITH h {self._once} ({large})"
             f" {self._added_up(clip.statistics, self._without('h'))}"
-            f" UNION ALL ({self._stepped(self._pairs(clip, among='h'), clip, cells)})"
+            f" UNION ALL {self._side(self._stepped(self._pairs(clip, among='h'), clip, cells))}"
         )
 
     def _with_many_rows(self, counted: Plan, rows: int) -> str:
@@ -292,7 +294,7 @@ class _Bounding(AddedUp):
         one that is beyond it stays beyond.
         """
         totals = [
-            "COUNT(*)" if counts_rows(statistic) else f"COALESCE(SUM(ABS(v{i})), 0)"
+            "COUNT(*)" if counts_rows(statistic) else f"COALESCE({self._dialect.sum_of(f'ABS(v{i})')}, 0)"
             for i, statistic in enumerate(clip.statistics)
         ]
         conditions = []
@@ -325,11 +327,11 @@ class _Bounding(AddedUp):
         columns = ", ".join([self._pair, f"GROUPING({OWNER}) AS whole", "COUNT(*) AS n", *sums])
         sets = f"GROUPING SETS (({OWNER}), ({', '.join(self._names)}))"
         return (
-            f"WITH g AS MATERIALIZED (SELECT {columns} FROM ({self._values(statistics)}) AS v GROUP BY {sets}),"
-            f" h AS MATERIALIZED (SELECT {OWNER} FROM g WHERE whole = 0 AND n > {rows}),"
-            f" p AS MATERIALIZED ({self._pairs(clip, raw, among='h')})"
+            f"WITH g {self._once} (SELECT {columns} FROM ({self._values(statistics)}) AS v GROUP BY {sets}),"
+            f" h {self._once} (SELECT {OWNER} FROM g WHERE whole = 0 AND n > {rows}),"
+            f" p {self._once} ({self._pairs(clip, raw, among='h')})"
             f" SELECT {added} FROM g WHERE whole = 1 UNION ALL SELECT {taken} FROM p"
-            f" UNION ALL ({self._stepped('SELECT * FROM p', clip, cells)})"
+            f" UNION ALL {self._side(self._stepped('SELECT * FROM p', clip, cells))}"
         )
 
     def _pairs(self, clip: Clip, more: Sequence[str] = (), *, among: str = "") -> str:
@@ -371,10 +373,10 @@ class _Bounding(AddedUp):
             total = f"LEAST(COUNT(*), {statistic.clip // statistic.factor})"
         else:
             most = statistic.clip // statistic.factor
-            total = f"COALESCE(SUM(v{i}), 0)"
+            total = f"COALESCE({self._dialect.sum_of(f'v{i}')}, 0)"
             total = f"CASE WHEN {total} > {most} THEN {most} WHEN {total} < -{most} THEN -{most} ELSE {total} END"
         factor = f" * {statistic.factor}" if statistic.factor > 1 else ""
-        return f"CAST({total} AS BIGINT){factor} AS s{i}"
+        return f"CAST({total} AS {self._int64}){factor} AS s{i}"
 
     def _limited(self, inner: str, columns: Sequence[str], groups: int) -> str:
         """At most `groups` keys per owner.
@@ -398,15 +400,16 @@ class _Bounding(AddedUp):
         few = self._all_but("x", "q", [OWNER, *self._names, *columns])
         many = self._limited(f"SELECT * FROM q WHERE {OWNER} IN (SELECT {OWNER} FROM x)", columns, groups)
         return (
-            f"WITH q AS MATERIALIZED ({inner}),"
-            f" x AS MATERIALIZED (SELECT {OWNER} FROM q GROUP BY {OWNER} HAVING COUNT(*) > {groups})"
+            f"WITH q {self._once} ({inner}),"
+            f" x {self._once} (SELECT {OWNER} FROM q GROUP BY {OWNER} HAVING COUNT(*) > {groups})"
             f" {few} UNION ALL {many}"
         )
 
     def _hash(self, names: Sequence[str]) -> str:
         text = self._dialect.types[Kind.TEXT]
         parts = [f"COALESCE('v' || CAST({name} AS {text}), 'n')" for name in names]
-        salted = " || chr(31) || ".join([self._dialect.salt, f"CAST({OWNER} AS {text})", *parts])
+        salt = self._dialect.salt.format(self._dialect.parameter("salt"))
+        salted = f" || {self._dialect.separator} || ".join([salt, f"CAST({OWNER} AS {text})", *parts])
         return self._dialect.chosen_by.format(salted)
 
     def _weighted(self, inner: str, statistics: Sequence[Statistic], norm: Literal["l1", "l2"]) -> str:
@@ -430,7 +433,7 @@ class _Bounding(AddedUp):
         if norm == "l1":
             return self._dialect.whole_quotient.format(WHOLE_WEIGHT, keys)
         root = f"sqrt(CAST({keys} AS {self._dialect.types[Kind.DOUBLE]})) * 1.000000001"
-        return f"CAST(floor({WHOLE_WEIGHT} / ({root})) AS BIGINT)"
+        return f"CAST(floor({WHOLE_WEIGHT} / ({root})) AS {self._int64})"
 
     def _clipped(self, inner: str, clip: Clip, cells: Cells) -> str:
         """Each owner's vector scaled down to its norm: all cells of all statistics of a group.
@@ -459,7 +462,7 @@ class _Bounding(AddedUp):
         found = f"SELECT {OWNER} AS large, {', '.join(norms)} FROM m GROUP BY {OWNER} HAVING {' OR '.join(beyond)}"
         shown = [columns[i] for i in range(len(clip.statistics))]
         return (
-            f"WITH m AS MATERIALIZED ({inner}), c AS ({found})"
+            f"WITH m {self._once} ({inner}), c AS ({found})"
             f" SELECT {', '.join([*self._names, *shown])} FROM m LEFT JOIN c ON {OWNER} = large"
         )
 
@@ -524,11 +527,16 @@ class _Bounding(AddedUp):
 
     def _total(self, column: str, factor: int) -> str:
         scale = f" * {factor}" if factor > 1 else ""
+        total = f"COALESCE({self._dialect.sum_of(column)}, 0){scale}"
         # Slower than CASE, value by value, but less text to read; there is one for each group.
-        return f"CAST(LEAST(GREATEST(COALESCE(SUM({column}), 0){scale}, -{LARGEST_SUM}), {LARGEST_SUM}) AS BIGINT)"
+        return f"CAST(LEAST(GREATEST({total}, -{LARGEST_SUM}), {LARGEST_SUM}) AS {self._int64})"
 
     def _outer(self, totals: Sequence[str], inner: str) -> str:
         return f"SELECT {self._key_list}{', '.join(totals)} FROM ({inner}) AS o{self._group}"
+
+    def _side(self, text: str) -> str:
+        """A query as a part of a UNION, whatever it begins with."""
+        return self._dialect.side.format(text)
 
     # --- histograms ---
 
@@ -551,7 +559,8 @@ class _Bounding(AddedUp):
             with self._few(least):
                 few = f"SELECT {groups}, {statistic.factor} AS s0 FROM ({self._grid_rows(statistic)}) AS v"
             with self._many(least):
-                text = f"{few} UNION ALL (SELECT {groups}, s0 FROM ({self._bars(statistic, rows)}) AS b)"
+                bars = self._side(f"SELECT {groups}, s0 FROM ({self._bars(statistic, rows)}) AS b")
+                text = f"{few} UNION ALL {bars}"
         return f"SELECT {groups}, {self._total('s0', 1)} FROM ({text}) AS o GROUP BY {groups}"
 
     def _grid_rows(self, statistic: Statistic) -> str:
@@ -562,7 +571,7 @@ class _Bounding(AddedUp):
         needed = [ref.field for part in used for ref in refs(part)]
         inner = self._computed(raw, self._writer.relation(self._plan, needed), needed, used)
         grid = self._on_grid(0, replace(statistic, where=None))
-        shown = ", ".join([OWNER, *self._names, f"CAST({grid} AS BIGINT) AS g"])
+        shown = ", ".join([OWNER, *self._names, f"CAST({grid} AS {self._int64}) AS g"])
         conditions = [c for key, name in zip(self._keys, self._names, strict=True) if (c := self._declared(key, name))]
         conditions += [] if statistic.where is None else ["w0"]
         text = f"SELECT {shown} FROM ({inner}) AS e" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
@@ -574,7 +583,7 @@ class _Bounding(AddedUp):
         text = self._grid_rows(statistic)
         most = statistic.clip // statistic.factor
         factor = f" * {statistic.factor}" if statistic.factor > 1 else ""
-        counted = f"CAST(CASE WHEN COUNT(*) > {most} THEN {most} ELSE COUNT(*) END AS BIGINT){factor} AS s0"
+        counted = f"CAST(CASE WHEN COUNT(*) > {most} THEN {most} ELSE COUNT(*) END AS {self._int64}){factor} AS s0"
         text = f"SELECT {OWNER}, {groups}, {counted} FROM ({text}) AS v GROUP BY {OWNER}, {groups}"
         cells = Cells(True, rows, rows == 1)
         clip = Clip([statistic], [[0]], "l1")
@@ -596,7 +605,7 @@ class _Bounding(AddedUp):
         wide, found = self._dialect.wide, clips(statistic)
         known = all(key.keys is not None for key in self._keys)
         most = min(finest(_declared_cells(self._keys) if known else _MOST_CELLS), MOST_ROOM * found[-1])
-        total = "COALESCE(SUM(v0), 0)"
+        total = f"COALESCE({self._dialect.sum_of('v0')}, 0)"
         cut = f"CASE WHEN {total} > {most} THEN {most} WHEN {total} < -{most} THEN -{most} ELSE {total} END"
         per = f"SELECT {self._pair}, CAST({cut} AS {wide}) AS s, COUNT(v0) AS n FROM ({self._values([statistic])}) AS v"
         length = "SUM(ABS(s))"
@@ -610,7 +619,7 @@ class _Bounding(AddedUp):
         of_owner = f"SELECT {length} AS l, {counted} AS c FROM ({per} GROUP BY {self._pair}) AS p GROUP BY {OWNER}"
         steps = " ".join(f"WHEN l <= {limit} THEN {place}" for place, limit in enumerate(limits))
         place = f"CASE {steps} ELSE {len(limits)} END" if limits else "0"
-        bars = f"SELECT CAST({place} AS BIGINT) AS g FROM ({of_owner}) AS b"
+        bars = f"SELECT CAST({place} AS {self._int64}) AS g FROM ({of_owner}) AS b"
         return f"SELECT g, {self._total('1', 1)} FROM ({bars}) AS o GROUP BY g"
 
     def means(self, statistic: Statistic) -> str:
@@ -624,7 +633,8 @@ class _Bounding(AddedUp):
         wide = self._dialect.wide
         above = f"(SUM(CAST(v0 AS {wide})) - COUNT(v0) * CAST({statistic.low} AS {wide})) * {centres(statistic)}"
         place = self._dialect.wide_quotient.format(above, f"(COUNT(v0) * CAST({statistic.width + 1} AS {wide}))")
-        per = f"SELECT {OWNER}, CAST({place} AS BIGINT) AS g FROM ({self._values([statistic])}) AS v GROUP BY {OWNER}"
+        mean = f"CAST({place} AS {self._int64}) AS g"
+        per = f"SELECT {OWNER}, {mean} FROM ({self._values([statistic])}) AS v GROUP BY {OWNER}"
         return f"SELECT g, {self._total('1', 1)} FROM ({per}) AS o WHERE g IS NOT NULL GROUP BY g"
 
     # --- DISTINCT ---
@@ -640,7 +650,7 @@ class _Bounding(AddedUp):
             with self._few(rows):
                 few = self._values_by_owner(statistic)
             with self._many(rows):
-                text = f"{few} UNION ALL ({self._few_values(statistic, rows)})"
+                text = f"{few} UNION ALL {self._side(self._few_values(statistic, rows))}"
         if statistic.kind is StatisticKind.DISTINCT_SUM or not self._dialect.count_distinct:
             text = f"SELECT DISTINCT {self._key_list}d FROM ({text}) AS q"
         counted = "COUNT(DISTINCT d)" if self._dialect.count_distinct else "COUNT(d)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpsql.lowering.dialect import Dialect, qualified, quoted
+from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.relations import OWNER, RelationWriter
 from dpsql.policy.model import Table, TableSchema
 from dpsql.policy.prepared import CopiedTable
@@ -34,5 +34,5 @@ def private_rows(table: Table, columns: Sequence[str], dialect: Dialect) -> str:
     return f"SELECT {shown}{OWNER}, COUNT(*) OVER (PARTITION BY {OWNER}) AS n FROM ({inner}) AS t ORDER BY n, {OWNER}"
 
 
-def public_rows(source: Sequence[str], columns: Sequence[str]) -> str:
-    return f"SELECT {', '.join(map(quoted, columns))} FROM {qualified(source)}"
+def public_rows(source: Sequence[str], columns: Sequence[str], dialect: Dialect) -> str:
+    return f"SELECT {', '.join(map(dialect.quote, columns))} FROM {dialect.qualified(source)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
-from dpsql.errors import InternalError
+from dpsql.errors import NotSupported
 from dpsql.plan.scalars import Call, Op, Windowed
 from dpsql.plan.zones import Steps
 from dpsql.types import Kind, Type
@@ -28,6 +28,28 @@ class Grid:
     step: Fraction
 
 
+def quoted(identifier: str) -> str:
+    """An identifier as standard SQL has it."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def qualified(source: Iterable[str]) -> str:
+    """A table: schema and name."""
+    return ".".join(map(quoted, source))
+
+
+def literal(text: str) -> str:
+    """A string constant as standard SQL has it."""
+    if "\x00" in text:
+        raise ValueError("a zero byte cannot stand in a string")
+    return "'" + text.replace("'", "''") + "'"
+
+
+def dollar(name: str) -> str:
+    """A parameter by its name."""
+    return f"${name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """Facts about one engine. Templates take the arguments as {0}, {1} …, the target type as {type}.
@@ -36,12 +58,12 @@ class Dialect:
     """
 
     name: str
-    types: Mapping[Kind, str]
+    types: Mapping[Kind, str]  # values of a kind that is missing are refused
     decimal_digits: bool  # decimals are written with their digits, for the engine sets room aside for them
-    wide: str  # an integer type of 128 bits
+    wide_type: str | None  # an integer type of 128 bits; None: what needs one is refused
     binary: str  # text {0} compared byte by byte, whatever the collation of its column
     text: str  # a quoted constant {0}
-    templates: Mapping[Op, str]
+    templates: Mapping[Op, str]  # an operation that is missing is refused
     whole_quotient: str  # of integers, toward zero
     wide_quotient: str  # the same of the wide type
     like: str
@@ -61,7 +83,7 @@ class Dialect:
     in_list: str  # membership of {0} in the list parameter {1}
     array: str  # a parameter {0} as a list of {type}
     flag: str  # a parameter {0} that is true or false
-    salt: str  # the secret of the choice among keys
+    salt: str  # the parameter {0}, the secret of the choice among keys, as text
     chosen_by: str  # what the choice is ordered by, for the text {0}
     not_owned_by: str  # rows t whose owner has no row in {0}
     count_distinct: bool  # COUNT(DISTINCT …) is the engine's fastest way to count different values
@@ -90,12 +112,50 @@ class Dialect:
     # Arithmetic on doubles, where the engine raises errors instead of giving infinity.
     double: Callable[[Call, Sequence[str]], str] | None = None
 
+    # --- how SQL is written; an engine that reads standard SQL otherwise must say so, for names and strings come from
+    # owners and analysts, and nothing that these write may be read as SQL.
+    quote: Callable[[str], str] = quoted  # an identifier
+    string: Callable[[str], str] = literal  # a string constant
+    parameter: Callable[[str], str] = dollar
+    int64: str = "BIGINT"  # the type of sums
+    total: str = "SUM({0})"  # of 64-bit integers {0}, exact however many there are
+    materialized: str = "AS MATERIALIZED"  # what makes a common table expression be computed once
+    separator: str = "chr(31)"  # a character between parts of a text
+    side: str = "({0})"  # a query {0}, which may begin with WITH, as the second part of a UNION
+    grouping_sets: bool = True
+
+    @property
+    def wide(self) -> str:
+        if self.wide_type is None:
+            raise NotSupported(
+                f"this needs integers of 128 bits, which {self.name} does not have",
+                hint="Ask for one row per person, without GROUP BY, or of columns with fewer digits.",
+            )
+        return self.wide_type
+
+    def form(self, op: Op) -> str:
+        """The total form of an operation."""
+        found = self.templates.get(op)
+        if found is None:
+            raise NotSupported(f"{op.value} is not supported on {self.name}", hint="Leave it out of the query.")
+        return found
+
+    def sum_of(self, value: str) -> str:
+        return self.total.format(value)
+
+    def qualified(self, source: Iterable[str]) -> str:
+        """A table: schema and name."""
+        return ".".join(map(self.quote, source))
+
     def type(self, type_: Type) -> str:
         if type_.element is not None:
             return f"{self.type(type_.element)}[]"
         native = self.types.get(type_.kind)
         if native is None:
-            raise InternalError(f"no type for {type_.kind.value}")
+            raise NotSupported(
+                f"values of type {type_.kind.value} are not supported on {self.name}",
+                hint="Leave them out of the query.",
+            )
         digits = self.decimal_digits and type_.kind is Kind.DECIMAL
         return f"{native}({type_.precision},{type_.scale})" if digits else native
 
@@ -186,6 +246,11 @@ EVERYWHERE: dict[Op, str] = {
 }
 
 
+def everywhere(*, int64: str, double: str) -> dict[Op, str]:
+    """The same for an engine that has other names for its types."""
+    return {op: text.replace("BIGINT", int64).replace("DOUBLE PRECISION", double) for op, text in EVERYWHERE.items()}
+
+
 def iso_date(text: str) -> str:
     """Text of a row, its date as ISO has it: 20210103 and 01/03/2021, month first, are 2021-01-03. Other text stays.
 
@@ -210,20 +275,3 @@ def in_steps(value: str, step: Fraction) -> str:
     if step.numerator != 1:
         text = f"{text} / {step.numerator}"
     return text
-
-
-def quoted(identifier: str) -> str:
-    """An identifier of the owner's schema."""
-    return '"' + identifier.replace('"', '""') + '"'
-
-
-def qualified(source: Iterable[str]) -> str:
-    """A table of the owner's schema: schema and name."""
-    return ".".join(map(quoted, source))
-
-
-def literal(text: str) -> str:
-    """A string constant."""
-    if "\x00" in text:
-        raise ValueError("a zero byte cannot stand in a string")
-    return "'" + text.replace("'", "''") + "'"

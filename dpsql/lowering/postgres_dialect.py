@@ -432,7 +432,7 @@ POSTGRES = Dialect(
     name="postgres",
     types=_TYPES,
     decimal_digits=False,
-    wide="numeric",
+    wide_type="numeric",
     binary='({0} COLLATE "C")',
     text="CAST({0} AS text)",
     templates=EVERYWHERE
@@ -478,7 +478,7 @@ POSTGRES = Dialect(
     in_list="({0} = ANY ({1}))",
     array="CAST({0} AS {type}[])",
     flag="CAST({0} AS boolean)",
-    salt="CAST($salt AS text)",
+    salt="CAST({0} AS text)",
     # In the collation C, PostgreSQL compares the first eight bytes as one number: faster than uuid and sha256.
     chosen_by='(md5({0}) COLLATE "C")',
     # NOT IN would look through the whole list for each row where it does not fit into memory.

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from dpsql.effort import spend
 from dpsql.errors import InternalError, NotSupported
-from dpsql.lowering.dialect import Dialect, calendar, qualified, quoted
+from dpsql.lowering.dialect import Dialect, calendar
 from dpsql.lowering.fast_paths import StoredTest, scan_columns, stored_test
 from dpsql.lowering.scalars import ScalarWriter, number
 from dpsql.plan.nodes import (
@@ -171,7 +171,8 @@ class RelationWriter:
                         f"{self.name(f)} AS {self.name(plan.fields[i])}" for f, i in zip(mine, indexes, strict=True)
                     ]
                     parts.append(self._select(self._with_owner(names), self._nest(self.relation(side, mine))))
-                return f"({parts[0]}) {set_kind.value} ({parts[1]})"
+                left_side, right_side = map(self._dialect.side.format, parts)
+                return f"{left_side} {set_kind.value} {right_side}"
             case Distinct(child=child):
                 return (
                     f"SELECT DISTINCT {', '.join(self._columns(child.fields))} FROM {self._nest(self.relation(child))}"
@@ -340,8 +341,8 @@ class RelationWriter:
         column, type_ = test.column, test.column.type
         value = self._bound(test.value, type_)
         if not type_.is_temporal:
-            return f"{self._dialect.column(quoted(column.name), type_)} {test.sign} {value}"
-        moment = self._dialect.moment.format(quoted(column.name), type=self.scalars.type(type_))
+            return f"{self._dialect.column(self._dialect.quote(column.name), type_)} {test.sign} {value}"
+        moment = self._dialect.moment.format(self._dialect.quote(column.name), type=self.scalars.type(type_))
         first, last = calendar(type_)
         ends = {"<": f"{moment} >= {first} AND ", ">": f"{moment} <= {last} AND "}.get(test.sign[0], "")
         return f"{ends}{moment} {test.sign} {value}"
@@ -357,11 +358,11 @@ class RelationWriter:
                 self._ends[field.id] = column.lower, column.upper
         if not table.is_private:
             if self._public is not None:
-                columns = [f"{quoted(column_of[field.id])} AS {self.name(field)}" for field in fields]
+                columns = [f"{self._dialect.quote(column_of[field.id])} AS {self.name(field)}" for field in fields]
                 return self._select(columns, self._public[table.name])
             # In the database itself its values meet private ones, so they are normalised as those are.
             columns = [f"{self.normalised(table.columns[column_of[f.id]])} AS {self.name(f)}" for f in fields]
-            return self._select(columns, qualified(table.source))
+            return self._select(columns, self._dialect.qualified(table.source))
         if self._public is not None:
             raise InternalError("a private table was left in post-processing")
         columns = []
@@ -369,7 +370,7 @@ class RelationWriter:
             name = column_of[field.id]
             column = table.columns.get(name)
             value = self._plain(name, field.type) if column is None else self.normalised(column)
-            columns.append(f"{quoted(name) if field.id in self.raw else value} AS {self.name(field)}")
+            columns.append(f"{self._dialect.quote(name) if field.id in self.raw else value} AS {self.name(field)}")
         if not self._owned:
             if not self._referring:
                 raise InternalError("a private table would be read without its owner")
@@ -388,7 +389,7 @@ class RelationWriter:
         found = []
         for field, column in scan_columns(plan).items():
             if field in self.bounds:
-                value = self._dialect.column(quoted(column.name), column.type)
+                value = self._dialect.column(self._dialect.quote(column.name), column.type)
                 found.append((value, *(number(bound, column.type, self.scalars) for bound in self.bounds[field])))
         within = [f"{v} >= {low} AND {v} <= {high}" for v, low, high in found]
         if not self.beyond or not found:
@@ -400,7 +401,9 @@ class RelationWriter:
     def rows_with_owners(self, table: Table, columns: Sequence[str]) -> str:
         """All rows of a private table that have an owner, with the columns as they are: c0, c1 … and `owner`."""
         names = [f"c{i}" for i in range(len(columns))]
-        return self._with_owners(table, [f"{quoted(c)} AS {n}" for c, n in zip(columns, names, strict=True)], names)
+        return self._with_owners(
+            table, [f"{self._dialect.quote(c)} AS {n}" for c, n in zip(columns, names, strict=True)], names
+        )
 
     def _with_owners(self, table: Table, columns: list[str], names: list[str], tests: Sequence[str] = ()) -> str:
         owner = self._owner_column(table)
@@ -410,7 +413,7 @@ class RelationWriter:
             where = _all_of([self._is_wanted(owner, table), self._in_part(table), *tests])
             return self._select(columns, self._source(table), where) + self.fence
         columns += self._parts(table.path[0].via, table.path[0].types, "v")
-        here = self._select(columns, qualified(table.source), _all_of(tests)) + self.fence
+        here = self._select(columns, self._dialect.qualified(table.source), _all_of(tests)) + self.fence
         return self._select([f"n.{OWNER}", *names], self._joined(here, table, 0))
 
     def _owner_column(self, table: Table) -> str | None:
@@ -420,18 +423,18 @@ class RelationWriter:
         return None if table.path else table.owner
 
     def _source(self, table: Table) -> str:
-        return qualified(table.read_from if self._copies else table.source)
+        return self._dialect.qualified(table.read_from if self._copies else table.source)
 
     def _in_part(self, table: Table) -> str:
         if self._part is None or self._part[0] is not table:
             return ""
-        return f"{quoted(COPIED_ROWS)} {self._part[1]}"
+        return f"{self._dialect.quote(COPIED_ROWS)} {self._part[1]}"
 
     def owners_with(self, table: Table, test: str) -> str:
         """The owners who have so many rows of a prepared copy as the test says."""
         assert table.owner_type is not None
         owner = f"{self._plain(COPIED_OWNER, table.owner_type)} AS {OWNER}"
-        return f"SELECT DISTINCT {owner} FROM {self._source(table)} WHERE {quoted(COPIED_ROWS)} {test}"
+        return f"SELECT DISTINCT {owner} FROM {self._source(table)} WHERE {self._dialect.quote(COPIED_ROWS)} {test}"
 
     def _joined(self, here: str, table: Table, step: int) -> str:
         """Rows with the parts of a reference (v0, v1 …), joined to the owners that the rest of the path leads to.
@@ -442,7 +445,7 @@ class RelationWriter:
         """
         reference = table.path[step]
         columns = self._parts(reference.key, reference.types, "k")
-        source = qualified(reference.source)
+        source = self._dialect.qualified(reference.source)
         if step + 1 < len(table.path):
             following = table.path[step + 1]
             columns += self._parts(following.via, following.types, "v")
@@ -464,7 +467,7 @@ class RelationWriter:
         """
         assert table.owner_type is not None
         # In a copy the engine holds that owners are known.
-        known = "" if column == COPIED_OWNER else f"{quoted(column)} IS NOT NULL"
+        known = "" if column == COPIED_OWNER else f"{self._dialect.quote(column)} IS NOT NULL"
         owner = self._plain(column, table.owner_type)
         return _all_of([known, f"{owner} IN (SELECT {OWNER} FROM {self.among})" if self.among else ""])
 
@@ -473,7 +476,7 @@ class RelationWriter:
 
     def _plain(self, name: str, type_: Type) -> str:
         """A unit or reference in the one form all tables share: compared without conversion, byte by byte."""
-        value = f"CAST({quoted(name)} AS {self.scalars.type(type_)})"
+        value = f"CAST({self._dialect.quote(name)} AS {self.scalars.type(type_)})"
         return self._dialect.binary.format(value) if type_.kind is Kind.TEXT else value
 
     def normalised(self, column: Column, stored: str = "") -> str:
@@ -489,7 +492,7 @@ class RelationWriter:
         numbers = [Fraction(v) for v in column.values or () if isinstance(v, int | float) and not isinstance(v, bool)]
         if low is None and numbers and column.type.kind in (Kind.INTEGER, Kind.DOUBLE):
             low, high = min(numbers), max(numbers)
-        name, type_ = stored or quoted(column.name), column.type
+        name, type_ = stored or self._dialect.quote(column.name), column.type
         native = self.scalars.type(type_)
         match type_.kind:
             case Kind.TEXT:
@@ -548,6 +551,11 @@ class RelationWriter:
         text = self._select(columns or ["COUNT(*) AS one"], self.nest(inner, values))
         keys = ([OWNER] if self._owned else []) + [self.scalar(value) for _, value in further]
         if len(plan.sets) > 1 or (plan.sets and len(plan.sets[0]) < len(plan.keys)):
+            if not self._dialect.grouping_sets:
+                raise NotSupported(
+                    f"GROUPING SETS, ROLLUP and CUBE in a subquery are not supported on {self._dialect.name}",
+                    hint="Write a query for each set of keys, and put them together with UNION ALL.",
+                )
             sets = ", ".join(f"({', '.join(self.scalar(plan.keys[i][1]) for i in chosen)})" for chosen in plan.sets)
             return f"{text} GROUP BY GROUPING SETS ({sets})"
         return f"{text} GROUP BY {', '.join(keys)}" if keys else text

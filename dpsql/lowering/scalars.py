@@ -16,7 +16,7 @@ from typing import assert_never
 
 from dpsql.effort import spend
 from dpsql.errors import InternalError, NotSupported
-from dpsql.lowering.dialect import Dialect, literal
+from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.zones import zoned
 from dpsql.plan.scalars import (
     Aggregated,
@@ -78,18 +78,18 @@ class ScalarWriter:
             case bool():
                 return "TRUE" if value else "FALSE"
             case Decimal():
-                return f"CAST({literal(format(value, 'f'))} AS {self.type(type_)})"
+                return f"CAST({self._dialect.string(format(value, 'f'))} AS {self.type(type_)})"
             case float() if self._short and type_.kind is Kind.DOUBLE and math.isfinite(value):
                 text = repr(value) if "e" in repr(value) else f"{value!r}e0"
                 return f"({text})" if text.startswith("-") else text  # two signs would begin a comment
             case int() | float():
-                return f"CAST({literal(str(value))} AS {self.type(type_)})"
+                return f"CAST({self._dialect.string(str(value))} AS {self.type(type_)})"
             case str():
-                return self._dialect.text.format(literal(value))
+                return self._dialect.text.format(self._dialect.string(value))
             case datetime():
-                return f"TIMESTAMP {literal(value.isoformat(sep=' '))}"
+                return f"TIMESTAMP {self._dialect.string(value.isoformat(sep=' '))}"
             case date():
-                return f"DATE {literal(value.isoformat())}"
+                return f"DATE {self._dialect.string(value.isoformat())}"
 
     def scalar(self, node: Scalar) -> str:
         spend()
@@ -117,7 +117,7 @@ class ScalarWriter:
                 # DuckDB has nothing at zero and beyond the end, as PostgreSQL.
                 return f"({self.scalar(array)})[{index}]"
             case StageValue(stage=stage, type=type_):
-                return self._dialect.stage_value(f"$s{stage}", type_)
+                return self._dialect.stage_value(self._dialect.parameter(f"s{stage}"), type_)
             case InStage(arg=arg, stage=stage, item=item):
                 return self._in_stage(self.scalar(arg), stage, item)
             case Call():
@@ -131,9 +131,10 @@ class ScalarWriter:
 
     def _in_stage(self, arg: str, stage: int, item: Type) -> str:
         """IN over a list, with SQL's rules for NULL on either side."""
-        items = self._dialect.array.format(f"$s{stage}", type=self.type(item))
+        items = self._dialect.array.format(self._dialect.parameter(f"s{stage}"), type=self.type(item))
         found = self._dialect.in_list.format(arg, items)
-        empty, null = (self._dialect.flag.format(f"$s{stage}_{what}") for what in ("empty", "null"))
+        marks = (self._dialect.parameter(f"s{stage}_{what}") for what in ("empty", "null"))
+        empty, null = map(self._dialect.flag.format, marks)
         return (
             f"(CASE WHEN {empty} THEN FALSE WHEN {arg} IS NULL THEN NULL"
             f" WHEN {found} THEN TRUE WHEN {null} THEN NULL ELSE FALSE END)"
@@ -189,7 +190,7 @@ class ScalarWriter:
             case Op.DATE_TRUNC:
                 return dialect.date_trunc.format(args[0], part=node.option)
             case _:
-                template = dialect.templates[node.op]
+                template = dialect.form(node.op)
                 shown = self.type(node.type) if "{type}" in template else ""
                 return self.filled(template, args, shown)
 
@@ -212,20 +213,20 @@ class ScalarWriter:
             assert isinstance(start.value, datetime)
             ends = [math.floor((end - start.value).total_seconds()) for end in (datetime.min, datetime.max)]
             inside = f"{args[1]} >= {ends[0]} AND {args[1]} <= {ends[1]}"
-            return self._dialect.templates[node.op].format(args[0], f"(CASE WHEN {inside} THEN {args[1]} END)")
+            return self._dialect.form(node.op).format(args[0], f"(CASE WHEN {inside} THEN {args[1]} END)")
         if not isinstance(by, Const):
             # Seconds from the moment to both ends of the calendar.
             epoch = self._dialect.extract_epoch.format(args[0], part="epoch", type=self.type(DOUBLE))
             back, ahead = (f"{round((end - _EPOCH).total_seconds())} - {epoch}" for end in (datetime.min, _LAST_SECOND))
             guarded = f"(CASE WHEN {args[1]} >= {back} AND {args[1]} <= {ahead} THEN {args[1]} END)"
-            return self._dialect.templates[node.op].format(args[0], guarded)
+            return self._dialect.form(node.op).format(args[0], guarded)
         assert isinstance(by.value, int | Decimal)
         seconds = Fraction(by.value) * (31 * 86400 if node.op is Op.ADD_MONTHS else 1)
         first, last = datetime.min, datetime.max
         room = timedelta(seconds=float(abs(seconds)))
         low, high = (first, last - room) if seconds > 0 else (first + room, last)
         inside = f"{{0}} >= {self.constant(low, TIMESTAMP)} AND {{0}} <= {self.constant(high, TIMESTAMP)}"
-        guarded = self._dialect.templates[node.op].format(f"(CASE WHEN {inside} THEN {{0}} END)", args[1])
+        guarded = self._dialect.form(node.op).format(f"(CASE WHEN {inside} THEN {{0}} END)", args[1])
         return self.filled(guarded, args[:1])
 
     def _binned(self, node: Call, moment: str) -> str:
@@ -245,7 +246,7 @@ class ScalarWriter:
         if wide:
             args = [f"CAST({arg} AS {self._dialect.wide})" for arg in args]
         quotient = self._dialect.wide_quotient if wide else self._dialect.whole_quotient
-        template = quotient if node.op is Op.DIV else self._dialect.templates[node.op]
+        template = quotient if node.op is Op.DIV else self._dialect.form(node.op)
         text = template.format(*args)
         return self._dialect.fit(text, node.type) if wide else text
 
@@ -282,14 +283,14 @@ class ScalarWriter:
                 args[0] = f"CAST({args[0]} AS {self.type(Type(Kind.DECIMAL, max(left.precision, 19), left.scale))})"
         else:
             args = [f"CAST({arg} AS {result})" for arg in args]
-        return f"CAST({self._dialect.templates[node.op].format(*args)} AS {result})"
+        return f"CAST({self._dialect.form(node.op).format(*args)} AS {result})"
 
     def _like(self, node: Call, args: list[str]) -> str:
         pattern = node.args[1]
         assert isinstance(pattern, Const) and isinstance(pattern.value, str)
         named = node.option and (self._dialect.like_escape or node.option in pattern.value)
         form = self._dialect.like if node.op is Op.LIKE else self._dialect.ilike
-        return form.format(*args, escape=f" ESCAPE {literal(node.option)}" if named else "")
+        return form.format(*args, escape=f" ESCAPE {self._dialect.string(node.option)}" if named else "")
 
 
 def _at_scale(end: Scalar, scale: int) -> float:

@@ -43,6 +43,7 @@ class RowValues:
         self._plan = plan
         self._keys = keys
         self._dialect = dialect
+        self._once, self._int64 = dialect.materialized, dialect.int64
         self._within = within  # a table of which every owner has at least as many rows as in the plan
         self._counted = within if copies and within is not None and within.copy is not None else None
         self.way = ""
@@ -186,14 +187,14 @@ class RowValues:
             ten = f"CAST({10**type_.scale} AS {self._writer.scalars.type(Type(Kind.DECIMAL, type_.scale + 1))})"
             text = (
                 f"CASE WHEN {name} < {below} THEN {statistic.low} WHEN {name} > {above} THEN {statistic.high}"
-                f" ELSE CAST({name} * {ten} AS BIGINT) END"
+                f" ELSE CAST({name} * {ten} AS {self._int64}) END"
             )
         else:
             bounds = statistic.bounds
             assert bounds.low is not None and bounds.high is not None
             grid = Grid(bounds.low, bounds.high, statistic.low, statistic.high, statistic.step)
             text = self._dialect.on_grid(f"{name}", statistic.value.type, grid)
-        text = _shaped(text, statistic)
+        text = _shaped(text, statistic, self._int64)
         if statistic.where is not None:
             text = f"CASE WHEN w{i} THEN {text} END" if text == "1" else f"CASE WHEN w{i} THEN ({text}) END"
         if statistic.value is None and statistic.where is not None:
@@ -215,11 +216,11 @@ def _as(text: str, name: str) -> str:
     return name if text == name else f"{text} AS {name}"
 
 
-def _shaped(text: str, statistic: Statistic) -> str:
+def _shaped(text: str, statistic: Statistic, int64: str) -> str:
     """What a row adds, made of its value on the grid (see `privacy.shapes`)."""
     if statistic.shape is Shape.ITSELF:
         return text
-    value = f"CAST({text} AS BIGINT)"
+    value = f"CAST({text} AS {int64})"
     above, below = f"({value} - ({statistic.low}))", f"({statistic.high} - {value})"
     match statistic.shape:
         case Shape.CENTRED:
@@ -373,9 +374,9 @@ class AddedUp(RowValues):
         counted = {"n": "COUNT(*)"}
         places = {each.place for each in made.values()}
         summed = {i for i, s in enumerate(statistics) if not counts_rows(s) and i not in made} | places
-        counted |= {f"t{i}": f"SUM(v{i})" for i in sorted(summed)}
+        counted |= {f"t{i}": self._dialect.sum_of(f"v{i}") for i in sorted(summed)}
         squared = {each.place for each in made.values() if each.by.squares}
-        counted |= {f"q{i}": f"SUM({self._square(i)})" for i in sorted(squared)}
+        counted |= {f"q{i}": self._dialect.sum_of(self._square(i)) for i in sorted(squared)}
         self._above = {i: each.place for i, each in made.items() if i not in self._stored_sums}
         counted |= {f"m{i}": f"COUNT(v{i})" for i in sorted(set(self._above.values()))}
         values = self._values(statistics)
@@ -443,7 +444,7 @@ class AddedUp(RowValues):
 
     def _sum(self, i: int, statistic: Statistic) -> str:
         """Of the rows as they are."""
-        total = "COUNT(*)" if counts_rows(statistic) else f"SUM(v{i})"
+        total = "COUNT(*)" if counts_rows(statistic) else self._dialect.sum_of(f"v{i}")
         return f"{total} * {statistic.factor}" if statistic.factor > 1 else total
 
 

@@ -35,14 +35,14 @@ def _mentions(steps: Steps) -> int:
 
 
 def _moved(dialect: Dialect, moment: str, steps: Steps) -> str:
-    return dialect.templates[Op.ADD_SECONDS].format(_inside(moment, steps), _seconds(dialect, moment, steps))
+    return dialect.form(Op.ADD_SECONDS).format(_inside(moment, steps), _seconds(dialect, moment, steps))
 
 
 def _truncated(dialect: Dialect, moment: str, unit: str, steps: Steps) -> str:
     """With the part of the offset that is no whole number of units: added before, and taken away after."""
     seconds = _seconds(dialect, moment, steps)
-    moved = dialect.templates[Op.ADD_SECONDS].format(_inside(moment, steps), seconds)
-    return dialect.templates[Op.ADD_SECONDS].format(dialect.date_trunc.format(moved, part=unit), f"-({seconds})")
+    moved = dialect.form(Op.ADD_SECONDS).format(_inside(moment, steps), seconds)
+    return dialect.form(Op.ADD_SECONDS).format(dialect.date_trunc.format(moved, part=unit), f"-({seconds})")
 
 
 def _seconds(dialect: Dialect, moment: str, steps: Steps) -> str:
