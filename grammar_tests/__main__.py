@@ -9,10 +9,11 @@ import traceback
 from contextlib import closing
 from pathlib import Path
 
-from grammar_tests.case import CASES, all_files, read, rewritten
+from dpsql.compliance.cases import CASES, all_files, read, rewritten
+from dpsql.compliance.lab import Lab
 from grammar_tests.checks import expected_text
-from grammar_tests.lab import Lab, TpchDataset
 from grammar_tests.tpch_data import TPCH, make
+from grammar_tests.tpch_dataset import TpchDataset
 
 
 def main() -> int:

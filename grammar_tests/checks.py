@@ -8,14 +8,14 @@ import psycopg
 import sqlglot
 
 from dpsql.answering.dataset import Answer
+from dpsql.compliance.cases import Case
+from dpsql.compliance.lab import ToyDataset
 from dpsql.errors import Error
 from dpsql.lowering.query import EngineQuery
 from dpsql.release import Release
 from dpsql.sql.grammar import with_parentheses
 from grammar_tests import expectation
-from grammar_tests.case import Case
 from grammar_tests.compare import difference
-from grammar_tests.lab import ToyDataset
 from grammar_tests.neighbours import Neighbourhood
 from grammar_tests.oracle import Oracle, class_of
 

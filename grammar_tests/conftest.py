@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from grammar_tests.lab import Lab
+from dpsql.compliance.lab import Lab
 from grammar_tests.neighbours import DuckDBNeighbourhood, Neighbourhood
 from grammar_tests.oracle import Oracle
 

@@ -18,10 +18,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dpsql.compliance.cases import Case
+from dpsql.compliance.lab import Lab
 from dpsql.errors import EngineFailed, Error, InternalError
-from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults
-from grammar_tests.lab import Lab
 from grammar_tests.neighbours import DuckDBNeighbourhood, Neighbourhood
 
 # What may stand behind FROM, and whose columns its aliases then have.

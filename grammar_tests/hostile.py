@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from grammar_tests.case import Case
+from dpsql.compliance.cases import Case
 
 # Parts of texts: seeds, words, spellings, expressions.
 _MADE_OF: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "hostile.toml").read_text())

@@ -17,6 +17,8 @@ from typing import Any, Literal
 import duckdb
 import psycopg
 
+from dpsql.compliance.lab import open_database
+from dpsql.compliance.toy import OWNED_BY_REFERENCE, OWNERS, units
 from dpsql.engines.base import Engine
 from dpsql.engines.postgres.connections import SETTINGS
 from dpsql.engines.postgres.engine import PostgresEngine, numbered
@@ -27,8 +29,6 @@ from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, StatisticKind, wei
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
 from dpsql.types import Value
-from grammar_tests.lab import open_database
-from grammar_tests.toy_data import OWNED_BY_REFERENCE, OWNERS, units
 
 Key = tuple[Value, ...]
 Sums = dict[Key, tuple[int, ...]]

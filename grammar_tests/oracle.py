@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from dpsql.compliance.toy import POLICIES, clean, schema
 from dpsql.types import Kind, Type, Value
 from grammar_tests.servers import Server
-from grammar_tests.toy_data import POLICIES, clean, schema
 
 _VERSION = 16
 

@@ -24,14 +24,14 @@ import psycopg
 import sqlglot
 
 from dpsql.answering.dataset import Answer
+from dpsql.compliance.cases import Case, all_cases
+from dpsql.compliance.lab import Lab
 from dpsql.errors import EngineFailed, Error, InternalError
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
-from grammar_tests.case import Case, all_cases
 from grammar_tests.checks import binding_faults, oracle_faults
 from grammar_tests.compare import difference
 from grammar_tests.hostile import Hostile, words_of
-from grammar_tests.lab import Lab
 from grammar_tests.oracle import Oracle, Truth
 
 LARGE = 10**30

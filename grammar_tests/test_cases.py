@@ -5,11 +5,11 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from dpsql.compliance.cases import Case, all_cases
+from dpsql.compliance.lab import Lab
 from dpsql.errors import Error
 from dpsql.privacy.accounting import Price
-from grammar_tests.case import Case, all_cases
 from grammar_tests.checks import expected_text, is_refused, neighbour_faults, oracle_faults
-from grammar_tests.lab import Lab
 from grammar_tests.neighbours import Neighbourhood
 from grammar_tests.oracle import Oracle
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dpsql.compliance.lab import Lab
 from grammar_tests.fuzz import Maker, Query, fault, shrunk
-from grammar_tests.lab import Lab
 from grammar_tests.neighbours import Neighbourhood
 
 QUERIES = 40

@@ -12,6 +12,8 @@ import pytest
 
 from dpsql.answering.answer_store import StoredAnswer
 from dpsql.answering.dataset import Dataset, Rows
+from dpsql.compliance.cases import all_files, read
+from dpsql.compliance.lab import Lab
 from dpsql.errors import Error
 from dpsql.lowering.in_python import FEW, InPython
 from dpsql.noise.add_noise import add_noise
@@ -20,8 +22,6 @@ from dpsql.plan.nodes import OneRow
 from dpsql.release import Measurement, Release
 from dpsql.tables import ExactTable, Integers, NoisyTable
 from dpsql.types import Value
-from grammar_tests.case import all_files, read
-from grammar_tests.lab import Lab
 
 SIZES = (0, 1, 30, 10**4, 10**9, 2**53 + 1, 2**60)
 

@@ -9,12 +9,12 @@ import pytest
 
 from dpsql.answering.compiling.packing import Packing
 from dpsql.answering.compiling.work import Ground, compile_source
+from dpsql.compliance.cases import all_files, read
+from dpsql.compliance.lab import Lab
 from dpsql.errors import Error
 from dpsql.release import BoundMode, QuerySettings, Release, Source
 from dpsql.release.explain import explain
 from dpsql.sql.clock import Clock
-from grammar_tests.case import all_files, read
-from grammar_tests.lab import Lab
 
 MOMENT = datetime(2024, 2, 29, 12, 30)
 CLIPS: tuple[BoundMode, ...] = ("declared", "searched")

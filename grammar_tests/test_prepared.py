@@ -16,17 +16,17 @@ import duckdb
 import pytest
 
 from dpsql.answering.prepare_copies import prepare
+from dpsql.compliance.cases import Case, all_cases
+from dpsql.compliance.lab import Lab, ToyDataset
+from dpsql.compliance.toy import POLICIES, fill_clean, fill_dirty
 from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.lowering import bounding
 from dpsql.lowering.query import EngineQuery
 from dpsql.policy.model import PreparedPolicy
 from dpsql.policy.prepared import COPIED_OWNER, COPIED_ROWS
-from grammar_tests.case import Case, all_cases
 from grammar_tests.checks import neighbour_faults
 from grammar_tests.expectation import accepted
-from grammar_tests.lab import Lab, ToyDataset
 from grammar_tests.neighbours import CopyNeighbourhood, Neighbourhood, Sums
-from grammar_tests.toy_data import POLICIES, fill_clean, fill_dirty
 
 ACCEPTED = [case for case in all_cases() if not case.expected.startswith("reject") and case.fails is None]
 # Of these each unit is removed from the copies, too; the sums being the same, the claims were checked already.

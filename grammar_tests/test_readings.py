@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from grammar_tests.case import Case, all_cases
+from dpsql.compliance.cases import Case, all_cases
+from dpsql.compliance.lab import Lab
 from grammar_tests.hostile import Hostile, words_of
-from grammar_tests.lab import Lab
 from grammar_tests.oracle import Oracle
 from grammar_tests.readings import Reader, shrunk
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from dpsql.compliance.cases import Case
+from dpsql.compliance.lab import Lab, ToyDataset
+from dpsql.compliance.toy import OWNERS
 from dpsql.lowering import bounding, relations
 from dpsql.lowering.clip import Clip
 from dpsql.privacy.estimators import disjoint
 from dpsql.privacy.rules.aggregates import Cells
-from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults, oracle_faults
-from grammar_tests.lab import Lab, ToyDataset
 from grammar_tests.neighbours import EVERYONE, UNOWNED, DuckDBNeighbourhood, Neighbourhood
 from grammar_tests.oracle import Oracle
-from grammar_tests.toy_data import OWNERS
 
 
 def _case(sql: str, policy: str = "zcdp") -> Case:

@@ -12,14 +12,15 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from dpsql.compliance.cases import Case, read
+from dpsql.compliance.lab import open_database
 from dpsql.errors import Error
 from dpsql.lowering.query import EngineQuery
 from dpsql.tables import ExactTable
-from grammar_tests.case import Case, read
 from grammar_tests.compare import difference
-from grammar_tests.lab import TpchDataset, open_database
 from grammar_tests.neighbours import sum_faults
 from grammar_tests.tpch_data import TPCH, make
+from grammar_tests.tpch_dataset import TpchDataset
 
 SCALE = 0.01
 CASES = [case for path in sorted(TPCH.glob("q*.txt")) for case in read(path)]

@@ -9,7 +9,7 @@ import duckdb
 import psycopg
 from psycopg import sql
 
-from grammar_tests.toy_data import schema
+from dpsql.compliance.toy import schema
 
 # A schema of the name that DuckDB gives its own, so that both engines' tables have the same names.
 SCHEMA = "main"

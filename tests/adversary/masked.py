@@ -21,6 +21,7 @@ import numpy as np
 
 from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import build_dataset
+from dpsql.compliance.toy import POLICIES
 from dpsql.engines.base import Engine
 from dpsql.noise.samplers import Sampler, SystemSampler
 from dpsql.policy.load import load
@@ -33,7 +34,6 @@ from dpsql.server.listener import Server, bind
 from dpsql.server.twin import start_twin
 from dpsql.tables import ExactTable, Integers, NoisyTable
 from dpsql.types import Kind, Type, Value
-from grammar_tests.toy_data import POLICIES
 from tests.server.connection import Address
 
 USERS = ("alice", "bob")

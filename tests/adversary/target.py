@@ -7,13 +7,13 @@ from pathlib import Path
 import duckdb
 import psycopg
 
+from dpsql.compliance.toy import fill_dirty
 from dpsql.engines.base import Engine
 from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.policy.model import Policy
 from grammar_tests import toy_postgres
 from grammar_tests.servers import Server
-from grammar_tests.toy_data import fill_dirty
 from tests.adversary.masked import write_policy
 
 # An income that no other has; alone in a city; and more rows than anybody may have, among them the largest values.

@@ -15,12 +15,12 @@ from functools import partial
 import pytest
 
 import dpsql.answering.dataset
+from dpsql.compliance.cases import all_cases
 from dpsql.errors import TooManyRows
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.accounting import Price
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable, NoisyTable
-from grammar_tests.case import all_cases
 from grammar_tests.servers import VERSIONS, Server
 from tests.adversary.masked import MaskedServer, masked, masked_noise
 from tests.adversary.target import on_duckdb, on_postgres

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from dpsql.answering.open_dataset import bind_all, open_backend
 from dpsql.audit import Audit, Finding, Refused, open_audit
 from dpsql.cli import commands
+from dpsql.compliance.toy import POLICIES, fill_clean
 from dpsql.engines.postgres.local_cluster import Cluster
 from dpsql.engines.registry import engine_kind
 from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
@@ -23,7 +24,6 @@ from dpsql.policy.load import load
 from dpsql.privacy.noise_laws import Noise, selecting
 from dpsql.tables import Integers
 from grammar_tests.servers import Server
-from grammar_tests.toy_data import POLICIES, fill_clean
 from grammar_tests.toy_postgres import fill
 
 TRIALS = 12_000

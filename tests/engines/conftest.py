@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grammar_tests.lab import Lab
+from dpsql.compliance.lab import Lab
 from grammar_tests.servers import VERSIONS, Server
 from tests.engines.pair import Pair
 

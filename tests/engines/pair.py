@@ -6,10 +6,10 @@ import uuid
 
 import duckdb
 
+from dpsql.compliance.cases import all_cases
+from dpsql.compliance.lab import Lab, ToyDataset, open_database
 from dpsql.engines.base import Engine
 from dpsql.engines.postgres.engine import PostgresEngine
-from grammar_tests.case import all_cases
-from grammar_tests.lab import Lab, ToyDataset, open_database
 from grammar_tests.servers import Server
 from grammar_tests.toy_postgres import fill
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from dpsql.compliance.cases import Case
 from dpsql.engines.base import Engine
 from dpsql.lowering.query import EngineQuery
 from dpsql.tables import ExactTable
 from dpsql.types import Value
-from grammar_tests.case import Case
 from tests.engines.pair import ACCEPTED, Pair
 
 Rows = dict[tuple[Value, ...], tuple[int, ...]]

@@ -14,9 +14,9 @@ import pytest
 from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.open_dataset import build_dataset, open_backend
 from dpsql.answering.session import Session
+from dpsql.compliance.lab import ZeroNoise
 from dpsql.policy.load import load
 from dpsql.types import Value
-from grammar_tests.lab import ZeroNoise
 from grammar_tests.servers import Server
 
 SETUP = """

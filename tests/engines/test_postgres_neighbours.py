@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
+from dpsql.compliance.cases import Case
 from dpsql.lowering import bounding
-from grammar_tests.case import Case
 from grammar_tests.checks import neighbour_faults
 from grammar_tests.neighbours import DuckDBNeighbourhood, PostgresNeighbourhood
 from tests.engines.pair import ACCEPTED, Pair

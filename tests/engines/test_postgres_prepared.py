@@ -15,16 +15,16 @@ from click.testing import CliRunner, Result
 from dpsql.answering.open_dataset import bind_all, open_backend
 from dpsql.answering.prepare_copies import prepare
 from dpsql.cli import commands
+from dpsql.compliance.cases import Case
+from dpsql.compliance.lab import Lab, ToyDataset
+from dpsql.compliance.toy import POLICIES
 from dpsql.engines.base import Engine
 from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.errors import Error
 from dpsql.policy.load import load
 from dpsql.policy.model import PreparedPolicy
 from dpsql.policy.prepared import COPIED_ROWS
-from grammar_tests.case import Case
-from grammar_tests.lab import Lab, ToyDataset
 from grammar_tests.servers import Server
-from grammar_tests.toy_data import POLICIES
 from tests.engines.pair import ACCEPTED, Pair
 from tests.engines.test_conformance import Rows, _rows, _run
 

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from dpsql.answering.open_dataset import build_dataset, open_backend
+from dpsql.compliance.lab import ZeroNoise
 from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.lowering.postgres_dialect import POSTGRES
@@ -33,7 +34,6 @@ from dpsql.sql.clock import Clock
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 from dpsql.types import Kind, Value
-from grammar_tests.lab import ZeroNoise
 from grammar_tests.servers import Server
 
 ZONES = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dpsql.compliance.lab import Lab, ToyDataset
 from dpsql.release import QuerySettings
-from grammar_tests.lab import Lab, ToyDataset
 
 JOINED = "visits JOIN people ON people.id = visits.patient_id"
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpsql
+from dpsql.compliance.lab import ZeroNoise
 from dpsql.noise.grouping_sets import noisy_sets
 from dpsql.privacy.mechanisms.grouping_sets import MOST_SETS, GroupingSetsNoise, lattice, subsets
 from dpsql.privacy.noise_laws import Noise
 from dpsql.tables import Integers
-from grammar_tests.lab import ZeroNoise
 from tests import toy
 
 LAWS = ["gaussian", "laplace"]

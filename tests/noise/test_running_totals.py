@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpsql.compliance.lab import ZeroNoise
 from dpsql.noise.running_totals import noisy_chains
 from dpsql.privacy.mechanisms.running_totals import (
     SCALE,
@@ -24,7 +25,6 @@ from dpsql.privacy.mechanisms.running_totals import (
 )
 from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.stability import Sensitivity
-from grammar_tests.lab import ZeroNoise
 
 LARGEST = 2**50
 ONE = Sensitivity(1, Fraction(1), Fraction(1), Fraction(1))

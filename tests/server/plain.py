@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 from psycopg import sql
 
-from grammar_tests.toy_data import clean, schema
+from dpsql.compliance.toy import clean, schema
 from tests.server.connection import Address
 
 _VERSION = 16

@@ -14,8 +14,8 @@ from types import TracebackType
 
 import duckdb
 
+from dpsql.compliance.toy import POLICIES, fill_clean
 from dpsql.policy.passwords import Verifier
-from grammar_tests.toy_data import POLICIES, fill_clean
 from tests.server.connection import Address
 from tests.server.plain import DATABASE, USERS
 from tests.server.process import free_port

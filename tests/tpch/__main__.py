@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from dpsql.answering.dataset import Dataset
+from dpsql.compliance.cases import read
 from dpsql.errors import Error
 from dpsql.release import QuerySettings, Release
 from dpsql.release.explain import price_text
-from grammar_tests.case import read
 from grammar_tests.tpch_data import TPCH, make
 from tests.tpch.engines import Asked, Rows, on_duckdb, on_postgres, on_prepared
 

@@ -20,9 +20,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpsql.compliance.data import data
 from dpsql.types import Value
 
-CASES = Path(__file__).parent / "cases"
+CASES = data("cases")
 DASHES = "----"
 LONGEST = 25
 

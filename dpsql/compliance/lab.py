@@ -12,9 +12,10 @@ import numpy as np
 from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.open_dataset import bind_all
 from dpsql.answering.session import Session
+from dpsql.compliance.cases import Case
+from dpsql.compliance.toy import fill_clean, fill_dirty, policy_text
 from dpsql.engines.base import Engine
 from dpsql.engines.duckdb.engine import DuckDBEngine
-from dpsql.errors import Error
 from dpsql.ledger import Closing, Entry, PaidAttempt, Purchase, Receipt, Refusal, Unanswered
 from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.query import Cancellation, EngineQuery
@@ -24,9 +25,6 @@ from dpsql.policy.model import DatabaseSchema
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.tables import ExactTable, Integers
 from dpsql.types import Value
-from grammar_tests import expectation
-from grammar_tests.case import Case
-from grammar_tests.toy_data import fill_clean, fill_dirty, policy_text
 
 USER = "alice"
 
@@ -201,35 +199,6 @@ class ToyDataset:
 
     def close(self) -> None:
         self.dataset.close()
-
-
-class TpchDataset:
-    """TPC-H data under its policy."""
-
-    def __init__(self, path: Path) -> None:
-        declared = load(path)
-        self._engine = RecordingBackend(open_database(path.parent / "tpch.duckdb"))
-        accountant = Accountant(declared.privacy)
-        catalog = bind_all(declared, self._engine)
-        purse = Purse(accountant.total)
-        self._dataset = Dataset(catalog, accountant, self._engine, purse, ZeroNoise(), declared.limits)
-
-    def expected(self, case: Case) -> str:
-        """What should stand under the dashes."""
-        try:
-            release = Session(self._dataset, "analyst").release(case.sql)
-        except Error as error:
-            return expectation.refused(error)
-        return expectation.accepted(release, self._dataset.accountant, rewrite=False)
-
-    def answer(self, sql: str) -> tuple[Answer, list[list[EngineQuery]]]:
-        self._engine.asked.clear()
-        answer = Session(self._dataset, "analyst").execute(sql)
-        assert isinstance(answer, Answer)
-        return answer, list(self._engine.asked)
-
-    def close(self) -> None:
-        self._dataset.close()
 
 
 class Lab:

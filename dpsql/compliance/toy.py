@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime, timedelta
-from pathlib import Path
 
 import duckdb
 
-TOY = Path(__file__).parent / "toy"
-POLICIES = Path(__file__).parent / "policies"
+from dpsql.compliance.data import data
+
+TOY = data("toy")
+POLICIES = data("policies")
 PEOPLE = 48
 
 # The column that says whose a row is.
