@@ -11,6 +11,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from grammar_tests.reaper import reap_server
+
 VERSIONS = (16, 18)
 
 
@@ -26,6 +28,7 @@ class Server:
             self._folder = folder or Path(tempfile.mkdtemp(prefix="postgres"))
             data = self._folder / f"postgres{version}"
             self._server: Any = get_server(data, cleanup_mode="delete", postgres_version=version)
+        reap_server(data)
 
     def url(self, database: str = "postgres", *, user: str = "postgres") -> str:
         return f"postgresql://{user}@/{database}?host={self._server.get_postmaster_info().socket_dir}"

@@ -25,6 +25,7 @@ from dpsql.policy.address import PostgresAddress
 from dpsql.policy.model import LedgerLocation
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
+from grammar_tests.reaper import reap_server
 
 TOTAL = Price(100, 10)
 PROTECTION = Protection(
@@ -125,6 +126,7 @@ class Server:
         self._run = pgexec
         self._directory = Path(tempfile.mkdtemp())
         self._server = get_server(self._directory, cleanup_mode=None)
+        reap_server(self._directory)
         self._databases = 0
         self._emptied: PostgresAddress | None = None
 

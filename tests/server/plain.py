@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from dpsql.compliance.toy import clean, schema
+from grammar_tests.reaper import reap_server
 from tests.server.connection import Address
 
 _VERSION = 16
@@ -58,7 +59,9 @@ def program(name: str) -> str:
 
 
 def _start(directory: Path) -> Any:
-    return _package().postgres_server.get_server(directory, cleanup_mode="delete", postgres_version=_VERSION)
+    server = _package().postgres_server.get_server(directory, cleanup_mode="delete", postgres_version=_VERSION)
+    reap_server(directory)
+    return server
 
 
 def _package() -> Any:

@@ -27,6 +27,7 @@ from psycopg.rows import TupleRow
 from dpsql.engines.postgres.local_cluster import ADMIN, PORT, Cluster
 from dpsql.policy.passwords import Verifier
 from dpsql.server.twin import DATABASE
+from grammar_tests.reaper import reap_process
 from tests import toy
 
 USERS = ("alice", "bob")
@@ -101,6 +102,7 @@ class Serving:
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
+        reap_process(self.process.pid)
         try:
             eventually(lambda: self.process.poll() is not None or "\nconnect with" in self.out.read_text())
         except BaseException:

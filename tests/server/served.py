@@ -16,6 +16,7 @@ import duckdb
 
 from dpsql.compliance.toy import POLICIES, fill_clean
 from dpsql.policy.passwords import Verifier
+from grammar_tests.reaper import reap_process
 from tests.server.connection import Address
 from tests.server.plain import DATABASE, USERS
 from tests.server.process import free_port
@@ -57,6 +58,7 @@ class Served:
                 stdout=log,
                 stderr=log,
             )
+        reap_process(self._process.pid)
         self.address = Address("127.0.0.1", port, USERS[0], DATABASE, PASSWORD)
         self._wait()
 
