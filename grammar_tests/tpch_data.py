@@ -28,7 +28,7 @@ def make(directory: Path, scale: float) -> Path:
     """A database and its policy file, whose path is returned."""
     raw = directory / "raw"
     command = [_generator(), "parquet", "--scale-factor", str(scale), "--output-dir", str(raw)]
-    subprocess.run(command, check=True, capture_output=True)  # noqa: S603  # a fixed program with our own arguments
+    subprocess.run(command, check=True, capture_output=True)  # a fixed program with our own arguments
     with duckdb.connect(str(directory / "tpch.duckdb")) as connection:
         for table, key in KEYS.items():
             described = connection.execute(f"DESCRIBE SELECT * FROM '{raw}/{table}.parquet'").fetchall()
