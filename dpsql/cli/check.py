@@ -102,7 +102,7 @@ def _what_margins_mean(checked: Checked) -> str:
     accountant, privacy = checked.accountant, checked.policy.privacy
     answers = accountant.total.loss // accountant.price_of(privacy.query_epsilon)
     return (
-        f"± is the 95 % margin at the default price of epsilon {float(privacy.query_epsilon):g};"
+        f"± is the 95 % margin of the noise at the default price of epsilon {float(privacy.query_epsilon):g};"
         f" the total of epsilon {float(privacy.epsilon):g} pays for {_plural(answers, 'such answer')}"
     )
 

@@ -6,6 +6,7 @@ An analyst who must not see the data belongs behind a server.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -293,6 +294,14 @@ class Cursor:
         return tuple(m if m is None else m.numerator if m.denominator == 1 else float(m) for m in margins)
 
     @property
+    def noise_only(self) -> tuple[bool, ...] | None:
+        """Per column, whether its margins are of the noise alone: limits may cut off part of its numbers.
+
+        These margins are shown with an asterisk, and `cautions` says which limits. It follows from query and policy.
+        """
+        return None if self._answer is None else tuple(o.noise_only for o in self._answer.release.outputs)
+
+    @property
     def row_margins(self) -> list[tuple[int | float | None, ...]]:
         """Per row and value, the 95 % margin of every noisy number that has one: ratios too, each from its own row.
 
@@ -314,7 +323,8 @@ class Cursor:
         outputs = () if self._answer is None else self._answer.release.outputs
         varies = [output.noisy and output.margin_of_all is None for output in outputs] or [False] * len(margins)
         marks = [output.mark for output in outputs] or [None] * len(margins)
-        return tuple(map(Column, self._table.names, self._table.types, margins, varies, marks))
+        noise_only = self.noise_only or (False,) * len(margins)
+        return tuple(map(Column, self._table.names, self._table.types, margins, varies, marks, noise_only))
 
     @property
     def _confidence(self) -> str:
@@ -389,14 +399,23 @@ class Cursor:
         """All rows that are left, as a pandas.DataFrame. Its types are those of the query, whatever the rows hold.
 
         With `margins`, a column NAME_margin stands behind each noisy one: infinite where a number is marked as noise.
+        `attrs` holds the cautions, and under "noise_only" the columns whose margins are of the noise alone.
         """
         pandas = frames.installed("pandas")  # before the rows are taken, or they would be lost without it
-        return frames.to_pandas(pandas, *self._taken(margins))
+        frame = frames.to_pandas(pandas, *self._taken(margins))
+        frame.attrs.update(self._metadata())
+        return frame
 
     def to_arrow(self, *, margins: bool = False) -> Any:
-        """All rows that are left, as a pyarrow.Table; with `margins` as `to_pandas` has them."""
+        """All rows that are left, as a pyarrow.Table; with `margins`, and metadata, as `to_pandas` has them."""
         arrow = frames.installed("pyarrow")
-        return frames.to_arrow(arrow, *self._taken(margins))
+        table = frames.to_arrow(arrow, *self._taken(margins))
+        return table.replace_schema_metadata({name: json.dumps(value) for name, value in self._metadata().items()})
+
+    def _metadata(self) -> dict[str, list[str]]:
+        """What a data frame says of its numbers beside them."""
+        limited = [column.name for column in self.columns or () if column.noise_only]
+        return {"cautions": list(self.cautions), "noise_only": limited}
 
     def _taken(self, margins: bool) -> tuple[Sequence[Column], Sequence[Sequence[Cell]]]:
         start, columns = self._next, self.columns or ()

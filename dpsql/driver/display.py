@@ -15,6 +15,7 @@ from decimal import ROUND_HALF_EVEN, ROUND_UP, Context, Decimal, localcontext
 from html import escape
 from itertools import zip_longest
 
+from dpsql.release.limits import NOISE_ONLY
 from dpsql.types import Cell, Kind, Type, Value
 
 Margin = int | float | None
@@ -35,6 +36,7 @@ class Column:
     margin: Margin = None
     varies: bool = False  # noisy, with a margin of its own in each row, or none
     mark: str | None = None  # why its numbers may be far from the truth
+    noise_only: bool = False  # its margins are of the noise alone: limits may cut off more
 
     @property
     def is_number(self) -> bool:
@@ -67,7 +69,7 @@ def cell(value: Cell, column: Column, margin: Margin) -> str:
     match value:
         case int() | float() | Decimal() if margin and not isinstance(value, bool) and math.isfinite(value):
             finest = -column.type.scale if column.type.kind in (Kind.INTEGER, Kind.DECIMAL) else None
-            return " ±".join(_rounded(value, margin, finest))
+            return " ±".join(_rounded(value, margin, finest)) + (NOISE_ONLY if column.noise_only else "")
         case float() if math.isfinite(value):
             return _short(value)
         case list() | tuple():

@@ -133,12 +133,14 @@ class _Compiler:
         wide, places, noisy = self._outputs.with_margins(rest, wanted)
         rising = rising_outputs(self._plan)
         blurred = self._warn_of_missing_keys(rest)
+        limited = self._outputs.limited(rest)
         outputs = tuple(
             replace(
                 output,
                 margin_at=places.get(field.id),
                 rising=rising.get(place),
                 noisy=field.id in noisy and is_measured(field.type),
+                limited=field.id in limited and field.id in noisy,
                 mark=MARK if field.id in blurred and is_measured(field.type) else output.mark,
             )
             for place, (field, output) in enumerate(zip(rest.fields, outputs, strict=True))
@@ -149,7 +151,8 @@ class _Compiler:
         if reads_dates_of_rows(self._plan):
             self._compilation.caution(NULL_DATES)
         if self._compilation.limits:
-            self._compilation.caution(noise_alone(tuple(self._compilation.limits)))
+            marked = any(output.noise_only for output in outputs)
+            self._compilation.caution(noise_alone(tuple(self._compilation.limits), marked=marked))
         release = Release(
             measurements,
             tuple(self._stages),

@@ -32,23 +32,33 @@ def explain(release: Release, accountant: Accountant, left: str, warnings: Seque
     # Until its clip is chosen, a sum has the noise of the declared one at most.
     less = " or less" if set(release.searches) - release.chosen else ""
     shown = [
-        f'"{o.name}" ±{number_text(o.margin)}' for o in release.outputs if o.margin is not None and not o.is_marked
+        f'"{o.name}" ±{number_text(o.margin)}{o.mark_of_margin}'
+        for o in release.outputs
+        if o.margin is not None and not o.is_marked
     ]
     if shown:
         lines.append(f"Margins ({release.confidence}): {', '.join(shown)}{less}")
-    means = [f'"{o.name}" ±{_whole_or_short(o.at_thousand)}' for o in release.outputs if o.at_thousand is not None]
+    means = [
+        f'"{o.name}" ±{_whole_or_short(o.at_thousand)}{o.mark_of_margin}'
+        for o in release.outputs
+        if o.at_thousand is not None
+    ]
     if means:
         lines.append(
             f"Averages ({release.confidence}): {', '.join(means)} or less at n = 1,000 rows;"
             " at other n in proportion to 1 / n"
         )
-    near = [f'"{o.name}"' for o in release.outputs if o.margin is not None and o.margin_at is not None]
+    near = [
+        f'"{o.name}"{o.mark_of_margin}' for o in release.outputs if o.margin is not None and o.margin_at is not None
+    ]
     if near:
         lines.append(
             f"Margins by row: {', '.join(near)}: wider for keys near the threshold, which noise may have lifted"
         )
     own = [
-        f'"{o.name}"' for o in release.outputs if o.margin_at is not None and o.at_thousand is None and o.margin is None
+        f'"{o.name}"{o.mark_of_margin}'
+        for o in release.outputs
+        if o.margin_at is not None and o.at_thousand is None and o.margin is None
     ]
     if own:
         lines.append(f"Margins by row: {', '.join(own)}: made of noisy numbers; each answer has its own")

@@ -185,7 +185,10 @@ class Measuring:
         ordered = sorted(sets, key=lambda chosen: -len(chosen))  # the finest first
         found = lattice(sizes, tuple(tuple(map(finest.index, chosen)) for chosen in ordered), self._compilation.law)
         index = self._draft(grouped, domains, cells, bound, estimators, None, child, derivation, None, (), found)
-        self._say_limits(index, stability, bound, calls)
+        places = _places(estimators)
+        limited = self._say_limits(
+            index, stability, bound, [(call, _used(values.get(field.id), places)) for field, call in calls]
+        )
         parts: list[Plan] = []
         for kept in plan.sets:
             key_fields = {
@@ -200,9 +203,11 @@ class Measuring:
             for i, (field, _) in enumerate(plan.keys):
                 key = Ref(key_fields[i]) if i in kept else Const(None, field.type)
                 items.append((replace(field, id=next(self._compilation.ids), unit=False), key))
-            for field, call in calls:
+            for (field, call), is_limited in zip(calls, limited, strict=True):
                 target = replace(field, id=next(self._compilation.ids))
                 self._outputs.show(target, field, call, estimators)
+                if is_limited:
+                    self._outputs.limit(target)
                 if call.function is Agg.GROUPING:
                     items.append((target, _grouping_value(call, [plan.keys[i][1] for i in kept])))
                 else:
@@ -268,8 +273,9 @@ class Measuring:
         index = self._draft(
             grouped, domains, cells, bound, estimators, selection, child, derivation, chains, chained, top=top
         )
-
-        self._say_limits(index, stability, estimators.chosen or bound, calls)
+        places = _places(estimators)
+        asked = [(call, _used(value, places)) for (_, call), value in zip(calls, values, strict=True)]
+        limited = self._say_limits(index, stability, estimators.chosen or bound, asked)
         key_fields = [self._compilation.new_field(field.name, field.type) for field, _ in grouped]
         sums: tuple[Field, ...] = tuple(estimators.statistics.values())
         if estimators.margins:
@@ -283,9 +289,11 @@ class Measuring:
         for i, (field, _) in enumerate(plan.keys):
             key = Ref(by_index[i]) if i in by_index else Const(None, field.type)
             items.append((replace(field, id=next(self._compilation.ids), unit=False), key))
-        for (field, call), value in zip(calls, values, strict=True):
+        for (field, call), value, is_limited in zip(calls, values, limited, strict=True):
             target = replace(field, id=next(self._compilation.ids))
             self._outputs.show(target, field, call, estimators)
+            if is_limited:
+                self._outputs.limit(target)
             self._outputs.show_sums(target, field, estimators, index)
             if call.function is not Agg.GROUPING and next(unknown_fan_outs(derivation), None) is not None:
                 self._outputs.mark(target, "rows of a public table may be cut off")
@@ -293,19 +301,28 @@ class Measuring:
         return Project(released, tuple(items))
 
     def _say_limits(
-        self, index: int, stability: Stability, bound: Cells, calls: list[tuple[Field, Aggregated]]
-    ) -> None:
-        """What declared limits may cut off from what is asked."""
+        self, index: int, stability: Stability, bound: Cells, asked: list[tuple[Aggregated, set[int]]]
+    ) -> list[bool]:
+        """What limits may cut off from each aggregate, given with the sums that it is made of; and whether any may."""
         draft = self._compilation.drafts[index]
-        found = limits(
-            stability,
-            bound,
-            None if draft.cells is None else len(draft.cells),
-            draft.statistics,
-            of_rows=any(call.function is not Agg.GROUPING and not counts_units(call) for _, call in calls),
-            searched=bool(draft.clips),
-        )
-        self._compilation.limits |= dict.fromkeys(found)
+        keys = None if draft.cells is None else len(draft.cells)
+        limited = []
+        for call, used in asked:
+            found = limits(
+                stability,
+                bound,
+                keys,
+                [draft.statistics[place] for place in sorted(used)],
+                of_rows=not counts_units(call),
+                searched=any(place in used for place, _ in draft.clips),
+            )
+            reasons = [] if call.function is Agg.GROUPING else list(found)
+            self._compilation.limits |= dict.fromkeys(reasons)
+            limited.append(bool(reasons))
+        if not asked:  # keys alone
+            alone = limits(stability, bound, keys, (), of_rows=False, searched=False)
+            self._compilation.limits |= dict.fromkeys(alone)
+        return limited
 
     def _chosen_first(
         self, calls: list[tuple[Field, Aggregated]], bound: Cells, cells: int
@@ -329,8 +346,8 @@ class Measuring:
         plain = all(statistic.kind in _COUNTS for statistic in estimators.statistics)
         if not plain:
             return None, ()
-        places = {field.id: i for i, field in enumerate(estimators.statistics.values())}
-        used = [{places[ref.field.id] for ref in refs(value) if ref.field.id in places} for value in values]
+        places = _places(estimators)
+        used = [_used(value, places) for value in values]
         found: Chains | None = None
         chained: set[int] = set()
         for i, ((field, call), own) in enumerate(zip(calls, used, strict=True)):
@@ -505,6 +522,16 @@ def _ask(estimators: Estimators, calls: list[tuple[Field, Aggregated]]) -> None:
     for _, call in calls:
         if call.function is not Agg.GROUPING:
             estimators.ask(call)
+
+
+def _places(estimators: Estimators) -> dict[int, int]:
+    """The place of each sum, by its field."""
+    return {field.id: place for place, field in enumerate(estimators.statistics.values())}
+
+
+def _used(value: Scalar | None, places: Mapping[int, int]) -> set[int]:
+    """The places of the sums that a number is made of."""
+    return set() if value is None else {places[ref.field.id] for ref in refs(value) if ref.field.id in places}
 
 
 def _grouping_value(call: Aggregated, grouped: list[Scalar]) -> Scalar:

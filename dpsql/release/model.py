@@ -27,6 +27,7 @@ from dpsql.privacy.noise_laws import Noise, margin, rank_margin, standard_deviat
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
 from dpsql.privacy.stability import Derivation
+from dpsql.release.limits import NOISE_ONLY
 from dpsql.sql.clock import Clock
 from dpsql.tables import Integers
 from dpsql.types import Kind, Type, Value
@@ -248,6 +249,7 @@ class Output:
     noisy: bool = False  # noise has a say in it: without a margin, a value is marked
     # Why its numbers may be far from the truth, in a few words: they are marked, and no margin is shown.
     mark: str | None = None
+    limited: bool = False  # declared or chosen limits may cut off part of its numbers
     margin_at: int | None = None  # for other noisy numbers, the column behind the outputs that holds each row's margin
     count: bool = False  # a noisy count, shown as it is
     rising: Rising | None = None  # a running total of counts, or a share of one: it would not fall without noise
@@ -256,6 +258,15 @@ class Output:
     def margin_of_all(self) -> Fraction | None:
         """The margin where it is the same in all rows."""
         return None if self.is_marked or self.margin_at is not None else self.margin
+
+    @property
+    def noise_only(self) -> bool:
+        """Whether its margins are of the noise alone, where limits may cut off more."""
+        return self.limited and not self.is_marked
+
+    @property
+    def mark_of_margin(self) -> str:
+        return NOISE_ONLY if self.noise_only else ""
 
     @property
     def is_marked(self) -> bool:

@@ -14,6 +14,7 @@ from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, StatisticKind
 from dpsql.release.drafts import Compilation
+from dpsql.release.limits import made_of
 from dpsql.release.margins.trace import with_margins
 from dpsql.release.model import Measurement, Output, widest_mean, widest_of
 from dpsql.types import Kind, Type
@@ -33,6 +34,7 @@ class Outputs:
         self._averages: dict[int, tuple[tuple[int, Linear], ...]] = {}  # the same, of averages
         self._ratios: set[int] = set()
         self._counted: set[int] = set()  # fields that show counts
+        self._limited: set[int] = set()  # fields that show numbers of which limits may cut off a part
         self._marks: dict[int, str] = {}  # fields whose numbers may be far from the truth, and why
         self._measurements: tuple[Measurement, ...] = ()
 
@@ -57,6 +59,14 @@ class Outputs:
     def mark(self, target: Field, reason: str) -> None:
         """The numbers of a column may be far from the truth, for a reason that no margin covers."""
         self._marks[target.id] = reason
+
+    def limit(self, target: Field) -> None:
+        """Limits may cut off part of the numbers of a column: its margin is of the noise alone."""
+        self._limited.add(target.id)
+
+    def limited(self, rest: Plan) -> frozenset[int]:
+        """The fields that are made of such numbers."""
+        return made_of(rest, self._limited)
 
     def unite(self, both: Field, one: Field, other: Field) -> None:
         """A column shows what two others show, one below the other."""

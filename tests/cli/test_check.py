@@ -56,7 +56,8 @@ def test_it_tells_what_can_be_asked_of_each_column(clinic: Path) -> None:
         "public, every row can be seen:",
         "  states: code, region",
         "",
-        "± is the 95 % margin at the default price of epsilon 1; the total of epsilon 100 pays for 2,122 such answers",
+        "± is the 95 % margin of the noise at the default price of epsilon 1; the total of epsilon 100 pays for"
+        " 2,122 such answers",
         "the total is for each person alone; for 2 who belong together: no bound; for 5: no bound"
         " (dpsql budget --group)",
     ]

@@ -177,7 +177,7 @@ invoiceline: unit "invoiceid → customerid", one row of each counts (the databa
   no SUM of quantity: column "quantity" of table "invoiceline" has no declared bounds. Declare min and max for invoiceline.quantity in the policy, or write LEAST and GREATEST around it.
   note: rows of "invoiceline" whose "invoiceid" or "customerid" of "invoice" is NULL belong to nobody and do not count
 
-± is the 95 % margin at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
+± is the 95 % margin of the noise at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
 the total is for each person alone; for 2 who belong together: epsilon 8.783, delta 4.299e-05; for 5: epsilon 26.96, delta 0.1351 (dpsql budget --group)
 
 left for you to decide: 4 lines marked TODO
@@ -244,7 +244,7 @@ lab_results: unit "patient id", up to 5 rows of each count (the database enforce
   no SUM of taken: only numbers can be summed
   note: rows of "lab_results" whose "patient id" is NULL belong to nobody and do not count
 
-± is the 95 % margin at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
+± is the 95 % margin of the noise at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
 the total is for each person alone; for 2 who belong together: epsilon 8.783, delta 4.299e-05; for 5: epsilon 26.96, delta 0.1351 (dpsql budget --group)
 """)  # noqa: E501
     assert transcript("query", "SELECT smoker, COUNT(*) AS people FROM patients GROUP BY smoker") == lines("""

@@ -117,3 +117,32 @@ def test_a_coarser_question_is_made_of_combinations(path: Path) -> None:
 def test_parts_of_one_moment_go_together(path: Path, keys: str, cells: int) -> None:
     """Eight of the weeks of 2021 lie in two months."""
     assert len(ask(path, f"SELECT {keys}, COUNT(*) FROM people GROUP BY {keys}")) == cells
+
+
+ZONED_KEYS = [
+    ("date_trunc('month', at), to_char(at, 'YYYY-MM')", 13),  # the last hour of the year is one of 2022 in Berlin
+    ("date_trunc('month', at AT TIME ZONE 'America/New_York'), to_char(at, 'YYYY-MM')", 25),
+    ("date_trunc('day', seen AT TIME ZONE 'Europe/Berlin'), to_char(seen AT TIME ZONE 'Europe/Berlin', 'Mon')", 366),
+    ("at::date, EXTRACT(isodow FROM at)", 366),
+    ("CASE WHEN at::date < '2021-07-01' THEN 1 ELSE 2 END, EXTRACT(quarter FROM at)", 5),
+    ("CASE WHEN at < '2021-07-01' THEN 1 ELSE 2 END, EXTRACT(quarter FROM at)", 5),
+    ("CASE WHEN at::timestamp < '2021-07-01' THEN 1 ELSE 2 END, EXTRACT(quarter FROM at)", 5),
+    ("CASE WHEN at::timestamp < '2021-04-01' THEN 1 ELSE 2 END, EXTRACT(quarter FROM at AT TIME ZONE 'UTC')", 5),
+    ("EXTRACT(hour FROM at), EXTRACT(hour FROM at AT TIME ZONE 'UTC')", 48),
+    # Months begin earlier than those of UTC in summer time only.
+    ("date_trunc('month', seen), EXTRACT(month FROM at AT TIME ZONE 'Europe/London')", 12 + 7),
+]
+
+
+@pytest.mark.parametrize(("keys", "most"), ZONED_KEYS)
+def test_parts_of_one_instant_go_together_in_every_zone(path: Path, keys: str, most: int) -> None:
+    """Every combination of a year's half hours is returned, those of the hours around changes of the clock included."""
+    view = "SELECT id, seen, seen AT TIME ZONE 'UTC' AS at FROM people"
+    with duckdb.connect(str(path / "data.duckdb")) as data:
+        data.execute("DELETE FROM people")
+        moment = "'2021-01-01'::timestamp + to_minutes(30 * i)"
+        data.execute(f"INSERT INTO people SELECT i, i % 3, {moment} FROM range(17520) AS r(i)")
+    with closing(dpsql.connect(path / "dpsql.toml", user="alice", timezone="Europe/Berlin")) as connection:
+        rows = connection.cursor().execute(f"SELECT {keys}, COUNT(*) FROM ({view}) v GROUP BY 1, 2").fetchall()
+    assert len(rows) <= most
+    assert sum(row[-1] for row in rows if isinstance(row[-1], int)) == 17_520  # the price leaves no noise

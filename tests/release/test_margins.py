@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import shutil
@@ -15,6 +16,7 @@ import pytest
 
 import dpsql
 from dpsql.cli.progress import footer
+from dpsql.driver.display import cells
 from dpsql.privacy.confidence import Confidence, widening
 from dpsql.privacy.mechanisms.partition_selection import selected_margins
 from dpsql.privacy.noise_laws import Noise
@@ -224,10 +226,10 @@ def test_explain_gives_the_margin_of_an_average_at_a_thousand_rows(cursor: dpsql
     widest = of_sum / 1000  # at a mean of 0 or 110 the count is as far off as in the sum: 55 for each row
     text = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age), STDDEV(age) * 2 AS wide FROM people GROUP BY state")
     shown = cursor.explain("SELECT SUM(age), COUNT(age), AVG(age) FROM people")
-    found = re.search(r'Averages \(95 %\): "avg" ±([0-9.]+) or less at n = 1,000 rows', shown)
+    found = re.search(r'Averages \(95 %\): "avg" ±([0-9.]+)\* or less at n = 1,000 rows', shown)
     # The margin of a sum is a whole number: made of earlier answers, as other tests leave them, it is rounded up.
     assert found and float(found[1]) == pytest.approx(widest, abs=1.1 / 1000)
-    assert 'Margins by row: "wide": made of noisy numbers' in text
+    assert 'Margins by row: "wide"*: made of noisy numbers' in text
 
 
 AGES = "(SELECT age, COUNT(*) AS c, SUM(age) AS s FROM people GROUP BY age) AS ages"
@@ -307,16 +309,16 @@ def test_cautions_are_handed_on_everywhere(cursor: dpsql.Cursor) -> None:
     [
         ("SELECT COUNT(*) FROM people", None),
         ("SELECT COUNT(DISTINCT patient_id) FROM visits", None),
-        ("SELECT COUNT(*) FROM visits", "± is of the noise alone: at most 10 rows of one unit count"),
-        ("SELECT AVG(age) FROM people", '± is of the noise alone: "age" is clamped to [0, 110]'),
+        ("SELECT COUNT(*) FROM visits", "± with * is of the noise alone: at most 10 rows of one unit count"),
+        ("SELECT AVG(age) FROM people", '± with * is of the noise alone: "age" is clamped to [0, 110]'),
         (
             "SELECT SUM(fee) FROM visits",
-            '± is of the noise alone: at most 10 rows of one unit count and "fee" is clamped to [0, 100]',
+            '± with * is of the noise alone: at most 10 rows of one unit count and "fee" is clamped to [0, 100]',
         ),
         ("SELECT SUM(CASE WHEN smoker THEN 1 ELSE 0 END) FROM people", None),
         (
             "SELECT kind, COUNT(DISTINCT patient_id) FROM visits GROUP BY kind",
-            "± is of the noise alone: one unit counts in at most 10 keys",
+            "± with * is of the noise alone: one unit counts in at most 10 keys",
         ),
     ],
 )
@@ -324,6 +326,48 @@ def test_what_declared_limits_may_cut_is_said(cursor: dpsql.Cursor, sql: str, ca
     assert cursor.execute(sql).cautions == (() if caution is None else (caution,))
     lines = cursor.explain(sql).split("\n")
     assert [line for line in lines if line.startswith("Caution")] == ([f"Caution: {caution}"] if caution else [])
+
+
+@pytest.mark.parametrize(
+    ("sql", "noise_only"),
+    [
+        ("SELECT COUNT(*), COUNT(DISTINCT id), AVG(age), COUNT(*) + SUM(age), MEDIAN(age) FROM people", "..**."),
+        ("SELECT COUNT(*), COUNT(DISTINCT patient_id), 2 * COUNT(*) FROM visits", "*.*"),
+        ("SELECT state, AVG(age) AS mean FROM people GROUP BY state HAVING AVG(age) > 1 ORDER BY 2 LIMIT 2", ".*"),
+        ("SELECT state, COUNT(*), SUM(age) FROM people GROUP BY ROLLUP (state)", "..*"),
+        (
+            "SELECT MAX(n) - 1, COUNT(n) FROM (SELECT kind, COUNT(*) AS n FROM visits GROUP BY kind) t",
+            ".*",
+        ),  # how many kinds there are is measured of the rows
+        ("SELECT SUM(n), COUNT(n) FROM (SELECT smoker, SUM(age) AS n FROM people GROUP BY smoker) t", "*."),
+        ("SELECT n, SUM(n) OVER () FROM (SELECT state, SUM(age) AS n FROM people GROUP BY state) t", "**"),
+        ("SELECT COUNT(*) - (SELECT SUM(age) FROM people) AS d, COUNT(*) FROM people", "*."),
+        ("SELECT COUNT(*) FROM people UNION ALL SELECT SUM(age) FROM people", "*"),
+        ("SELECT COUNT(*) AS n FROM people WHERE age > (SELECT AVG(age) FROM people)", "."),
+        ("SELECT SUM(age) AS s FROM people INTERSECT SELECT SUM(age) FROM people", "."),
+    ],
+)
+def test_a_margin_of_the_noise_alone_is_marked_wherever_it_is_shown(
+    cursor: dpsql.Cursor, sql: str, noise_only: str
+) -> None:
+    cursor.execute(sql)
+    assert "".join(".*"[mark] for mark in cursor.noise_only or ()) == noise_only
+    columns = cursor.columns or ()
+    for row in cells(columns, cursor.fetchall(), cursor.row_margins):
+        for text, column in zip(row, columns, strict=True):
+            assert text.endswith("*") == (column.noise_only and "±" in text)
+    assert ("± with * is" in " ".join(cursor.cautions)) == ("*" in noise_only)
+    shown = [line for line in cursor.explain(sql).split("\n") if line.startswith(("Margins", "Averages"))]
+    assert ("*" in "".join(shown)) == ("*" in noise_only)
+
+
+def test_data_frames_say_which_margins_are_of_the_noise_alone(cursor: dpsql.Cursor) -> None:
+    sql, said = "SELECT COUNT(*) AS n, AVG(age) AS mean FROM people", '± with * is of the noise alone: "age" is clamped'
+    frame = cursor.execute(sql).to_pandas(margins=True)
+    assert frame.attrs["noise_only"] == ["mean"] and frame.attrs["cautions"][0].startswith(said)
+    metadata = cursor.execute(sql).to_arrow().schema.metadata
+    assert json.loads(metadata[b"noise_only"]) == ["mean"]
+    assert json.loads(metadata[b"cautions"])[0].startswith(said)
 
 
 def test_a_margin_wider_than_all_that_can_be_is_warned_of(cursor: dpsql.Cursor) -> None:

@@ -22,6 +22,7 @@ import dpsql
 FALSE_ALARM = 1e-8
 SIZES = (4, 9, 15, 22, 40)
 GROUPS = 700  # of each size
+LARGE = 3  # people with the most that is declared
 COVERED = 0.945  # a margin is a whole number, and a quotient not quite normal
 
 POLICY = """
@@ -49,6 +50,12 @@ tight = true
 [tables.visits.columns]
 fee = {{ min = 0, max = 100, step = 1 }}
 
+[tables.incomes]
+unit = "id"
+[tables.incomes.columns]
+g = {{ min = 0, max = 699 }}
+income = {{ min = 0, max = 100_000, step = 1, tight = false }}
+
 [users.alice]
 """
 
@@ -73,6 +80,11 @@ def make(directory: Path, sizes: tuple[int, ...], accounting: str, price: float)
         rows = f"SELECT row_number() OVER () AS id, g, 'k' || g AS name, x FROM ({' UNION ALL '.join(parts)})"
         database.execute(f"INSERT INTO people {rows}")
         database.execute("INSERT INTO visits SELECT id, 50 FROM people, range(9) WHERE g < 100")
+        # Of nearly all groups everybody has 10; in a few one person has the most that is declared.
+        database.execute("CREATE TABLE incomes (id INTEGER PRIMARY KEY, g INTEGER, income INTEGER)")
+        large = f"CASE WHEN i < {LARGE} THEN 100_000 ELSE 10 END"
+        heavy = f"SELECT i, i % {GROUPS}, {large} FROM range(100 * {GROUPS}) AS r(i)"
+        database.execute(f"INSERT INTO incomes {heavy}")
     policy = directory / "dpsql.toml"
     policy.write_text(POLICY.format(accounting=accounting, price=price, last=len(sizes) * GROUPS - 1))
     return dpsql.connect(policy)
@@ -178,6 +190,22 @@ def test_what_a_declared_limit_cuts_is_said(cursor: dpsql.Cursor) -> None:
     ((count,),), ((margin,),) = cursor.fetchall(), cursor.row_margins
     assert isinstance(count, int) and margin is not None
     assert abs(count - 9 * 400) > margin and abs(count - 6 * 400) <= 4 * margin
-    assert cursor.cautions == ("± is of the noise alone: at most 6 rows of one unit count",)
+    assert cursor.cautions == ("± with * is of the noise alone: at most 6 rows of one unit count",)
+    assert cursor.noise_only == (True,)
     cursor.execute("SELECT COUNT(*) FROM people")
-    assert not cursor.cautions
+    assert not cursor.cautions and cursor.noise_only == (False,)
+
+
+def test_what_a_chosen_clip_cuts_is_marked(cursor: dpsql.Cursor) -> None:
+    """Nothing that is released may tell whether one person has the most that is declared, so that no margin but one as
+    wide as that covers it. The sum is marked; the count beside it is not cut, and is covered."""
+    cursor.execute("SELECT g, COUNT(*) AS n, SUM(income) AS s FROM incomes GROUP BY g")
+    assert cursor.noise_only == (False, False, True) and "a clip is chosen" in cursor.cautions[0]
+    counts, sums = 0, list[bool]()
+    for (g, n, s), (_, of_count, of_sum) in zip(cursor.fetchall(), cursor.row_margins, strict=True):
+        assert isinstance(g, int) and isinstance(n, int) and isinstance(s, int)
+        assert of_count is not None and of_sum is not None
+        counts += abs(n - 100) <= of_count
+        sums.append(abs(s - (990 + 100_000 if g < LARGE else 1_000)) <= of_sum)
+    assert holds(counts, GROUPS) and holds(sum(sums[LARGE:]), GROUPS - LARGE)
+    assert not any(sums[:LARGE])

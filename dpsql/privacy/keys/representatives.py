@@ -2,8 +2,9 @@
 
 Claim: whatever value a column has, every expression that was read gives the same for it as for one of these.
 Because: an expression that only compares a column with constants changes at these constants; one that takes a part of a
-date changes where a period begins. One value of each stretch between such places is listed.
-Needs: expressions that were read with `usage`, and bounds where a column is read by its periods.
+date changes where a period begins, on the clocks of the zone that it is read in. One value of each stretch between such
+places is listed.
+Needs: expressions that were read with `usage`, and bounds where a column is read by its periods or in a time zone.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 
-from dpsql.plan.scalars import Call, Const, Op, Scalar, children
+from dpsql.plan.scalars import Call, Const, Op, Scalar, as_moment, children
 from dpsql.privacy.bounds import Interval, as_number
 from dpsql.privacy.keys.domains import periods
+from dpsql.privacy.keys.stretches import Conversions, converted, moments, stretches
 from dpsql.types import Kind, Type, Value, exact_decimal
 
 _COMPARED = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IN, Op.DISTINCT_FROM})
@@ -42,13 +44,20 @@ class Usage:
     """How expressions read a column."""
 
     whole: bool = False  # by its very value
-    unit: str | None = None  # by the period it is in
+    periods: frozenset[tuple[str, Conversions]] = frozenset()  # by the period it is in, on the clocks of some zone
     points: frozenset[Value] = frozenset()  # by comparing it with these
+    local_points: frozenset[tuple[Value, Conversions]] = frozenset()  # by comparing what clocks show with these
 
     def __or__(self, other: Usage) -> Usage:
-        units = [unit for unit in (self.unit, other.unit) if unit is not None]
-        unit = min(units, key=_UNITS.index, default=None)
-        return Usage(self.whole or other.whole, unit, self.points | other.points)
+        finest: dict[Conversions, str] = {}
+        for unit, clocks in self.periods | other.periods:
+            finest[clocks] = min(unit, finest.get(clocks, unit), key=_UNITS.index)
+        return Usage(
+            self.whole or other.whole,
+            frozenset((unit, clocks) for clocks, unit in finest.items()),
+            self.points | other.points,
+            self.local_points | other.local_points,
+        )
 
 
 def usage(value: Scalar, of: Scalar) -> Usage:
@@ -58,10 +67,12 @@ def usage(value: Scalar, of: Scalar) -> Usage:
     if isinstance(value, Call):
         if value.op in _COMPARED and (constants := compared(value, of)) is not None:
             return Usage(points=frozenset(constants))
+        if value.op in _COMPARED and (shown := _compared_clocks(value, of)) is not None:
+            return Usage(local_points=frozenset(shown))
         if value.op is Op.IS_NULL and value.args[0] == of:
             return Usage()
-        if (unit := _period(value)) is not None and _is(value.args[0], of):
-            return Usage(unit=unit)
+        if (unit := _period(value)) is not None and (clocks := _clocks(value.args[0], of)) is not None:
+            return Usage(periods=frozenset({(unit, clocks)}))
     found = Usage()
     for part in children(value):
         found |= usage(part, of)
@@ -76,10 +87,27 @@ def compared(value: Call, of: Scalar) -> list[Value] | None:
     return [arg.value for arg in rest if isinstance(arg, Const) and arg.value is not None]
 
 
+def _compared_clocks(value: Call, of: Scalar) -> list[tuple[Value, Conversions]] | None:
+    """The constants that a comparison holds against what clocks show at a moment."""
+    first = next((arg for arg in value.args if not isinstance(arg, Const)), None)
+    clocks = None if first is None or first.type.kind is Kind.DATE else _clocks(first, of)
+    constants = None if first is None else compared(value, first)
+    return None if clocks is None or constants is None else [(constant, clocks) for constant in constants]
+
+
+def _clocks(value: Scalar, of: Scalar) -> Conversions | None:
+    """By which conversions between zones the expression is made of `of`; None if it is made otherwise."""
+    inner, conversions = converted(value)
+    if conversions and not of.type.is_temporal:
+        return None
+    return conversions if _is(inner, of) else None
+
+
 def _is(value: Scalar, of: Scalar) -> bool:
     """Whether this is the expression itself, or in a type that keeps its order and all that it tells apart."""
-    if value == of:
+    if value == of or as_moment(value) == of:
         return True
+    value = as_moment(value)
     if not isinstance(value, Call) or value.op is not Op.CAST or value.args[0] != of:
         return False
     source, target = of.type, value.type
@@ -117,9 +145,14 @@ def representatives(type_: Type, bounds: Interval, read: Usage, limit: int) -> l
     if not type_.is_numeric and not type_.is_temporal:
         return None
     places = [place for point in read.points if (place := _place(point, type_)) is not None]
+    for point, clocks in read.local_points:
+        shown = _moments(point, type_, bounds, clocks)
+        if shown is None:
+            return None
+        places += shown
     found = set(_around(places, type_))
-    if read.unit is not None:
-        begun = _beginnings(type_, bounds, read.unit, limit)
+    for unit, clocks in read.periods:
+        begun = _beginnings(type_, bounds, unit, clocks, limit)
         if begun is None:
             return None
         found |= set(begun)
@@ -178,16 +211,34 @@ def _around(places: Iterable[Fraction], type_: Type) -> Iterator[Fraction]:
         yield from (ordered[0] - 1, ordered[-1] + 1)
 
 
-def _beginnings(type_: Type, bounds: Interval, unit: str, limit: int) -> list[Fraction] | None:
+def _moments(point: Value, type_: Type, bounds: Interval, clocks: Conversions) -> list[Fraction] | None:
+    """Where clocks may show a time."""
+    local = as_number(point)
+    if bounds.low is None or bounds.high is None or local is None:
+        return None
+    scale = 86400 if type_.kind is Kind.DATE else 1
+    found = stretches(clocks, bounds.low * scale, bounds.high * scale)
+    local *= 1 if isinstance(point, datetime) else 86400
+    return None if found is None else [place / scale for place in moments(found, local)]
+
+
+def _beginnings(type_: Type, bounds: Interval, unit: str, clocks: Conversions, limit: int) -> list[Fraction] | None:
+    """Where a period begins on these clocks, or the clocks are changed."""
     if bounds.low is None or bounds.high is None:
         return None
     by_day = type_.kind is Kind.DATE
+    unit = "day" if by_day and unit in _UNITS[:3] and not clocks else unit
     low, high = (bound * 86400 if by_day else bound for bound in (bounds.low, bounds.high))
-    found = periods("day" if by_day and unit in _UNITS[:3] else unit, low, high, limit)
-    if found is None:
+    places: set[Fraction] = set()
+    for stretch in stretches(clocks, low, high) or ():
+        begun = periods(unit, stretch.start + stretch.ahead, stretch.end + stretch.ahead, limit)
+        if begun is None or len(places) > limit:
+            return None
+        shown = (place - stretch.ahead for value in begun if (place := as_number(value)) is not None)
+        places |= {max(place, stretch.start) for place in shown}
+    if not places:
         return None
-    places = [place for value in found if (place := as_number(value)) is not None]
-    return [place / 86400 if by_day else place for place in places]
+    return [Fraction(math.ceil(place / 86400)) for place in places] if by_day else list(places)
 
 
 def _value(place: Fraction, type_: Type) -> Value:

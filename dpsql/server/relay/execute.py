@@ -117,7 +117,7 @@ def _notice(session: Session, result: Answer) -> str | None:
     margins = [
         f'"{output.name}" {text}'
         for number, output in enumerate(result.release.outputs)
-        if (text := _margin(result.column_margins(number)))
+        if (text := _margin(result.column_margins(number), output.mark_of_margin))
     ]
     if any(measurement.derived for measurement in result.release.measurements):
         paid += ", made of earlier answers"
@@ -126,14 +126,14 @@ def _notice(session: Session, result: Answer) -> str | None:
     )
 
 
-def _margin(margins: Sequence[float | None]) -> str | None:
-    """The margins of a column, from its smallest to its largest."""
+def _margin(margins: Sequence[float | None], mark: str) -> str | None:
+    """The margins of a column, from its smallest to its largest, each with the mark."""
     noisy = [margin for margin in margins if margin is not None]
     known = [margin for margin in noisy if math.isfinite(margin)]
     if not known:
         return "unknown (noise)" if noisy else None
     least, most = (number_text(Fraction(margin)) for margin in (min(known), max(known)))
-    text = f"±{least}" if least == most else f"±{least} to ±{most}"
+    text = f"±{least}{mark}" if least == most else f"±{least}{mark} to ±{most}{mark}"
     unknown = len(noisy) - len(known)
     return f"{text}, unknown (noise) in {unknown:,} of {len(noisy):,} rows" if unknown else text
 
