@@ -251,8 +251,8 @@ the total is for each person alone; for 2 who belong together: epsilon 8.783, de
 $ dpsql query "SELECT smoker, COUNT(*) AS people FROM patients GROUP BY smoker"
 smoker  people
 --  --
-false  N ±80
-true  N ±80
+false  N ±80*
+true  N ±80*
 """)
 
 
