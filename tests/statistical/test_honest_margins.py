@@ -191,9 +191,9 @@ def test_what_a_declared_limit_cuts_is_said(cursor: dpsql.Cursor) -> None:
     assert isinstance(count, int) and margin is not None
     assert abs(count - 9 * 400) > margin and abs(count - 6 * 400) <= 4 * margin
     assert cursor.cautions == ("± with * is of the noise alone: at most 6 rows of one unit count",)
-    assert cursor.noise_only == (True,)
+    assert list(cursor.noise_only or ()) == [True]
     cursor.execute("SELECT COUNT(*) FROM people")
-    assert not cursor.cautions and cursor.noise_only == (False,)
+    assert not cursor.cautions and list(cursor.noise_only or ()) == [False]
 
 
 def test_what_a_chosen_clip_cuts_is_marked(cursor: dpsql.Cursor) -> None:
