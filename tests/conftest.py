@@ -51,7 +51,7 @@ def ledger_server() -> Iterator[Server]:
 
 
 @pytest.fixture(params=["file", "server"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     """Where a new ledger may be kept, of each kind."""
     if request.param == "file":
         return tmp_path / "people.ledger"

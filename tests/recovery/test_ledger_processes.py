@@ -33,30 +33,30 @@ work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
 """
 
 
-def open_ledger(place: LedgerLocation, total: Price) -> SqlLedger:
-    return reopen(place, total=total, allowances={"alice": None, "bob": None}, create=True)
+def open_ledger(location: LedgerLocation, total: Price) -> SqlLedger:
+    return reopen(location, total=total, allowances={"alice": None, "bob": None}, create=True)
 
 
-def work(place: str, worker: int, total: int, threads: int) -> None:
+def work(location: str, worker: int, total: int, threads: int) -> None:
     """Wait for the word, then open the ledger and charge until the budget is exhausted."""
     sqlite.CHECKPOINT_BYTES = 50_000  # often enough to be killed and raced in one, too
     print("ready", flush=True)
     sys.stdin.readline()
-    ledger = _opened(PostgresAddress(place) if "://" in place else Path(place), Price(total, total))
+    ledger = _opened(PostgresAddress(location) if "://" in location else Path(location), Price(total, total))
     with ThreadPoolExecutor(threads) as pool:
         for ended in [pool.submit(spend, ledger, worker, thread) for thread in range(threads)]:
             ended.result()
     ledger.close()
 
 
-def _opened(place: LedgerLocation, total: Price) -> SqlLedger:
+def _opened(location: LedgerLocation, total: Price) -> SqlLedger:
     """Connections may be cut while it is opened, too."""
     for _ in range(200):
         try:
-            return open_ledger(place, total)
+            return open_ledger(location, total)
         except OperationalError:
             time.sleep(0.05)
-    return open_ledger(place, total)
+    return open_ledger(location, total)
 
 
 def spend(ledger: SqlLedger, worker: int, thread: int) -> None:
@@ -77,8 +77,8 @@ def spend(ledger: SqlLedger, worker: int, thread: int) -> None:
             time.sleep(0.05)  # the server is down: refused, nothing answered; ask another question later
 
 
-def start(place: LedgerLocation, worker: int, total: int, threads: int = 1) -> subprocess.Popen[str]:
-    where = str(place) if isinstance(place, Path) else place.url
+def start(location: LedgerLocation, worker: int, total: int, threads: int = 1) -> subprocess.Popen[str]:
+    where = str(location) if isinstance(location, Path) else location.url
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, where, str(worker), str(total), str(threads)],
         stdin=subprocess.PIPE,
@@ -103,42 +103,42 @@ def acknowledged(process: subprocess.Popen[str]) -> list[str]:
     return [line.strip() for line in output.splitlines(keepends=True) if ":" in line and line.endswith("\n")]
 
 
-def require_exactly(place: LedgerLocation, total: int, processes: Sequence[subprocess.Popen[str]]) -> None:
+def require_exactly(location: LedgerLocation, total: int, processes: Sequence[subprocess.Popen[str]]) -> None:
     """All was spent, by charges that were each acknowledged once."""
     seen = [line for process in processes for line in acknowledged(process)]
     assert [process.returncode for process in processes] == [0] * len(processes)
     charges = total // PRICE.loss
     assert len(seen) == len(set(seen)) == charges
-    with closing(open_ledger(place, Price(total, total))) as ledger:
+    with closing(open_ledger(location, Price(total, total))) as ledger:
         assert ledger.spent() == ledger.spent("alice") == Price(PRICE.loss * charges, PRICE.delta * charges)
         assert {entry.sql for entry in ledger.history(limit=1000)} == set(seen)
         assert ledger.verify() == []
 
 
-def test_eight_processes_spend_one_total_exactly(place: LedgerLocation, tmp_path: Path) -> None:
+def test_eight_processes_spend_one_total_exactly(location: LedgerLocation, tmp_path: Path) -> None:
     """All eight also race to create the ledger."""
     total = 500  # 166 charges of 3, and 2 left over
-    processes = [start(place, worker, total) for worker in range(8)]
+    processes = [start(location, worker, total) for worker in range(8)]
     for process in processes:
         release(process)
-    require_exactly(place, total, processes)
-    if isinstance(place, Path):
-        assert [file.name for file in tmp_path.iterdir()] == [place.name]
+    require_exactly(location, total, processes)
+    if isinstance(location, Path):
+        assert [file.name for file in tmp_path.iterdir()] == [location.name]
 
 
-def test_two_proxies_with_many_threads_spend_one_total_exactly(place: LedgerLocation) -> None:
+def test_two_proxies_with_many_threads_spend_one_total_exactly(location: LedgerLocation) -> None:
     total = 1_000
-    processes = [start(place, worker, total, threads=16) for worker in range(2)]
+    processes = [start(location, worker, total, threads=16) for worker in range(2)]
     for process in processes:
         release(process)
-    require_exactly(place, total, processes)
+    require_exactly(location, total, processes)
 
 
-def test_a_killed_process_loses_no_acknowledged_charge(place: LedgerLocation) -> None:
+def test_a_killed_process_loses_no_acknowledged_charge(location: LedgerLocation) -> None:
     rng = random.Random(0)
     promised: set[str] = set()
-    for round_ in range(6 if isinstance(place, Path) else 3):
-        processes = [start(place, 10 * round_ + worker, ENDLESS.loss) for worker in range(2)]
+    for round_ in range(6 if isinstance(location, Path) else 3):
+        processes = [start(location, 10 * round_ + worker, ENDLESS.loss) for worker in range(2)]
         for process in processes:
             release(process)
         for process in processes:
@@ -146,7 +146,7 @@ def test_a_killed_process_loses_no_acknowledged_charge(place: LedgerLocation) ->
             process.send_signal(signal.SIGKILL)
         seen = [set(acknowledged(process)) for process in processes]
         promised |= seen[0] | seen[1]
-        with closing(open_ledger(place, ENDLESS)) as ledger:
+        with closing(open_ledger(location, ENDLESS)) as ledger:
             recorded = {entry.sql for entry in ledger.history(limit=10**6)}
             assert promised <= recorded
             # Each may have died between the commit and its acknowledgement, once.
@@ -196,12 +196,12 @@ def mortal_server() -> Server:
 def test_a_server_that_dies_loses_no_acknowledged_charge(mortal_server: Server) -> None:
     """No charge is made twice either: a question has a name of its own, and each name is recorded once."""
     with closing(mortal_server) as server:
-        place = server.new_database()
-        open_ledger(place, ENDLESS).close()
-        processes = [start(place, worker, ENDLESS.loss, threads=4) for worker in range(2)]
+        location = server.new_database()
+        open_ledger(location, ENDLESS).close()
+        processes = [start(location, worker, ENDLESS.loss, threads=4) for worker in range(2)]
         for process in processes:
             release(process)
-        while not rows(place, "SELECT 1 FROM charges LIMIT 1"):  # a busy machine takes its time
+        while not rows(location, "SELECT 1 FROM charges LIMIT 1"):  # a busy machine takes its time
             time.sleep(0.05)
         for _ in range(3):
             time.sleep(0.4)
@@ -212,7 +212,7 @@ def test_a_server_that_dies_loses_no_acknowledged_charge(mortal_server: Server) 
             process.send_signal(signal.SIGKILL)
         promised = {line for process in processes for line in acknowledged(process)}
         assert promised
-        with closing(open_ledger(place, ENDLESS)) as ledger:
+        with closing(open_ledger(location, ENDLESS)) as ledger:
             recorded = recorded_since(ledger, promised)
             # A charge that was recorded and never acknowledged: a thread in doubt when its process was killed.
             assert len(recorded - promised) <= 8
@@ -221,12 +221,12 @@ def test_a_server_that_dies_loses_no_acknowledged_charge(mortal_server: Server) 
 
 
 def test_connections_that_are_cut_lose_and_double_nothing(ledger_server: Server) -> None:
-    place = ledger_server.empty_database()
-    open_ledger(place, ENDLESS).close()
-    processes = [start(place, worker, 1_000, threads=4) for worker in range(2)]
+    location = ledger_server.empty_database()
+    open_ledger(location, ENDLESS).close()
+    processes = [start(location, worker, 1_000, threads=4) for worker in range(2)]
     for process in processes:
         release(process)
-    with closing(shell(place)) as executioner:
+    with closing(shell(location)) as executioner:
         while any(process.poll() is None for process in processes):
             executioner.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -234,7 +234,7 @@ def test_connections_that_are_cut_lose_and_double_nothing(ledger_server: Server)
             )
             time.sleep(0.05)
     seen = [line for process in processes for line in acknowledged(process)]
-    with closing(open_ledger(place, Price(1_000, 1_000))) as ledger:
+    with closing(open_ledger(location, Price(1_000, 1_000))) as ledger:
         recorded = recorded_since(ledger, set(seen))
         assert len(seen) == len(set(seen))
         assert ledger.spent().loss == 999
