@@ -95,6 +95,8 @@ class Serving:
     def __init__(self, policy: Path, *arguments: str) -> None:
         self.policy = policy
         self.out, self.log = policy.with_name("serve.out"), policy.with_name("serve.log")
+        for path in (self.out, self.log):  # workers of one that was killed may still write to it
+            path.unlink(missing_ok=True)
         with self.out.open("wb") as out, self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dpsql", "serve", "--port", "0", "--policy", str(policy), *arguments],

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +326,71 @@ def test_all_end_in_order(own: Serving) -> None:
     assert not any(map(is_running, pids))
     assert own.events("worker_lost") == own.events("message") == []
     assert own.events()[-1]["event"] == "stopped"
+
+
+# --- the supervisor dies, or a worker at the start ---
+
+
+def process_of(policy: Path, word: str) -> int | None:
+    """A process that serves a policy, or a worker of it."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            command = (folder / "cmdline").read_text()
+            parent = (folder / "stat").read_text().rsplit(")")[-1].split()[1]
+            of_parent = Path(f"/proc/{parent}/cmdline").read_text()
+            if word in command and str(policy) in command + of_parent:
+                return int(folder.name)
+    return None
+
+
+def has_loaded(pid: int | None, library: str) -> bool:
+    return pid is not None and library in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_a_worker_that_is_killed_while_the_server_starts_is_started_again() -> None:
+    with home() as folder, ThreadPoolExecutor(1) as pool:
+        policy = write_clinic(folder)
+
+        def kill() -> int:
+            found: int | None = None
+
+            def is_there() -> bool:
+                nonlocal found
+                found = process_of(policy, "\0dpsql.server.workers.worker\0")
+                return found is not None
+
+            eventually(is_there)
+            assert found is not None
+            os.kill(found, signal.SIGKILL)
+            return found
+
+        killing = pool.submit(kill)
+        with Serving(policy, "--workers", "2") as serving, ExitStack() as stack:
+            assert killing.result() not in workers(serving).values()
+            assert len(serving.events("worker_lost")) == 1
+            for connection in connect_to(serving, stack).values():
+                assert connection.execute("SELECT COUNT(*) FROM people").fetchone()
+
+
+def test_a_server_is_started_again_at_once_after_its_supervisor_was_killed() -> None:
+    """Its workers still hold the port, and one of them works for somebody."""
+    with home() as folder:
+        policy, port = write_clinic(folder), str(free_port())
+        first = Serving(policy, "--workers", "2", "--port", port)
+        orphans = workers(first).values()
+        with closing(first.connect()) as connection:
+            endless(connection, first)
+            for pid in orphans:
+                os.kill(pid, signal.SIGSTOP)
+            first.process.kill()
+            first.process.wait()
+            with ThreadPoolExecutor(1) as pool:
+                again = pool.submit(Serving, policy, "--workers", "2", "--port", port)
+                # By then it has loaded its modules, and next it wants the port.
+                eventually(lambda: has_loaded(process_of(policy, "\0serve\0"), "_psycopg"))
+                for pid in orphans:
+                    os.kill(pid, signal.SIGCONT)
+                with again.result() as serving:
+                    assert serving.port == int(port)
+                    assert serving.answers()
+        eventually(lambda: not any(map(is_running, orphans)))

@@ -74,8 +74,10 @@ class _Worker:
         listening = asyncio.create_task(self._line.listen())
         stopped = asyncio.create_task(self._stopped.wait())
         await asyncio.wait({listening, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not self._stopped.is_set() and hasattr(self, "_server"):  # the supervisor is gone
+        if not self._stopped.is_set():  # the supervisor is gone
             end_within(_END_SECONDS)
+            if not hasattr(self, "_server"):
+                leave()  # whatever is under way serves nobody yet
             self._at_once.set()
             await self._server.stop(self._at_once)
         if hasattr(self, "_server"):
