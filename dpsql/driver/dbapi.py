@@ -24,7 +24,8 @@ from dpsql.driver import display as notebook
 from dpsql.driver import frames
 from dpsql.driver.display import Column
 from dpsql.driver.placeholders import Bound, Parameters, bind
-from dpsql.errors import Cancelled, Error, InterfaceError, NotSupportedError, ProgrammingError
+from dpsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
+from dpsql.ledger.waiting import interruptible
 from dpsql.lowering.query import Cancellation
 from dpsql.policy.load import load
 from dpsql.policy.model import Catalog
@@ -223,9 +224,9 @@ class Connection:
         """Run a task after those before it. An interrupt here (Ctrl-C) stops it there."""
 
         def run_unless_cancelled() -> Result:
-            if cancellation.cancelled:
-                raise Cancelled("canceling statement due to user request")
-            return task(self._session)
+            cancellation.check()
+            with interruptible(cancellation):
+                return task(self._session)
 
         try:
             future = self._worker.submit(run_unless_cancelled)

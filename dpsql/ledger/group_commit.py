@@ -11,16 +11,18 @@ from typing import Any, Protocol, TypeVar
 
 from dpsql.errors import Error, OperationalError
 from dpsql.ledger.database import Database
-from dpsql.lowering.query import Cancellation
+from dpsql.ledger.waiting import GLANCE, Abandoned, go_on
 
-_GLANCE = 0.05  # seconds between looks at the cancellation of work that waits
 MOST = 64  # in one transaction, so that the first does not wait for too many
 
 T = TypeVar("T")
 
 
 class Transact(Protocol):
-    """One transaction that excludes every other writer; if `durable`, it is on disk when this returns."""
+    """One transaction that excludes every other writer; if `durable`, it is on disk when this returns.
+
+    Raises Abandoned where the thread's own statement was cancelled while it waited, and then leaves nothing.
+    """
 
     def __call__(self, work: Callable[[Database], list[Any]], *, durable: bool) -> list[Any]: ...
 
@@ -29,13 +31,20 @@ class Transact(Protocol):
 class _Job:
     work: Callable[[Database], Any]
     durable: bool
+    begun: bool = False  # in the transaction that is under way
     ended: bool = False
     outcome: Any = field(default=None, repr=False)
     failure: BaseException | None = None
 
 
+_Done = tuple[_Job, Any, Error | None]
+
+
 class GroupCommit:
-    """Whoever comes while nobody writes writes, for all who wait by then. Safe for many threads.
+    """Whoever comes while nobody writes writes, for all who wait by then; else the one who has waited longest.
+
+    Safe for many threads. Whoever is cancelled leaves, unless its own work has begun; also the one who writes, as long
+    as it waits for the ledger: the next one then writes for those who stay.
 
     Claim: each job was done alone: it saw all jobs before it and none after, and what it raised undid it and no other.
     Because: the jobs of a transaction are done one after the other, each within a savepoint, and nobody is told the
@@ -51,77 +60,98 @@ class GroupCommit:
         self._writing = False
         _all.add(self)
 
-    def do(self, work: Callable[[Database], T], *, durable: bool = True, cancellation: Cancellation | None = None) -> T:
-        """The outcome of the work, recorded when this returns; durably, unless it may be lost in a power failure.
-
-        Work that is cancelled before its turn comes is withdrawn.
-        """
+    def do(self, work: Callable[[Database], T], *, durable: bool = True) -> T:
+        """The outcome of the work, recorded when this returns; durably, unless it may be lost in a power failure."""
         job = _Job(work, durable)
-        with self._change:
-            self._waiting.append(job)
-        while (batch := self._turn(job, cancellation)) is not None:
-            try:
-                self._write(batch)
-            finally:
-                with self._change:
-                    self._writing = False
-                    self._change.notify_all()
+        try:
+            with self._change:
+                self._waiting.append(job)
+            while (batch := self._turn(job)) is not None:
+                try:
+                    self._write(batch, job)
+                finally:
+                    with self._change:
+                        self._writing = False
+                        self._change.notify_all()
+        except BaseException:  # cancelled, or interrupted: nobody waits for it any more
+            self._withdraw(job)
+            raise
         if job.failure is not None:
             raise job.failure
         outcome: T = job.outcome
         return outcome
 
-    def _turn(self, job: _Job, cancellation: Cancellation | None) -> list[_Job] | None:
+    def _turn(self, job: _Job) -> list[_Job] | None:
         """The jobs to write, for whoever's turn it is to write them; None once the own job has ended."""
         with self._change:
-            while self._writing and not job.ended:
-                self._change.wait(None if cancellation is None else _GLANCE)
-                if cancellation is not None and cancellation.cancelled and job in self._waiting:
-                    self._waiting.remove(job)
-                    cancellation.check()
+            while not job.ended and (self._writing or self._waiting[0] is not job):
+                self._change.wait(GLANCE)
+                if not job.begun:
+                    go_on()
             if job.ended:
                 return None
             self._writing = True
             batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
             return batch
 
-    def _write(self, batch: list[_Job]) -> None:
+    def _withdraw(self, job: _Job) -> None:
+        """One that has begun is left to whoever writes it."""
+        with self._change:
+            if not job.begun:
+                job.ended = True
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._change.notify_all()
+
+    def _write(self, batch: list[_Job], own: _Job) -> None:
         try:
-            outcomes = self._transact(lambda db: _all_of(db, batch), durable=any(job.durable for job in batch))
+            done = self._transact(lambda db: self._all_of(db, batch), durable=any(job.durable for job in batch))
+        except Abandoned as error:
+            with self._change:
+                stay = [job for job in batch if job is not own and not job.ended]
+                for job in stay:
+                    job.begun = False
+                self._waiting[:0] = stay
+            own.failure, own.ended = error, True
         except Exception as error:
-            for job in batch:
-                job.failure = error
+            self._fail(batch, error)
         except BaseException:  # meant for this thread alone
-            for job in batch:
-                job.failure = OperationalError("the ledger was interrupted", hint="Try again.")
+            self._fail(batch, OperationalError("the ledger was interrupted", hint="Try again."))
             raise
         else:
-            for job, (outcome, refusal) in zip(batch, outcomes, strict=True):
-                job.outcome, job.failure = outcome, refusal
-        finally:
+            for job, outcome, refusal in done:
+                job.outcome, job.failure, job.ended = outcome, refusal, True
+
+    def _fail(self, batch: list[_Job], failure: Exception) -> None:
+        with self._change:
             for job in batch:
-                job.ended = True
+                job.failure, job.ended = failure, True
+
+    def _all_of(self, db: Database, batch: list[_Job]) -> list[_Done]:
+        with self._change:
+            wanted = [job for job in batch if not job.ended]
+            for job in wanted:
+                job.begun = True
+        if len(wanted) == 1:  # its refusal undoes the transaction
+            return [(wanted[0], wanted[0].work(db), None)]
+        return [_one_of_many(db, job) for job in wanted]
 
     def forget(self) -> None:
         """Those who waited or wrote are threads of another process."""
         self._change, self._waiting, self._writing = threading.Condition(), [], False
 
 
-def _all_of(db: Database, batch: list[_Job]) -> list[tuple[Any, Error | None]]:
-    if len(batch) == 1:  # its refusal undoes the transaction
-        return [(batch[0].work(db), None)]
-    return [_one_of_many(db, job) for job in batch]
-
-
-def _one_of_many(db: Database, job: _Job) -> tuple[Any, Error | None]:
+def _one_of_many(db: Database, job: _Job) -> _Done:
     db.execute("SAVEPOINT job")
     try:
         outcome, refusal = job.work(db), None
+    except Abandoned:  # by the thread that writes
+        raise
     except Error as error:
         db.execute("ROLLBACK TO SAVEPOINT job")
         outcome, refusal = None, error
     db.execute("RELEASE SAVEPOINT job")
-    return outcome, refusal
+    return job, outcome, refusal
 
 
 # --- forks ---

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from dpsql.ledger.postgres_connections import Connection, Connections, connect
 from dpsql.ledger.postgres_schema import CREATE, DISCARD, SCHEMA_NAME, upgrade_from
 from dpsql.ledger.schema import DATASET, FORMAT
 from dpsql.ledger.sql_ledger import SqlLedger, Terms, limits_of
-from dpsql.lowering.query import Cancellation
+from dpsql.ledger.waiting import interruptible
 from dpsql.policy.address import PostgresAddress
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
@@ -189,12 +189,14 @@ class PostgresLedger(SqlLedger):
             COMMIT was sent left nothing. One that broke after is in doubt, and nothing is returned until a later
             try has had the row that it held, and so knows that it has ended.
         Needs: work that is harmless when it was recorded before, or recognises that (`_write_once`).
+            A wait that a cancelled statement ends (`waiting`) ends before COMMIT was sent.
         """
         tries, in_doubt_until = 0, None
         while True:
             tries += 1
             try:
-                return self._try_to_write(work, durable)
+                with interruptible(None) if in_doubt_until is not None else nullcontext():
+                    return self._try_to_write(work, durable)
             except _Cut as cut:
                 if cut.in_doubt and in_doubt_until is None:
                     in_doubt_until = time.monotonic() + DOUBT_SECONDS
@@ -218,14 +220,15 @@ class PostgresLedger(SqlLedger):
                 db = WritingDatabase(connection)
                 result = work(db)
                 committing = True
-                db.commit()
+                with interruptible(None):
+                    db.commit()
             except psycopg.Error as error:
                 if connection.broken:
                     raise _Cut(error, in_doubt=committing) from error
                 raise
             return result
 
-    def _write_once(self, work: Callable[[Database], Receipt], cancellation: Cancellation | None) -> Receipt:
+    def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
         attempt, tries = uuid.uuid4(), count()
 
         def once(db: Database) -> Receipt:
@@ -236,7 +239,7 @@ class PostgresLedger(SqlLedger):
                 db.execute("INSERT INTO attempts VALUES (?, ?)", (attempt, receipt.number))
             return receipt
 
-        return self._write(once, cancellation)
+        return self._write(once)
 
     def _read(self, work: Callable[[Database], T], tries: int = MAX_TRIES) -> T:
         try:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 import psycopg
-from psycopg import errors
-from psycopg.abc import RV, PQGen
+from psycopg import capabilities, errors, waiting
+from psycopg.abc import RV, PQGen, PQGenConn
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from dpsql.errors import InterfaceError, OperationalError, PolicyError
+from dpsql.ledger.waiting import GLANCE, Abandoned, acquire, go_on
 from dpsql.policy.address import PostgresAddress
 
 MAX_CONNECTIONS = 8  # of one process; charges queue for one row anyway
@@ -32,17 +34,50 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 SILENT_SECONDS = BUSY_SECONDS + 15  # longer than who waits for the row: then the server hangs, or the network does
+_CANCEL_SECONDS = 1.0  # to tell the server that nobody waits any more
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """One that breaks when the server says nothing for long: a process that is stopped keeps its connections alive."""
+    """One whose waits end: with the statement that waits, and when the server says nothing for long.
 
-    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+    A process that is stopped keeps its connections alive.
+    """
+
+    def wait(self, gen: PQGen[RV], interval: float = GLANCE, timeout: float | None = None) -> RV:
+        deadline = time.monotonic() + (SILENT_SECONDS if timeout is None else timeout)
         try:
-            return super().wait(gen, interval, SILENT_SECONDS if timeout is None else timeout)
-        except errors._WaitTimeout as silence:
-            self.pgconn.finish()
-            raise psycopg.OperationalError("the server of the ledger does not answer") from silence
+            while True:
+                try:
+                    return waiting.wait(gen, self.pgconn.socket, interval=interval, timeout=interval)
+                except errors._WaitTimeout as silence:
+                    if time.monotonic() > deadline:
+                        self.pgconn.finish()
+                        raise psycopg.OperationalError("the server of the ledger does not answer") from silence
+                go_on()
+        except (Abandoned, KeyboardInterrupt):
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """The server would go on waiting, for a lock as for what comes next, and not see that nobody is there."""
+        if capabilities.has_cancel_safe():  # otherwise to cancel might wait as well
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_CANCEL_SECONDS)
+        self.close()
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        connecting = super()._connect_gen(conninfo)
+        wanted = next(connecting)
+        while True:
+            ready = yield wanted
+            if not ready:
+                go_on()
+            try:
+                wanted = connecting.send(ready)
+            except StopIteration as made:
+                connection: Self = made.value
+                return connection
 
 
 def connect(address: PostgresAddress) -> Connection:
@@ -86,7 +121,7 @@ class Connections:
     def one(self) -> Iterator[Connection]:
         """A connection that is idle. A transaction that was begun on it and not committed is rolled back."""
         free = self._free
-        if not free.acquire(timeout=BUSY_SECONDS):
+        if not acquire(free, BUSY_SECONDS):
             raise OperationalError("the ledger is in use by another process", hint="Try again later.")
         try:
             connection = self._take()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -41,6 +42,7 @@ from dpsql.ledger.verification import (
     is_intact,
     newest,
 )
+from dpsql.ledger.waiting import interruptible
 from dpsql.lowering.query import Cancellation
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
@@ -106,13 +108,13 @@ class SqlLedger(ABC):
         """Do work of one statement, which has one consistent view by itself."""
         return self._read(work)
 
-    def _write(self, work: Callable[[Database], T], cancellation: Cancellation | None = None) -> T:
+    def _write(self, work: Callable[[Database], T]) -> T:
         """Do the work as if alone, durable when this returns; what others write just then shares its transaction."""
-        return self._group_commit.do(work, cancellation=cancellation)
+        return self._group_commit.do(work)
 
-    def _write_once(self, work: Callable[[Database], Receipt], cancellation: Cancellation | None) -> Receipt:
+    def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
         """As `_write`; the work is recorded once, also where it cannot be seen at first whether it was."""
-        return self._write(work, cancellation)
+        return self._write(work)
 
     @abstractmethod
     def _upgrade(self, db: Database) -> None:
@@ -143,7 +145,8 @@ class SqlLedger(ABC):
                 cancellation.check()
             return accounts.pay(db, user, purchases, sql)
 
-        receipt = self._write_once(self._standing(paid), cancellation)
+        with nullcontext() if cancellation is None else interruptible(cancellation):
+            receipt = self._write_once(self._standing(paid))
         if receipt.number is not None:
             assert self._id is not None
             self._mark.advance(Seen(self._id, receipt.number, receipt.hash.hex()))
@@ -151,7 +154,8 @@ class SqlLedger(ABC):
 
     def fail(self, attempts: Sequence[Unanswered]) -> None:
         """Record, durably, that paid attempts ended without an answer. Each may then be taken once more."""
-        self._write(self._standing(lambda db: failures.record(db, attempts)))
+        with interruptible(None):  # the attempts of cancelled statements are recorded, too
+            self._write(self._standing(lambda db: failures.record(db, attempts)))
 
     def paid_attempt(self, key: bytes, price: Price) -> PaidAttempt | None:
         """An attempt at this answer, at this very price, that was paid for and failed, and that nobody has taken."""
@@ -245,7 +249,8 @@ class SqlLedger(ABC):
                     (name, now, payload, checksum_of(name, now, payload)),
                 )
 
-        self._group_commit.do(self._standing(stored), durable=self._stores_durably)
+        with interruptible(None):  # what was paid for and is not stored would be paid again
+            self._group_commit.do(self._standing(stored), durable=self._stores_durably)
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
         """The last charges, newest first."""

@@ -36,11 +36,12 @@ from dpsql.ledger.identity import begin_ledger, missing, not_a_ledger, require_f
 from dpsql.ledger.mark import Mark
 from dpsql.ledger.sql_ledger import SqlLedger, Terms, limits_of
 from dpsql.ledger.sqlite_schema import APPLICATION, SCHEMA, format_of, upgrade
+from dpsql.ledger.waiting import acquire, go_on
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
 BUSY_SECONDS = 30.0  # how long to wait for another thread or process
-_GLANCE_MS = 50  # that one who waits keeps the connection from others
+_TRY_SECONDS = 0.05  # that one who waits keeps the connection from others
 _PAUSE = 0.005
 CHECKPOINT_BYTES = 4 * 2**20  # when the write-ahead log is copied into the file
 
@@ -58,23 +59,7 @@ class SqliteDatabase(sqlite3.Connection):
 
 
 class _Busy(Exception):
-    """Another process writes. Nothing was begun."""
-
-
-def _begin(db: SqliteDatabase, statements: Sequence[str], wait_ms: int | None) -> None:
-    if wait_ms is None:
-        for statement in statements:
-            db.execute(statement)
-        return
-    db.execute(f"PRAGMA busy_timeout = {wait_ms}")
-    try:
-        _begin(db, statements, None)
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-            raise _Busy from error
-        raise
-    finally:
-        db.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+    """Another process holds the file. What was begun has left nothing."""
 
 
 class SqliteLedger(SqlLedger):
@@ -133,26 +118,19 @@ class SqliteLedger(SqlLedger):
     def _transact(self, work: Callable[[Database], T], *, durable: bool) -> T:
         # Without, a commit waits for no disk; the next that does takes it along, so that nothing is out of order.
         beginning = f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}", "BEGIN IMMEDIATE"
-        deadline = time.monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                with self._transaction(*beginning, wait_ms=_GLANCE_MS) as db:
-                    result = work(db)
-                break
-            except _Busy as busy:
-                if time.monotonic() > deadline:
-                    raise _failure(_LOCKED) from busy.__cause__
-                time.sleep(_PAUSE)  # others may read meanwhile, or close it
+        result = _patiently(lambda: self._in_transaction(beginning, work))
         self._checkpoint()
         return result
 
     def _read(self, work: Callable[[Database], T]) -> T:
-        with self._transaction("BEGIN DEFERRED") as db:
-            return work(db)
+        return _patiently(lambda: self._in_transaction(("BEGIN DEFERRED",), work))
 
     def _glance(self, work: Callable[[Database], T]) -> T:
-        with self._connected() as db:
-            return work(db)
+        def glance() -> T:
+            with self._connected() as db:
+                return work(db)
+
+        return _patiently(glance)
 
     def _upgrade(self, db: Database) -> None:
         assert isinstance(db, SqliteDatabase)
@@ -160,8 +138,11 @@ class SqliteLedger(SqlLedger):
 
     @contextmanager
     def _connected(self) -> Iterator[SqliteDatabase]:
-        """The connection of this process, for one thread at a time. Failures become plain sentences."""
-        if not self._lock.acquire(timeout=BUSY_SECONDS):
+        """The connection of this process, for one thread at a time. Failures become plain sentences.
+
+        Raises _Busy where another process holds the file.
+        """
+        if not acquire(self._lock, BUSY_SECONDS):
             raise _failure(_LOCKED)
         try:
             if self._closed:
@@ -173,20 +154,21 @@ class SqliteLedger(SqlLedger):
                     hint="Put the ledger back and start again.",
                 )
             if self._connection is None:
-                self._connection = connect(self._path)
+                self._connection = connect(self._path, wait=_TRY_SECONDS)
             yield self._connection
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                raise _Busy from error
             raise self._noticed(plain(error)) from error
         finally:
             self._lock.release()
 
-    @contextmanager
-    def _transaction(self, *beginning: str, wait_ms: int | None = None) -> Iterator[SqliteDatabase]:
-        """One transaction; raises _Busy where another process writes, and is not done within `wait_ms`."""
+    def _in_transaction(self, beginning: Sequence[str], work: Callable[[Database], T]) -> T:
         with self._connected() as db:
             try:
-                _begin(db, beginning, wait_ms)
-                yield db
+                for statement in beginning:
+                    db.execute(statement)
+                result = work(db)
                 db.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -194,10 +176,11 @@ class SqliteLedger(SqlLedger):
                 if db.in_transaction:
                     self._disconnect()
                 raise
+            return result
 
     def _checkpoint(self) -> None:
         """Copy a long log into the file. What was committed is durable before and after, so failure can wait."""
-        with suppress(OSError, Error):
+        with suppress(OSError, Error, _Busy):
             if os.stat(f"{self._path}-wal").st_size > CHECKPOINT_BYTES:
                 with self._connected() as db:
                     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -206,6 +189,19 @@ class SqliteLedger(SqlLedger):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _patiently(attempt: Callable[[], T]) -> T:
+    """Try for as long as others may hold the file, and somebody waits for the outcome."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return attempt()
+        except _Busy as busy:
+            if time.monotonic() > deadline:
+                raise _failure(_LOCKED) from busy.__cause__
+        go_on()
+        time.sleep(_PAUSE)  # others may read meanwhile, or close it
 
 
 # --- the file ---
@@ -264,11 +260,12 @@ def require_ledger(db: SqliteDatabase, path: Path) -> None:
     require_format(db, path)
 
 
-def connect(path: Path) -> SqliteDatabase:
+def connect(path: Path, *, wait: float = BUSY_SECONDS) -> SqliteDatabase:
+    """Open the file; `wait` is for how many seconds each statement tries where another process holds it."""
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode=rw",
         uri=True,
-        timeout=BUSY_SECONDS,
+        timeout=wait,
         isolation_level=None,
         check_same_thread=False,
         factory=SqliteDatabase,

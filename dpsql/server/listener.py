@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from dpsql.answering.dataset import Dataset
-from dpsql.errors import Error, LedgerDamaged, LedgerLost, PolicyError
+from dpsql.errors import Error, LedgerDamaged, LedgerLost, OperationalError, PolicyError
+from dpsql.ledger.waiting import interruptible
 from dpsql.lowering.query import Cancellation
 from dpsql.policy.model import Policy
 from dpsql.server.auth.login import CancelCall, Client, Door, address_of, welcome
@@ -30,7 +32,8 @@ from dpsql.server.relay.jobs import Jobs, leaving_at_a_tick
 from dpsql.server.relay.relay import Relay
 from dpsql.server.relay.upstream import CHUNK, ClientGone, Link, TwinGone
 from dpsql.server.twin import Twin
-from dpsql.server.twin.account import refresh_account
+from dpsql.server.twin.account import read_account
+from dpsql.server.twin.account_views import refresh
 from dpsql.server.twin.sessions import OwnSession, answers, is_grammatical, open_session
 from dpsql.server.workers.channel import Alone, Colleagues, Crowding, Nobody
 from dpsql.slots import MOST, Slots
@@ -47,6 +50,8 @@ _PAUSE = 0.02
 _GIVE_WAY_SECONDS = 0.02  # that a process with fewer clients has to take the next one
 
 _log = logging.getLogger("dpsql.server")
+
+T = TypeVar("T")
 
 _TOO_MANY = messages.fatal("53300", "sorry, too many clients already")
 _RESERVED = messages.fatal(
@@ -93,7 +98,12 @@ class _Desk:
 
     async def refresh_account(self, user: str) -> None:
         dataset = self._server.dataset
-        await asyncio.to_thread(self._server.own.use, lambda twin: refresh_account(twin, dataset, user))
+        try:
+            account = await in_time(lambda: read_account(dataset, user))
+        except TimeoutError:
+            raise OperationalError("the ledger does not answer", hint="Try again later.") from None
+        show = partial(refresh, user=user, budget=[account.budget], history=account.history)
+        await asyncio.to_thread(self._server.own.use, show)
 
     async def is_grammatical(self, text: str, *, standard_strings: bool) -> bool:
         ask = partial(is_grammatical, text=text, standard_strings=standard_strings)
@@ -136,6 +146,7 @@ class Server:
         self._colleagues: Colleagues = colleagues or Nobody()
         self._crowding = crowding or Alone()
         self._logins = 0
+        self._sockets: Sequence[socket.socket] = ()
         self._accepting: set[asyncio.Task[None]] = set()
         self.port = policy.server.port
         self._stopping = False
@@ -146,6 +157,7 @@ class Server:
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Listen. The sockets are the server's own from here on."""
+        self._sockets = sockets
         self.port = sockets[0].getsockname()[1]
         for each in sockets:
             each.setblocking(False)
@@ -158,6 +170,8 @@ class Server:
         for task in self._accepting:
             task.cancel()
         await _ended(self._accepting)  # whoever was let in at the last moment is among the visits from here on
+        for each in self._sockets:  # another server may have the port at once
+            each.close()
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         ending: set[asyncio.Task[None]] = set()
         while self._connections and not at_once.is_set() and asyncio.get_running_loop().time() < deadline:
@@ -461,7 +475,8 @@ class Server:
 
     async def page(self, counts: Counts) -> str:
         """The page of numbers."""
-        return page(counts, [*self.busyness(), *await gauges_of(self.dataset, self._began)])
+        gauges = await gauges_of(self.dataset, self._began)
+        return page(counts, [*self.busyness(), *gauges])
 
 
 def retarget(twin: Twin, old: Policy, old_dataset: Dataset, new: Policy, dataset: Dataset) -> None:
@@ -485,8 +500,7 @@ async def problems_of(own: OwnSession, dataset: Dataset) -> list[str]:
     found = []
     for problem, check in checks.items():
         try:
-            async with asyncio.timeout(CHECK_SECONDS):
-                await asyncio.to_thread(check)
+            await in_time(check)
         except (LedgerLost, LedgerDamaged) as error:
             found.append(error.message)
         except Exception:
@@ -494,16 +508,31 @@ async def problems_of(own: OwnSession, dataset: Dataset) -> list[str]:
     return found
 
 
+async def in_time(ask: Callable[[], T]) -> T:
+    """What the ledger or the twin says, if it does so soon. Raises TimeoutError, and then no longer waits for it."""
+    cancellation = Cancellation()
+
+    def asked() -> T:
+        with interruptible(cancellation):
+            return ask()
+
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return await asyncio.to_thread(asked)
+    finally:
+        cancellation.cancel()
+
+
 async def gauges_of(dataset: Dataset, began: float) -> list[Gauge]:
     accountant = dataset.accountant
-    spent = await asyncio.to_thread(dataset.ledger.spent)
-    return [
-        Gauge(
-            "dpsql_epsilon_spent", "What all answers ever given have cost.", float(accountant.epsilon_of(spent.loss))
-        ),
+    gauges = [
         Gauge("dpsql_epsilon_limit", "What they may cost together.", float(accountant.policy.epsilon)),
         Gauge("dpsql_start_time_seconds", "When the server was started, in Unix time.", began),
     ]
+    with suppress(Error, TimeoutError):  # the other numbers are shown all the same, and /healthz says what is wrong
+        spent = float(accountant.epsilon_of((await in_time(dataset.ledger.spent)).loss))
+        gauges.insert(0, Gauge("dpsql_epsilon_spent", "What all answers ever given have cost.", spent))
+    return gauges
 
 
 async def _say_goodbye(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, farewell: Message | None) -> None:

@@ -87,6 +87,10 @@ def test_one_that_does_not_end_when_it_is_cancelled_is_left_alone() -> None:
             await asked
         assert held.running["alice"] == 1 == jobs.busy
         assert "the charge stands" in (found.value.detail or "")
+        # The next one of its user does not wait for it.
+        async with asyncio.timeout(15):
+            following = await jobs.run(ENGINE, "alice", lambda _: Reply(b"next"), Cancellation(), at_once=1)
+        assert following == Reply(b"next") and held.running["alice"] == 1
         held.go.set()
         assert await jobs.finished(within=30)
         await jobs.stop(within=5)

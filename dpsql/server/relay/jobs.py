@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 from dpsql.answering.dataset import Dataset
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError
+from dpsql.ledger.waiting import interruptible
 from dpsql.lowering.query import Cancellation
 from dpsql.privacy.accounting import Price
 from dpsql.server.ops.logs import note
@@ -56,14 +57,24 @@ class Jobs:
         loop = asyncio.get_running_loop()
         began = loop.time()
         submitted: list[Future[Reply]] = []
+        held = [slot]
+
+        def work() -> Reply:
+            with interruptible(cancellation):
+                return job(dataset)
 
         def drop() -> None:
             submitted[0].cancel()
 
+        def leave() -> None:
+            """Once: one that was left alone does not keep the next one of its user waiting."""
+            if held:
+                self._slots.give_back(held.pop())
+                self._an_end.set()
+
         def ended(future: Future[Reply]) -> None:
             self._jobs[dataset] -= 1
-            self._slots.give_back(slot)
-            self._an_end.set()
+            leave()
             self._cancellations.discard(cancellation)
             _note(dataset, user, future, loop.time() - began)
 
@@ -75,11 +86,14 @@ class Jobs:
         cancellation.on_cancel(drop)
         self._jobs[dataset] += 1
         self._cancellations.add(cancellation)
-        submitted.append(self._pool.submit(job, dataset))
+        submitted.append(self._pool.submit(work))
         submitted[0].add_done_callback(tell)
         running = asyncio.wrap_future(submitted[0])
         try:
             return await _outcome(running, cancellation)
+        except _LeftAlone:
+            leave()
+            raise
         except asyncio.CancelledError:
             running.cancel()
             task = asyncio.current_task()
@@ -105,6 +119,10 @@ class Jobs:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+class _LeftAlone(Cancelled):
+    """A job that was cancelled and has not ended."""
+
+
 async def _outcome(running: asyncio.Future[Reply], cancellation: Cancellation) -> Reply:
     """The outcome of a job; one that was cancelled and does not end, since it waits for somebody else, is left alone.
 
@@ -118,7 +136,7 @@ async def _outcome(running: asyncio.Future[Reply], cancellation: Cancellation) -
             since = loop.time()
         if since is not None and loop.time() - since > _PATIENCE and not running.done():
             running.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody asks for it
-            raise Cancelled(
+            raise _LeftAlone(
                 "canceling statement due to user request",
                 detail="The ledger or the database has not answered yet. If the query was charged, the charge stands.",
                 hint="Ask again: what was charged and has no answer is not charged twice.",

@@ -55,7 +55,7 @@ class Host(Protocol):
         ...
 
     async def refresh_account(self, user: str) -> None:
-        """Let the views of the user's account show what the ledger holds now."""
+        """Let the views of the user's account show what the ledger holds now; raises Error if it does not answer."""
         ...
 
     async def is_grammatical(self, text: str, *, standard_strings: bool) -> bool:
@@ -216,8 +216,11 @@ class Relay:
         portal = _Portal(statement, bind, described)
         owed = Owed(b"B", portal=bind.portal, on_ok=lambda: self._bound(bind.portal, portal))
         if statement.kind not in (Kind.QUERY, Kind.REFUSED) or described.columns is None:
-            if statement.names(*_ACCOUNT):  # now, not at Execute: the twin reads the rows that are there at Bind
-                await self._host.refresh_account(self._user)
+            try:  # now, not at Execute: the twin reads the rows that are there at Bind
+                await self._refresh_account(statement)
+            except Error as error:
+                self._raise_in_portal(error)
+                return
             self._link.send(message, owed)
             return
         # The client's role may not read the tables, so the portal is bound to a query of the same shape.
@@ -342,8 +345,11 @@ class Relay:
         text = self._letters.decoded(sql)
         parts = () if text is None else self._classify(text)
         if not any(self._is_ours(part) or self._unfilled(part) or _is_prepared_in(parts, part) for part in parts):
-            if any(part.names(*_ACCOUNT) for part in parts):
-                await self._host.refresh_account(self._user)
+            try:
+                await self._refresh_account(*parts)
+            except Error as error:
+                self._link.send(messages.query(self._raising(error)), Owed(b"Q", shown=refusing(error)))
+                return
             self._link.send(messages.query(sql), Owed(b"Q", on_complete=[self._effect(part) for part in parts]))
             if any(part.copies_in for part in parts):
                 await self._copying_or_done()
@@ -376,10 +382,9 @@ class Relay:
 
     async def _part(self, part: Statement, *, last: bool) -> bool:
         """One statement of a simple query; whether it succeeded is known only if it is not the last."""
-        if part.names(*_ACCOUNT):
-            await self._host.refresh_account(self._user)
         owed = Owed(b"Q", hides_ready=not last, on_complete=[self._effect(part)])
         try:
+            await self._refresh_account(part)
             if self._is_ours(part):
                 described, reply = await self._simple_reply(part)
                 is_plan = part.kind is Kind.EXPLAIN
@@ -398,6 +403,10 @@ class Relay:
         if not last:
             await self._link.drain()
         return not owed.failed
+
+    async def _refresh_account(self, *parts: Statement) -> None:
+        if any(part.names(*_ACCOUNT) for part in parts):
+            await self._host.refresh_account(self._user)
 
     async def _simple_reply(self, part: Statement) -> tuple[Described, Reply]:
         if (parameter := next((word for word in part.words if word.sort is Sort.PARAMETER), None)) is not None:
@@ -459,7 +468,7 @@ class Relay:
 
     async def _refused(self, statement: Statement, refusal: Error) -> None:
         text = statement.text.strip()
-        await self._host.work(lambda dataset: asking.refuse(dataset, self._user, text, refusal), Cancellation())
+        await self._worked(lambda dataset: asking.refuse(dataset, self._user, text, refusal), Cancellation())
 
     async def _worked(self, job: Callable[[Dataset], Reply], cancellation: Cancellation) -> Reply:
         """Wait for a job, and for everything else that may end it."""

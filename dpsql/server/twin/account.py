@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
-
-import psycopg
-from psycopg.rows import TupleRow
 
 from dpsql.answering.dataset import Dataset
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.group_privacy import total_for_group
-from dpsql.server.twin.account_views import BudgetRow, HistoryRow, refresh
+from dpsql.server.twin.account_views import BudgetRow, HistoryRow
 
 SHOWN = 1_000  # charges and refusals of the history
 SHOWN_TEXT = 2_000  # characters of each; the twin holds a copy, made anew whenever it is looked at
 
 
-def refresh_account(connection: psycopg.Connection[TupleRow], dataset: Dataset, user: str) -> None:
-    """Let the user's views show what the ledger holds now."""
-    refresh(connection, user, [_budget(dataset, user)], _history(dataset, user))
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What the user's views show."""
+
+    budget: BudgetRow
+    history: list[HistoryRow]
+
+
+def read_account(dataset: Dataset, user: str) -> Account:
+    return Account(_budget(dataset, user), _history(dataset, user))
 
 
 def _budget(dataset: Dataset, user: str) -> BudgetRow:

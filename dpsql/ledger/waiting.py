@@ -1,0 +1,62 @@
+"""Waiting for the ledger, which ends when the statement that waits is cancelled.
+
+Whoever runs a statement in a thread says so once (`interruptible`); what then waits in that thread, for a lock of the
+ledger or for its server, looks now and then whether anybody still wants the answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from dpsql.errors import Cancelled
+from dpsql.lowering.query import Cancellation
+
+GLANCE = 0.05  # seconds between looks
+
+
+class Abandoned(Cancelled):
+    """The statement was cancelled while it waited. What it waited for had not begun, or has left nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("canceling statement due to user request")
+
+
+class _Statement(threading.local):
+    cancellation: Cancellation | None = None
+
+
+_current = _Statement()
+
+
+@contextmanager
+def interruptible(cancellation: Cancellation | None) -> Iterator[None]:
+    """Within the block, this thread's waits end once the statement is cancelled; never, where it is None."""
+    outer, _current.cancellation = _current.cancellation, cancellation
+    try:
+        yield
+    finally:
+        _current.cancellation = outer
+
+
+def go_on() -> None:
+    """Raise if the statement of this thread was cancelled."""
+    if _current.cancellation is not None and _current.cancellation.cancelled:
+        raise Abandoned
+
+
+class Lock(Protocol):
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+
+
+def acquire(lock: Lock, seconds: float) -> bool:
+    """Take a lock; False if that takes longer."""
+    deadline = time.monotonic() + seconds
+    while not lock.acquire(timeout=GLANCE):
+        if time.monotonic() > deadline:
+            return False
+        go_on()
+    return True
