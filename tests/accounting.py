@@ -1,6 +1,6 @@
 """`python -m tests.accounting`: how many counts of a given 95 % error fit into (epsilon 1, delta 1e-6), by accounting.
 
-By the exact discrete laws and the prices that the ledger charges. The table stands in dpsql/privacy/README.md.
+By the exact discrete laws and the prices that the ledger charges. The table is in tests/accuracy/README.md.
 """
 
 from __future__ import annotations
