@@ -134,11 +134,11 @@ def accept(yes: bool, policy: str) -> None:
     click.echo(f"{location}: accepted with {_plural(accepted.now.number, 'charge')}{seen}")
 
 
-@ledger.command(short_help="Accept that the policy protects others than before.")
+@ledger.command(short_help="Accept that the policy protects a different unit than before.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def protect(yes: bool, policy: str) -> None:
-    """Accept that the policy now protects others than the ledger has counted for.
+    """Accept that the policy now protects a different unit than the ledger has counted for.
 
     A total is a promise to the units (people) that answers were calibrated to. A policy that declares another unit for
     a table, or makes a table public or private that was not, is refused until it is accepted here. From then on

@@ -102,7 +102,7 @@ def asked_policy(asked: Clinic) -> Path:
 
 def test_the_policy_decides_whether_they_are_sold(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = open_clinic(toy.write_policy(clinic.parent), monkeypatch)
-    with pytest.raises(MissingDeclaration, match="does not sell pure answers") as refusal:
+    with pytest.raises(MissingDeclaration, match="pure answers are not enabled") as refusal:
         found.ask(COUNT, settings=pure("0.5"))
     assert refusal.value.sqlstate == "55000"
     assert found.spent() == FREE

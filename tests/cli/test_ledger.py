@@ -200,7 +200,7 @@ def test_another_unit_is_refused_everywhere_until_the_owner_accepts_it(clinic: P
     assert asked(clinic).exit_code == 0
     original = clinic.read_text()
     by_visit(clinic)
-    with pytest.raises(dpsql.Error, match="protects others"):
+    with pytest.raises(dpsql.Error, match="protects a different unit"):
         dpsql.connect(clinic, user="alice")
     for refused in (asked(clinic), check(clinic)):
         assert refused.exit_code == 1

@@ -114,7 +114,7 @@ def test_a_charge_in_doubt_is_refused_and_stands(
     monkeypatch.setattr(postgres, "DOUBT_SECONDS", 0.2)
     with closing(opened(wire.address)) as far:
         wire.fault, wire.fails_for_good = fault, True
-        with pytest.raises(OperationalError, match="cannot be seen whether the charge was recorded") as refusal:
+        with pytest.raises(OperationalError, match="unknown whether the charge was recorded") as refusal:
             far.charge("bob", [buy(1, 7, 1)], sql="q")
     assert refusal.value.sqlstate == "58000"
     assert "it stands" in (refusal.value.detail or "")

@@ -67,7 +67,7 @@ def test_other_units_are_refused_and_change_nothing(
     charged: LedgerLocation, changes: dict[tuple[str, ...], str | None], sentence: str
 ) -> None:
     before = rows(charged, "SELECT number, at, charges, subject, units FROM protections ORDER BY number")
-    with pytest.raises(PolicyError, match="protects others than the ledger") as refusal:
+    with pytest.raises(PolicyError, match="protects a different unit than the ledger") as refusal:
         reopen(charged, protection=declared(changes), total=Price(1_000))
     assert sentence in (refusal.value.detail or "")
     assert "dpsql ledger protect" in (refusal.value.hint or "")
@@ -83,7 +83,7 @@ def test_a_table_that_is_new_is_recorded_and_one_that_is_gone_remembered(charged
     assert counts_since(charged) is None
     assert rows(charged, "SELECT charges FROM protections ORDER BY number") == [(0,), (0,), (0,), (1,)]
     for other in (declared({VISITS: BY_HOUSEHOLD}), declared({VISITS: "[]", PEOPLE: None})):
-        with pytest.raises(PolicyError, match="protects others"):
+        with pytest.raises(PolicyError, match="protects a different unit"):
             reopen(charged, protection=other)
 
 
@@ -107,7 +107,7 @@ def test_what_is_accepted_counts_from_then_on(charged: LedgerLocation) -> None:
     assert [(each.subject, each.before) for each in found.changed] == [(PEOPLE, PROTECTION.units[PEOPLE])]
     with Books.read(charged, dataset="people", accounting="zcdp") as books:
         assert books.spent_before(found.charges) == Price(10, 1)
-    with pytest.raises(PolicyError, match="protects others"):
+    with pytest.raises(PolicyError, match="protects a different unit"):
         reopen(charged)
     reopen(charged, accept_units=True).close()
     assert (again := counts_since(charged)) is not None
@@ -121,7 +121,7 @@ def test_who_still_has_the_old_policy_charges_no_more(charged: LedgerLocation) -
         reopen(charged, protection=HOUSEHOLDS, accept_units=True).close()
         for ledger in (running, other):
             for purchase in (buy(3, 5), replay(1, 10, 1)):
-                with pytest.raises(OperationalError, match="changed who is protected"):
+                with pytest.raises(OperationalError, match="changed the unit of privacy"):
                     ledger.charge("alice", [purchase], sql="q")
         assert running.spent() == Price(15, 1)
 
@@ -197,7 +197,7 @@ def test_it_moves_with_the_ledger(charged: LedgerLocation, tmp_path: Path) -> No
     with closing(reopen(charged, protection=HOUSEHOLDS, accept_units=True)) as ledger:
         ledger.charge("alice", [buy(2, 5)], sql="q")
     move_ledger(charged, tmp_path / "new", dataset="people", accounting="zcdp")
-    with pytest.raises(PolicyError, match="protects others"):
+    with pytest.raises(PolicyError, match="protects a different unit"):
         reopen(tmp_path / "new")
     with closing(reopen(tmp_path / "new", protection=HOUSEHOLDS)) as ledger:
         ledger.charge("alice", [buy(3, 5)], sql="q")
@@ -234,7 +234,7 @@ def test_an_old_ledger_adopts_what_the_policy_says(old: LedgerLocation) -> None:
     found = counts_since(old)
     assert found is not None
     assert (found.charges, found.changed) == (charges, ())
-    with pytest.raises(PolicyError, match="protects others"):
+    with pytest.raises(PolicyError, match="protects a different unit"):
         reopen(old, protection=HOUSEHOLDS)
     with closing(reopen(old)) as ledger:
         assert not ledger.adopted

@@ -242,7 +242,7 @@ def test_other_units_are_served_only_on_the_owners_word(arguments: tuple[str, ..
             policy.write_text(policy.read_text().replace('unit = "patient_id"', 'unit = "id"'))
             server.process.send_signal(signal.SIGHUP)
             reason = server.wait_for("reload", outcome="failed")["reason"]
-            assert "protects others than the ledger" in reason
+            assert "protects a different unit than the ledger" in reason
             connection.execute(count.format(2).encode())  # with the units of before
             protect = [sys.executable, "-m", "dpsql", "ledger", "protect", "--yes", "--policy", str(policy)]
             subprocess.run(protect, check=True, capture_output=True)
@@ -341,7 +341,7 @@ def test_pure_answers_are_sold_when_the_policy_says_so(own: Serving) -> None:
     with own.connect() as connection:
         connection.execute("SET dpsql.pure = on")
         assert connection.execute("SHOW dpsql.pure").fetchone() == ("on",)
-        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not sell pure answers"):
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="pure answers are not enabled"):
             connection.execute("SELECT COUNT(*) FROM people WHERE age > 8")
         assert connection.execute(budget).fetchone() == (None, None)
         own.policy.write_text(own.policy.read_text().replace("[privacy]\n", "[privacy]\npure = true\n"))
