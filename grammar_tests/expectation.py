@@ -13,7 +13,9 @@ from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, StatisticKind
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
 from dpsql.release.explain import in_turn_text, key_text, number_text, price_text, statistic_text
-from dpsql.release.limits import NOISE_ALONE
+from dpsql.release.limits import NOISE_ALONE, UNCOVERED
+
+LIMITS = (NOISE_ALONE, UNCOVERED)
 
 
 def accepted(release: Release, accountant: Accountant, *, rewrite: bool) -> str:
@@ -29,8 +31,8 @@ def accepted(release: Release, accountant: Accountant, *, rewrite: bool) -> str:
         lines += _wrapped("rest", release.sql)
     lines.append(_line("output", ", ".join(f"{output.name} {output.type}" for output in release.outputs)))
     lines += [_line("mark", f'"{output.name}" {output.mark}') for output in release.outputs if output.mark]
-    # What declared limits may cut off would stand under most cases; tests/release/test_margins.py holds it.
-    lines += [_line("caution", sentence) for sentence in release.cautions if not sentence.startswith(NOISE_ALONE)]
+    # What limits may cut off would stand under most cases; tests/release/test_margins.py holds it.
+    lines += [_line("caution", sentence) for sentence in release.cautions if not sentence.startswith(LIMITS)]
     lines += [_line("note", note) for note in release.notes]
     return "\n".join(lines)
 
