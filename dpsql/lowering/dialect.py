@@ -90,6 +90,8 @@ class Dialect:
     largest_double: str
     column: Callable[[str, Type], str]  # a number column, NULL where it is no number
     cast: Callable[[str, Type, Type], str]  # from the first type to the second; NULL for what does not fit
+    local_in_text: Callable[[str], str]  # the time that a text shows; NULL where it names a zone
+    instant_in_text: Callable[[str], str]  # the moment of UTC of a text that names a zone; NULL where it names none
     fit: Callable[[str, Type], str]  # a whole number or decimal of any width, as the type; NULL if it does not fit
     stage_value: Callable[[str, Type], str]  # a parameter as a value of the type
     round_away: Callable[[str, int], str]  # a double to so many places, halves away from zero
@@ -249,22 +251,6 @@ EVERYWHERE: dict[Op, str] = {
 def everywhere(*, int64: str, double: str) -> dict[Op, str]:
     """The same for an engine that has other names for its types."""
     return {op: text.replace("BIGINT", int64).replace("DOUBLE PRECISION", double) for op, text in EVERYWHERE.items()}
-
-
-def iso_date(text: str) -> str:
-    """Text of a row, its date as ISO has it: 20210103 and 01/03/2021, month first, are 2021-01-03. Other text stays.
-
-    Total, and the same on every engine: the patterns are of the part that their regular expressions share.
-    """
-    for pattern, order in _DATES_IN_ROWS:
-        text = f"regexp_replace({text}, '{pattern}', '{order}')"
-    return text
-
-
-_DATES_IN_ROWS = (
-    ("^ *([0-9]{4})([0-9]{2})([0-9]{2})( [ 0-9:.]*)?$", r"\1-\2-\3\4"),
-    ("^ *([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})( [ 0-9:.]*)?$", r"\3-\1-\2\4"),
-)
 
 
 def in_steps(value: str, step: Fraction) -> str:

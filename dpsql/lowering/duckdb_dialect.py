@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from dpsql.lowering.dialect import EVERYWHERE, Dialect, Grid, in_calendar, in_steps, iso_date
+from dpsql.lowering.dates_in_text import LONGEST, DatesInText, TextForms
+from dpsql.lowering.dialect import EVERYWHERE, Dialect, Grid, in_steps
+from dpsql.lowering.integers_in_text import LONGEST_NUMBER, SHAPE, integer_in_text
 from dpsql.plan.constants import as_strftime
 from dpsql.plan.scalars import Op
 from dpsql.plan.zones import Steps, moment_at
@@ -26,7 +28,10 @@ _TYPES = {
 }
 _LARGEST = "1.7976931348623157e308"
 # What PostgreSQL's form reads; which days there are TRY_CAST knows.
-_MOMENT = r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T]([01]?[0-9]|2[0-3]):[0-5]?[0-9](:[0-5]?[0-9](\.[0-9]{0,6})?)?)?"
+_ISO = (
+    "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{1,2}-[0-9]{1,2}"
+    r"([ T]([01]?[0-9]|2[0-3]):[0-5]?[0-9](:[0-5]?[0-9](\.[0-9]{0,6})?)?)?"
+)
 _NARROW = ((5, "SMALLINT"), (10, "INTEGER"))  # integer types with the digits they hold
 
 
@@ -45,12 +50,8 @@ def _cast(text: str, source: Type, target: Type) -> str:
         whole = source.precision > source.scale or source.precision == MAX_DIGITS
         text = _try_cast(text, source if whole else replace(source, precision=source.precision + 1))
     if target.is_temporal and source.kind is Kind.TEXT:
-        read = f"trim({iso_date(text)}, ' ')"
-        text = f"(CASE WHEN length({text}) <= 300 AND regexp_full_match({read}, '{_MOMENT}') THEN {read} END)"
-    cast = _try_cast(text, target)
-    # Text can name dates that no other expression may meet.
-    made = target.is_temporal and source.kind is Kind.TEXT
-    return f"(CASE WHEN {in_calendar(cast, target)} THEN {cast} END)" if made else cast
+        return DATES.date(text) if target.kind is Kind.DATE else DATES.timestamp(text)
+    return _try_cast(text, target)
 
 
 def _to_integer(text: str, source: Type, target: Type) -> str:
@@ -58,13 +59,28 @@ def _to_integer(text: str, source: Type, target: Type) -> str:
     if source.numeric:
         text = f"round({text})"
     if source.kind is Kind.TEXT:
-        # DuckDB reads 1e2 and 1_000 as well.
-        text = f"(CASE WHEN length({text}) <= 300 AND regexp_full_match({text}, ' *[-+]?[0-9]+ *') THEN {text} END)"
+        return _once(text, 4, lambda text: _integer_in_text(text, target))
     fits = source.kind in (Kind.INTEGER, Kind.DECIMAL) and source.precision - source.scale < target.precision
-    if not fits and source.kind is not Kind.BOOLEAN:
-        narrow = next((name for digits, name in _NARROW if target.precision <= digits), None)
-        text = text if narrow is None else f"TRY_CAST({text} AS {narrow})"
-    return _try_cast(text, target)
+    return _try_cast(text, target) if fits or source.kind is Kind.BOOLEAN else _narrowed(text, target)
+
+
+def _narrowed(text: str, target: Type) -> str:
+    narrow = next((name for digits, name in _NARROW if target.precision <= digits), None)
+    return _try_cast(text if narrow is None else f"TRY_CAST({text} AS {narrow})", target)
+
+
+def _integer_in_text(text: str, target: Type) -> str:
+    """DuckDB reads 1e2 as well, which is none."""
+    short = f"length({text}) <= {LONGEST_NUMBER}"
+    plain = f"CASE WHEN {short} AND regexp_full_match({text}, ' *[-+]?[0-9]+ *') THEN {text} END"
+    other = integer_in_text(
+        f"CASE WHEN {short} AND regexp_matches({text}, '{SHAPE}') THEN {text} END",
+        "TRY_CAST('0' || {0} AS BIGINT)",
+        "TRY_CAST({0} AS BIGINT)",
+        _steps,
+        _narrowed("dt.number", target),
+    )
+    return f"COALESCE({_narrowed(plain, target)}, {other})"
 
 
 def _trunc_places(text: str, places: int) -> str:
@@ -101,6 +117,38 @@ def _once(text: str, times: int, body: Callable[[str], str]) -> str:
         return body(text)
     name = next(name for depth in itertools.count() if (name := f"v{depth}") not in text)
     return f"list_transform([{text}], lambda {name}: {body(name)})[1]"
+
+
+# --- dates in text ---
+
+
+def _iso(text: str, target: Type) -> str:
+    read = f"trim({text}, ' ')"
+    return _try_cast(
+        f"CASE WHEN length({text}) <= {LONGEST} AND regexp_full_match({read}, '{_ISO}') THEN {read} END", target
+    )
+
+
+def _steps(steps: Sequence[Mapping[str, str]], result: str) -> str:
+    """Lambdas one after the other: one inside another takes much longer."""
+    first, *others = ("{" + ", ".join(f"{name}: {text}" for name, text in step.items()) + "}" for step in steps)
+    made = f"[{first}]"
+    for step in others:
+        made = f"list_transform({made}, lambda dt: {step})"
+    return f"list_transform({made}, lambda dt: {result})[1]"
+
+
+DATES = DatesInText(
+    TextForms(
+        steps=_steps,
+        once=_once,
+        iso=_iso,
+        bytewise="{0}",
+        matches="regexp_matches({0}, '{1}')",
+        add_seconds="({0} + to_microseconds(CAST({1} * 1000000 AS BIGINT)))",
+        round_even="round_even({0}, 0)",
+    )
+)
 
 
 def _width_bucket(text: str, low: float, high: float, count: str, exact: bool) -> str:
@@ -191,6 +239,8 @@ DUCKDB = Dialect(
     largest_double=_LARGEST,
     column=lambda name, _: name,
     cast=_cast,
+    local_in_text=DATES.local,
+    instant_in_text=DATES.instant,
     fit=_try_cast,
     stage_value=_try_cast,
     round_away=lambda text, places: f"round({text}, {places})",

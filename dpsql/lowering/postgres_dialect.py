@@ -23,14 +23,16 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 
 from dpsql.errors import InternalError, NotSupported
-from dpsql.lowering.dialect import EVERYWHERE, Dialect, Grid, in_steps, iso_date
+from dpsql.lowering.dates_in_text import DatesInText, TextForms
+from dpsql.lowering.dialect import EVERYWHERE, Dialect, Grid, in_steps
+from dpsql.lowering.integers_in_text import LONGEST_NUMBER, SHAPE, integer_in_text
 from dpsql.plan.scalars import Call, Case, Const, Op, Scalar, Windowed
 from dpsql.plan.zones import Steps, moment_at
 from dpsql.types import Kind, Type
@@ -58,7 +60,6 @@ _NARROW = ((5, 2**15), (10, 2**31), (19, 2**63))  # digits of PostgreSQL's integ
 # What text may look like to be read. `C` makes the classes plain ASCII.
 _INTEGER = "^ *[-+]?[0-9]+ *$"
 _NUMBER = r"^ *[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})? *$"
-_LONGEST_NUMBER = 300
 # Days that exist, of the years 1 to 9999.
 _YEAR = "(?!0000)[0-9]{4}"
 _LEAP = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
@@ -244,15 +245,17 @@ def _end(target: Type) -> int:
 
 def _matching(text: str, pattern: str) -> str:
     """The text if it has this form, else NULL."""
-    return f"""(CASE WHEN length({text}) <= {_LONGEST_NUMBER} AND {text} COLLATE "C" ~ '{pattern}' THEN {text} END)"""
-
-
-def _iso_date(text: str) -> str:
-    return iso_date(f'({text} COLLATE "C")')
+    return f"""(CASE WHEN length({text}) <= {LONGEST_NUMBER} AND {text} COLLATE "C" ~ '{pattern}' THEN {text} END)"""
 
 
 def _cast(text: str, source: Type, target: Type) -> str:
     match source.kind, target.kind:
+        case Kind.TEXT, Kind.INTEGER:
+            return _once(text, 7, lambda text: _integer_in_text(text, target))
+        case Kind.TEXT, Kind.DATE:
+            return DATES.date(text)
+        case Kind.TEXT, Kind.TIMESTAMP:
+            return DATES.timestamp(text)
         case Kind.TEXT, _:
             return _from_text(text, target)
         case Kind.DECIMAL, Kind.TEXT:
@@ -297,6 +300,7 @@ def _to_decimal(text: str, source: Type, target: Type) -> str:
 
 
 def _from_text(text: str, target: Type) -> str:
+    """What nearly all text of a type looks like, and what PostgreSQL itself writes."""
     match target.kind:
         case Kind.TEXT:
             return text
@@ -308,12 +312,18 @@ def _from_text(text: str, target: Type) -> str:
             return _fit(f"round(CAST({_matching(text, _NUMBER)} AS numeric), {target.scale})", target)
         case Kind.DOUBLE | Kind.INTERVAL:
             return _to_double(f"CAST({_matching(text, _NUMBER)} AS numeric)")
-        case Kind.DATE:
-            return f"CAST({_matching(_iso_date(text), f'^ *{_DAY}{_TIME} *$')} AS date)"
-        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-            return f"CAST({_matching(_iso_date(text), f'^ *{_DAY}{_TIME} *$')} AS timestamp)"
+        case Kind.DATE | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            return f"CAST({_matching(text, f'^ *{_DAY}{_TIME} *$')} AS {_TYPES[target.kind]})"
         case _:
             raise InternalError(f"text is not read as {target.kind.value}")
+
+
+def _integer_in_text(text: str, target: Type) -> str:
+    digits = "lpad(substring({0}, 2), CASE left({0}, 1) WHEN 'x' THEN 16 ELSE 64 END, '0')"
+    bits = f"CAST(CAST(CAST(left({{0}}, 1) || {digits} AS bit(64)) AS bigint) AS numeric)"
+    readable = _matching(text, SHAPE)
+    other = integer_in_text(readable, bits, "CAST({0} AS numeric)", _steps, _fit("dt.number", target))
+    return f"COALESCE({_from_text(text, target)}, {other})"
 
 
 def _column(name: str, type_: Type) -> str:
@@ -404,6 +414,30 @@ def _once(text: str, times: int, body: Callable[[str], str]) -> str:
     return f"(SELECT {body(name)} FROM (SELECT {text} AS {name} OFFSET 0) AS {name}_)"
 
 
+# --- dates in text ---
+
+
+def _steps(steps: Sequence[Mapping[str, str]], result: str) -> str:
+    made = ""
+    for step in steps:
+        values = ", ".join(f"{text} AS {name}" for name, text in step.items())
+        made = f"(SELECT {values}{f' FROM {made} AS dt' if made else ''} OFFSET 0)"
+    return f"(SELECT {result} FROM {made} AS dt)"
+
+
+DATES = DatesInText(
+    TextForms(
+        steps=_steps,
+        once=_once,
+        iso=_from_text,
+        bytewise='({0} COLLATE "C")',
+        matches="{0} ~ '{1}'",
+        add_seconds="({0} + make_interval(secs => {1}))",
+        round_even="round({0})",
+    )
+)
+
+
 # --- window functions ---
 
 # Which argument is a number of rows: an integer of 32 bits to PostgreSQL.
@@ -487,6 +521,8 @@ POSTGRES = Dialect(
     largest_double="CAST('1.7976931348623157e308' AS double precision)",
     column=_column,
     cast=_cast,
+    local_in_text=DATES.local,
+    instant_in_text=DATES.instant,
     fit=_fit,
     stage_value=_stage_value,
     round_away=_round_away,

@@ -36,7 +36,8 @@ from dpsql.plan.scalars import (
     Subscript,
     Windowed,
 )
-from dpsql.types import DOUBLE, INT_DIGITS, MAX_DIGITS, TIMESTAMP, Kind, Type, Value, exact_decimal
+from dpsql.plan.zones import known_zone
+from dpsql.types import DOUBLE, INT_DIGITS, MAX_DIGITS, TIMESTAMP, TIMESTAMPTZ, Kind, Type, Value, exact_decimal
 
 _EPOCH = datetime(1970, 1, 1)
 _LAST_SECOND = datetime.max.replace(microsecond=0)
@@ -162,6 +163,8 @@ class ScalarWriter:
                 return f"({args[0]} IN ({', '.join(args[1:])}))"
             case Op.LEAST | Op.GREATEST | Op.COALESCE:
                 return f"{node.op.name}({', '.join(args)})"
+            case Op.CAST if node.type.kind is Kind.TIMESTAMPTZ and node.args[0].type.kind is Kind.TEXT:
+                return self._instant_in_text(node, args[0])
             case Op.CAST:
                 return dialect.cast(args[0], node.args[0].type, node.type)
             case Op.ADD_MONTHS | Op.ADD_SECONDS:
@@ -193,6 +196,17 @@ class ScalarWriter:
                 template = dialect.form(node.op)
                 shown = self.type(node.type) if "{type}" in template else ""
                 return self.filled(template, args, shown)
+
+    def _instant_in_text(self, node: Call, text: str) -> str:
+        """In the zone that the text names, or else in that of the session, which is the option."""
+        return self._dialect.once(text, 2, lambda text: self._in_either_zone(node.option, text))
+
+    def _in_either_zone(self, zone: str, text: str) -> str:
+        local = self._dialect.local_in_text(text)
+        if not known_zone(zone).is_utc:
+            node = Call(Op.FROM_ZONE, (Const(None, TIMESTAMP),), TIMESTAMPTZ, zone)
+            local = zoned(self._dialect, node, local, (datetime.min, datetime.max))
+        return f"COALESCE({local}, {self._dialect.instant_in_text(text)})"
 
     def filled(self, template: str, args: Sequence[str], shown: str = "", first: int = 0) -> str:
         """A template with its arguments. A very long one, as time zones make them, is written once."""

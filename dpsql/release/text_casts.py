@@ -10,7 +10,10 @@ from dpsql.plan.nodes import Plan, nodes, scalars
 from dpsql.plan.scalars import Call, Const, Op, walk
 from dpsql.types import Kind
 
-NULL_DATES = "text that is no date is NULL: YYYY-MM-DD, YYYYMMDD and MM/DD/YYYY are read, with or without a time"
+NULL_DATES = (
+    "text that PostgreSQL does not read as a date is NULL; so are now, today, infinity, years before 1 or after 9999,"
+    " and text with the name of a time zone"
+)
 
 
 def reads_dates_of_rows(plan: Plan) -> bool:

@@ -83,7 +83,9 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
         digits = value.type.precision - value.type.scale + 1
         target = integer_type(min(digits, target.precision), big=target.big)
     if target.kind is Kind.TIMESTAMPTZ:
-        return read.coerce(Call(Op.CAST, (value,), TIMESTAMP) if value.type.kind is Kind.TEXT else value, target)
+        if value.type.kind is Kind.TEXT:
+            return Call(Op.CAST, (value,), target, read.zone().name)
+        return read.coerce(value, target)
     if value.type.kind is Kind.TIMESTAMPTZ and target.kind is Kind.TIMESTAMP:
         return to_zone(value, read.zone())
     if value.type.kind is Kind.TIMESTAMPTZ and target.kind is Kind.DATE:
