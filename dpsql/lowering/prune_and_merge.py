@@ -29,8 +29,8 @@ from dpsql.plan.nodes import (
     Sort,
     Window,
 )
-from dpsql.plan.scalars import Call, Case, Const, Field, Ref, Scalar, rebuild
-from dpsql.plan.visit import Graph, Items, every_part, fields_read
+from dpsql.plan.scalars import OTHER, Call, Field, Ref, Scalar, parts_in, rebuild
+from dpsql.plan.visit import Graph, Items, fields_read
 
 # Characters of text, about: a name or constant, an operation, and what a part must save to become a column.
 _NAME, _OPERATION, _WORTHWHILE = 6, 8, 30
@@ -164,7 +164,7 @@ class _Layers:
 
 def _is_plain(items: Items) -> bool:
     """Whether expressions are made of columns, constants and operations alone, which can be told to be equal."""
-    return all(isinstance(part, Ref | Const | Call | Case) for part in every_part(value for _, value in items))
+    return not any(parts_in(value) & OTHER for _, value in items)
 
 
 def _may_stand_in(items: Items, below: Items, typed: Set[Field]) -> bool:

@@ -13,8 +13,9 @@ class CachedHash:
     otherwise.
     """
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "_parts")
     _hash: int
+    _parts: int  # what kinds of parts it has, once somebody has asked
 
     def __hash__(self) -> int:
         try:

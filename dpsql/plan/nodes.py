@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeVar
 
 from dpsql.effort import spend
-from dpsql.plan.scalars import Aggregated, Correlated, Field, Scalar, SortKey, Subquery, Windowed, walk
+from dpsql.plan.scalars import Aggregated, Correlated, Field, Scalar, SortKey, Subquery, Windowed, has_subquery, walk
 from dpsql.policy.model import Table
 
 
@@ -28,6 +28,23 @@ class _Fields:
 
     def _made(self) -> tuple[Field, ...]:
         raise NotImplementedError
+
+
+class _Proved(_Fields):
+    """A node that remembers its proof: it stands in that of each node above it, and each of these is asked for."""
+
+    __slots__ = ("_proof",)
+    _proof: tuple[int, object]
+
+    def proof(self, limit: int) -> object | None:
+        try:
+            found, proof = self._proof
+        except AttributeError:
+            return None
+        return proof if found == limit else None
+
+    def remember(self, limit: int, proof: object) -> None:
+        object.__setattr__(self, "_proof", (limit, proof))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +114,7 @@ class OfUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class Project(_Fields):
+class Project(_Proved):
     child: Plan
     items: tuple[tuple[Field, Scalar], ...]
 
@@ -284,6 +301,6 @@ def nodes(plan: Plan) -> Iterator[Plan]:
         spend()
         node = waiting.pop()
         yield node
-        parts = (part for scalar in scalars(node) for part in walk(scalar))
+        parts = (part for scalar in scalars(node) if has_subquery(scalar) for part in walk(scalar))
         subqueries = [part.plan for part in parts if isinstance(part, Subquery | Correlated)]
         waiting += [*inputs(node), *subqueries][::-1]

@@ -348,8 +348,49 @@ def as_moment(node: Scalar) -> Scalar:
     return node
 
 
+# What is asked about parts again and again, as bits: most expressions have none of these.
+COLUMN, CHOICE, QUOTIENT, SUBQUERY, CORRELATED, STAGE, INTERVAL_END, OTHER = (1 << place for place in range(8))
+_BITS: dict[type, int] = {
+    Case: CHOICE,
+    Subquery: SUBQUERY | OTHER,
+    Correlated: CORRELATED | OTHER,
+    StageValue: STAGE | OTHER,
+    InStage: STAGE | OTHER,
+    IntervalEnd: INTERVAL_END | OTHER,
+    Array: OTHER,
+    Subscript: OTHER,
+    Aggregated: OTHER,
+    Windowed: OTHER,
+}
+
+
+def parts_in(node: Scalar) -> int:
+    """Which kinds of parts an expression has, itself among them: bits, remembered where there may be many parts.
+
+    OTHER is whatever is no column, constant, operation or CASE.
+    """
+    if isinstance(node, Ref | Const):
+        return COLUMN if isinstance(node, Ref) else 0
+    if isinstance(node, CachedHash):
+        try:
+            return node._parts
+        except AttributeError:
+            pass
+    found = QUOTIENT if isinstance(node, Call) and node.op is Op.DIV else _BITS.get(type(node), 0)
+    for part in children(node):
+        found |= parts_in(part)
+    if isinstance(node, CachedHash):
+        object.__setattr__(node, "_parts", found)
+    return found
+
+
+def is_constant(node: Scalar) -> bool:
+    """Whether a value is made of constants by operations alone."""
+    return not parts_in(node) & ~QUOTIENT
+
+
 def has_subquery(node: Scalar) -> bool:
-    return any(isinstance(part, Correlated | Subquery) for part in walk(node))
+    return bool(parts_in(node) & (CORRELATED | SUBQUERY))
 
 
 def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
@@ -359,11 +400,11 @@ def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
         case Ref() | Const() | StageValue():
             return node
         case Call(op, args, type_, option):
-            return Call(op, tuple(change(arg) for arg in args), type_, option)
+            return Call(op, tuple(map(change, args)), type_, option)
         case Case(branches, default, type_):
-            return Case(tuple((change(when), change(then)) for when, then in branches), change(default), type_)
+            return Case(tuple([(change(when), change(then)) for when, then in branches]), change(default), type_)
         case Array(items, type_):
-            return Array(tuple(change(item) for item in items), type_)
+            return Array(tuple(map(change, items)), type_)
         case Subscript(array, index, type_):
             return Subscript(change(array), index, type_)
         case Subquery(kind, plan, type_, arg, position):
@@ -377,7 +418,7 @@ def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
         case Aggregated(function, args, type_, distinct, where, position):
             return Aggregated(
                 function,
-                tuple(change(arg) for arg in args),
+                tuple(map(change, args)),
                 type_,
                 distinct,
                 None if where is None else change(where),
@@ -386,9 +427,9 @@ def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
         case Windowed(function, args, type_, partition, order, frame, where):
             return Windowed(
                 function,
-                tuple(change(arg) for arg in args),
+                tuple(map(change, args)),
                 type_,
-                tuple(change(part) for part in partition),
+                tuple(map(change, partition)),
                 tuple(SortKey(change(key.value), key.descending, key.nulls_first) for key in order),
                 frame,
                 None if where is None else change(where),

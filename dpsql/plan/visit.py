@@ -26,6 +26,8 @@ from dpsql.plan.nodes import (
     scalars,
 )
 from dpsql.plan.scalars import (
+    CORRELATED,
+    STAGE,
     Aggregated,
     Call,
     Case,
@@ -38,6 +40,7 @@ from dpsql.plan.scalars import (
     StageValue,
     Subquery,
     children,
+    parts_in,
     rebuild,
     refs,
     walk,
@@ -100,7 +103,7 @@ def without_places(plan: Plan) -> Plan:
 def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
     every = [value for node in nodes(plan) for value in scalars(node)] + values
     for value in every:
-        for part in walk(value):
+        for part in walk(value) if parts_in(value) & (STAGE | CORRELATED) else ():
             if isinstance(part, StageValue | InStage):
                 yield part.stage
             elif isinstance(part, Correlated):

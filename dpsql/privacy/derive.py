@@ -74,6 +74,17 @@ def is_private(plan: Plan) -> bool:
 
 def derive(plan: Plan, limit: int) -> Derivation:
     """The stability of a private relation, with the rules that show it. `limit` caps lists of keys."""
+    if not isinstance(plan, Project):
+        return _derived(plan, limit)
+    found = plan.proof(limit)
+    if found is None:
+        found = _derived(plan, limit)
+        plan.remember(limit, found)
+    assert isinstance(found, Derivation)
+    return found
+
+
+def _derived(plan: Plan, limit: int) -> Derivation:
     spend()
     match plan:
         case Scan(table=table, fields=fields, columns=columns):

@@ -28,7 +28,7 @@ from dpsql.plan.nodes import (
     Sort,
     Window,
 )
-from dpsql.plan.scalars import Agg, Field, Ref, Scalar, Subquery, walk
+from dpsql.plan.scalars import Agg, Field, Ref, Scalar, Subquery, has_subquery, walk
 
 MARK = "of the returned keys only"
 
@@ -131,7 +131,7 @@ class Partial:
 
     def _is_blurred(self, value: Scalar, seen: Seen) -> bool:
         found = False
-        for part in walk(value):
+        for part in walk(value) if seen.blurred or has_subquery(value) else ():
             if isinstance(part, Ref):
                 found |= part.field.id in seen.blurred
             elif isinstance(part, Subquery):

@@ -315,6 +315,147 @@ TEXTS: Mapping[str, Callable[[int], str]] = {
     "values of an aggregate": lambda n: f"SELECT SUM(a) FROM (VALUES {_repeated('(#)', n)}) t(a)",
     "outputs": lambda n: f"SELECT {_repeated('age AS a#', n)} FROM people",
     "ones": lambda n: f"SELECT {_repeated('1', n, ' + ')}",
+    # grouping sets, set operations and levels of them
+    "grouping sets of many keys": lambda n: (
+        f"SELECT COUNT(*) FROM people GROUP BY GROUPING SETS ({_repeated('(state, age % (# + 2))', n)})"
+    ),
+    "keys of one column": lambda n: (
+        f"SELECT COUNT(*) FROM people GROUP BY {_repeated('CASE WHEN age > # THEN 1 ELSE 0 END', n)}"
+    ),
+    "equal keys": lambda n: f"SELECT COUNT(*) FROM people GROUP BY {_repeated('state', n)}",
+    "intersections": lambda n: (
+        f"SELECT COUNT(*) FROM ({_repeated('SELECT id FROM people WHERE age > #', n, ' INTERSECT ')}) u"
+    ),
+    "differences": lambda n: (
+        f"SELECT COUNT(*) FROM ({_repeated('SELECT id FROM people WHERE age > #', n, ' EXCEPT ')}) u"
+    ),
+    "unions of keys": lambda n: _repeated("SELECT state, COUNT(*) FROM people GROUP BY state", n, " UNION ALL "),
+    "unions of averages": lambda n: _repeated("SELECT AVG(age + #) FROM people", n, " UNION ALL "),
+    "a sum over unions": lambda n: (
+        f"SELECT SUM(a) FROM ({_repeated('SELECT COUNT(*) AS a FROM people', n, ' UNION ALL ')}) u"
+    ),
+    "distinct levels": lambda n: _levels(
+        "SELECT id, age FROM people", "SELECT DISTINCT id, age FROM c@", "SELECT COUNT(*) FROM c@", n
+    ),
+    "levels with subqueries": lambda n: _levels(
+        "SELECT COUNT(*) AS a FROM people",
+        "SELECT a + (SELECT COUNT(*) FROM people) AS a FROM c@",
+        "SELECT a FROM c@",
+        n,
+    ),
+    "semijoins": _where("id IN (SELECT patient_id FROM visits WHERE fee > #)", " AND "),
+    "negated semijoins": _where("id NOT IN (SELECT patient_id FROM visits WHERE fee > #)", " AND "),
+    "nested semijoins": _nested(
+        "id IN (SELECT id FROM people WHERE ", "age > 5", ")", "SELECT COUNT(*) FROM people WHERE @"
+    ),
+    "public lists": _where("state IN (SELECT code FROM states WHERE region = 'r#')", " OR "),
+    "correlated sums": _where(
+        "(SELECT SUM(fee) FROM visits v WHERE v.patient_id = people.id AND v.fee > #) > 5", " AND "
+    ),
+    # joins
+    "crossed public tables": lambda n: f"SELECT COUNT(*) FROM {_repeated('states s#', n)}",
+    "crossed public tables beside": lambda n: f"SELECT COUNT(*) FROM people, {_repeated('states s#', n)}",
+    "join conditions": lambda n: (
+        f"SELECT COUNT(*) FROM people p JOIN visits v ON v.patient_id = p.id AND {_repeated('v.fee > #', n, ' AND ')}"
+    ),
+    "columns of a join": lambda n: (
+        f"SELECT {_repeated('SUM(v.fee + p.age + #)', n)} FROM people p JOIN visits v ON v.patient_id = p.id"
+    ),
+    # arithmetic of noisy numbers
+    "sums of averages": _chosen("AVG(age + #)", between=" + "),
+    "sums of spreads": _chosen("STDDEV(age + #)", between=" + "),
+    "quotients of counts": _chosen("COUNT(*) FILTER (WHERE age > #) / COUNT(*)::float8"),
+    "sums of quotients": _chosen("COUNT(*) FILTER (WHERE age > #) / COUNT(*)::float8", between=" + "),
+    "products of counts": _chosen("COUNT(*)", between=" * "),
+    "products of different counts": _chosen("COUNT(*) FILTER (WHERE age > #)", between=" * "),
+    "sums of products of counts": _chosen("COUNT(*) FILTER (WHERE age > #) * COUNT(*)", between=" + "),
+    "least of different counts": lambda n: (
+        f"SELECT LEAST({_repeated('COUNT(*) FILTER (WHERE age > #)', n)}) FROM people"
+    ),
+    "coalesced different counts": lambda n: (
+        f"SELECT COALESCE({_repeated('COUNT(*) FILTER (WHERE age > #)', n)}) FROM people"
+    ),
+    "branches of counts": lambda n: (
+        "SELECT CASE "
+        + _repeated("WHEN state = 's#' THEN COUNT(*) FILTER (WHERE age > #)", n, " ")
+        + " ELSE 0 END FROM people GROUP BY state"
+    ),
+    "rounded counts": _chosen("ROUND(COUNT(*) * 0.3, 1)", between=" + "),
+    "ends of intervals": _chosen("dp_low(AVG(age + #)), dp_high(AVG(age + #))"),
+    "texts of counts": _chosen("COUNT(*)::text", between=" || "),
+    "noisy conditions": lambda n: (
+        f"SELECT state FROM people GROUP BY state HAVING {_repeated('AVG(age + #) > 5', n, ' OR ')}"
+    ),
+    # windows
+    "windows within windows": lambda n: _levels(
+        "SELECT state, COUNT(*) AS a FROM people GROUP BY state",
+        "SELECT state, LAG(a) OVER (ORDER BY state) AS a FROM c@",
+        "SELECT * FROM c@",
+        n,
+    ),
+    "moving averages": lambda n: (
+        "SELECT state, "
+        + _repeated("AVG(COUNT(*)) OVER (ORDER BY state ROWS BETWEEN # PRECEDING AND CURRENT ROW)", n)
+        + " FROM people GROUP BY state"
+    ),
+    "named windows": lambda n: (
+        f"SELECT {_repeated('SUM(COUNT(*)) OVER w#', n)} FROM people GROUP BY state"
+        f" WINDOW {_repeated('w# AS (ORDER BY state)', n)}"
+    ),
+    # many aggregates of other kinds
+    "spreads": _chosen("STDDEV(income + #)"),
+    "spreads by key": _chosen("VARIANCE(age + #)", " GROUP BY state"),
+    "regressions": _chosen("REGR_SLOPE(age + #, income)"),
+    "modes": _chosen("MODE() WITHIN GROUP (ORDER BY age + #)"),
+    "truths": _chosen("BOOL_AND(age > #), BOOL_OR(age < #)"),
+    "ranks by key": _chosen("PERCENTILE_DISC(0.#1) WITHIN GROUP (ORDER BY income)", " GROUP BY state"),
+    "filtered medians": _chosen("PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY age) FILTER (WHERE age > #)"),
+    "arrays of ranks": _chosen("PERCENTILE_CONT(ARRAY[0.1, 0.5]) WITHIN GROUP (ORDER BY age + #)"),
+    "counts of unknown keys": _chosen("COUNT(*) FILTER (WHERE age > #)", " GROUP BY sex"),
+    # words
+    "patterns within": lambda n: f"SELECT COUNT(*) FROM people WHERE sex LIKE '{'%a_' * n}'",
+    "patterns of keys": _where("state LIKE '%#%'", " OR "),
+    "a long text": lambda n: f"SELECT COUNT(*) FROM people WHERE sex = '{'x' * 100 * n}'",
+    "escapes": lambda n: "SELECT COUNT(*) FROM people WHERE sex = '" + "''" * 100 * n + "'",
+    "comments": lambda n: f"SELECT {'/* x */ ' * n}COUNT(*) FROM people",
+    "nested comments": lambda n: f"SELECT {'/*' * n}{'*/' * n} COUNT(*) FROM people",
+    "lines of comments": lambda n: "SELECT COUNT(*) " + "-- x\n" * n + "FROM people",
+    "blanks": lambda n: f"SELECT{' ' * 100 * n}COUNT(*) FROM people",
+    "plain parentheses": _nested("(", "age", ")"),
+    "parentheses around queries": _nested("(", "SELECT COUNT(*) FROM people", ")", "@"),
+    "quoted names": _chosen('COUNT(*) AS "a b #"'),
+    "long names": lambda n: f'SELECT COUNT(*) AS "{"x" * 10 * n}" FROM people',
+    "qualified names": _where("people.age <> #", " AND "),
+    "casts": lambda n: f"SELECT COUNT(*) FROM people WHERE age{'::text::int' * n} > 5",
+    "casts of texts": _where("sex::date > '2020-01-01'::date + #", " OR "),
+    "dates": _where("joined = DATE '2020-01-01' + #", " OR "),
+    "parts of dates": _where("EXTRACT(month FROM joined) = #", " OR "),
+    "days of dates": _chosen("COUNT(*) FILTER (WHERE date_trunc('month', joined) = DATE '2020-01-01' + #)"),
+    "zones": lambda n: (
+        "SELECT COUNT(*) FROM visits WHERE seen"
+        + " AT TIME ZONE 'Europe/Berlin' AT TIME ZONE 'UTC'" * n
+        + " > '2021-06-01'"
+    ),
+    "keys of months": lambda n: (
+        "SELECT date_trunc('month', joined), "
+        + _repeated("COUNT(*) FILTER (WHERE age = #)", n)
+        + " FROM people GROUP BY 1"
+    ),
+    "keys of months and years": lambda n: (
+        f"SELECT {_repeated('EXTRACT(year FROM joined) + #', n)}, COUNT(*) FROM people"
+        " GROUP BY EXTRACT(year FROM joined)"
+    ),
+    "replaced texts": _nested("replace(", "sex", ", 'a', 'b')", "SELECT COUNT(*) FROM people WHERE @ = 'x'"),
+    "parts of texts": _nested("substring(", "sex", " from 2)", "SELECT COUNT(*) FROM people WHERE @ = 'x'"),
+    "longer texts": _nested("concat(", "sex", ", 'aaaaaaaaaa')", "SELECT COUNT(*) FROM people WHERE @ = 'x'"),
+    "a list beside columns": lambda n: f"SELECT COUNT(*) FROM people WHERE age IN ({_repeated('id + #', n)})",
+    "a series": lambda n: f"SELECT COUNT(*) FROM generate_series(1, {n * 10}) g",
+    "series": lambda n: f"SELECT COUNT(*) FROM {_repeated('generate_series(1, 3) g#', n)}",
+    "rows of values": lambda n: "SELECT COUNT(*) FROM people WHERE state IN (VALUES " + _repeated("('s#')", n) + ")",
+    "sorted by columns": lambda n: f"SELECT state, COUNT(*) FROM people GROUP BY state ORDER BY {_repeated('1', n)}",
+    "a numeral": lambda n: f"SELECT COUNT(*) + 1{'0' * n} FROM people",
+    "a decimal": lambda n: f"SELECT COUNT(*) * 1.{'0' * n}1 FROM people",
+    "powers of powers": _nested("power(", "age", ", 2)"),
     # expressions that stand in themselves twice: 2 to the power of the size, up to a text of some kilobytes
     "least of itself": _twice("least(@, @ + 1)", "age"),
     "coalesce of itself": _twice("coalesce(@, @ + 1)", "age"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dpsql.plan.constants import evaluate
 from dpsql.plan.scalars import Call, Case, Const, Field, Op, Ref, Scalar
 from dpsql.privacy.bounds import Interval
-from dpsql.release.margins.errors import Atom, Term, _half_way, end, errors_of, within
+from dpsql.release.margins.errors import Atom, Term, _Row, as_one, end, errors_of, margin, within
 from dpsql.types import BOOLEAN, DOUBLE
 
 # Two noisy numbers, an error that both have and one that only the first has, and a number that is exact.
@@ -63,7 +63,8 @@ def test_half_way_between_both_ends(value: Scalar, x: float, y: float, exact: fl
         ends = [
             evaluate(value, env | {field: env[field] + sign * size for field, size in by.items()}) for sign in (1, -1)
         ]
-        found = evaluate(_half_way(value, atom, KNOWN), env)
+        half = _Row(KNOWN)._moved(value).half(atom)
+        found = evaluate(Const(0.0, DOUBLE) if half is None else half, env)
         if found is not None and None not in ends:
             up, down = ends
             assert isinstance(up, float) and isinstance(down, float) and isinstance(found, float)
@@ -112,3 +113,15 @@ def test_no_end_is_beyond_what_is_known(
     assert evaluate(shown, env) == margin_shown
     assert [evaluate(end(shown, Ref(X), KNOWN_ENDS, high=up), env) for up in (False, True)] == [low, high]
     assert evaluate(within(Const(size, DOUBLE), Ref(X), Interval(Fraction(0))), env) == size
+
+
+def test_many_errors_as_one_are_as_large_and_only_add_up_with_others() -> None:
+    mine, its = (Atom(i, 0) for i in range(2))
+    errors = {mine: Term(Ref(BOTH), True), its: Term(Ref(ALONE), True)}
+    folded = as_one(errors, 1)
+    ((atom, term),) = folded.items()
+    assert term.value == margin(errors)
+    assert not atom.is_own
+    # Nobody knows any more that the other is one of them.
+    sizes = [Call(Op.ABS, (value,), DOUBLE) for value in (term.value, Ref(BOTH))]
+    assert margin({**folded, mine: errors[mine]}) == Call(Op.ABS, (Call(Op.ADD, tuple(sizes), DOUBLE),), DOUBLE)

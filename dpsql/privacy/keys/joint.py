@@ -136,6 +136,7 @@ class _Search:
     _shown: set[int] = field(default_factory=set)  # columns that are keys as they are
     _usages: dict[int, Usage] = field(default_factory=dict)
     _atoms: dict[tuple[Scalar, bool], Field] = field(default_factory=dict)
+    _found: dict[tuple[int, Usage], list[Value] | None] = field(default_factory=dict)  # of columns, as they are read
 
     def parts(self, keys: Sequence[Scalar], apart: Sequence[Domain | None]) -> Iterator[_Part | None]:
         """Keys in groups that nothing ties to each other, each with its combinations; None for unknown ones."""
@@ -280,9 +281,15 @@ class _Search:
 
     def _values(self, ref: Ref, read: Usage | None = None) -> list[Value] | None:
         """Values of a column that stand for all of them."""
+        read = self._usages.get(ref.field.id, Usage()) if read is None else read
+        asked = ref.field.id, read  # each branch of a CASE asks again
+        if asked not in self._found:
+            self._found[asked] = self._values_read(ref, read)
+        return self._found[asked]
+
+    def _values_read(self, ref: Ref, read: Usage) -> list[Value] | None:
         facts = self.origins.facts
         fact = facts.get(ref.field.id, NOTHING)
-        read = self._usages.get(ref.field.id, Usage()) if read is None else read
         if fact.domain is not None:
             if self._is_bound(ref):
                 others: list[Value] | None = []

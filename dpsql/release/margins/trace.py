@@ -35,6 +35,8 @@ from dpsql.plan.nodes import (
 )
 from dpsql.plan.patterns import RUNNING
 from dpsql.plan.scalars import (
+    INTERVAL_END,
+    QUOTIENT,
     Agg,
     Aggregated,
     Call,
@@ -47,6 +49,7 @@ from dpsql.plan.scalars import (
     Scalar,
     Windowed,
     both,
+    parts_in,
     rebuild,
     walk,
 )
@@ -54,11 +57,13 @@ from dpsql.privacy.bounds import UNBOUNDED, Fact, Interval, as_number, interval
 from dpsql.privacy.derive import INTERVAL_HINT
 from dpsql.privacy.mechanisms.running_totals import Chains
 from dpsql.release.margins.errors import (
+    MOST_ERRORS,
     Atom,
     Errors,
     Known,
     Term,
     Totals,
+    as_one,
     double,
     end,
     errors_of,
@@ -141,16 +146,18 @@ def with_margins(
 
 
 def _ends(plan: Plan) -> Iterator[IntervalEnd]:
-    values = (value for node in nodes(plan) for value in scalars(node))
+    values = (value for node in nodes(plan) for value in scalars(node) if _has_end(value))
     return (part for value in values for part in walk(value) if isinstance(part, IntervalEnd))
 
 
 def _has_end(value: Scalar) -> bool:
-    return any(isinstance(part, IntervalEnd) for part in walk(value))
+    return bool(parts_in(value) & INTERVAL_END)
 
 
 def _with_ends(value: Scalar, known: Known, truth: Callable[[Scalar], Interval]) -> Scalar:
     """The expression with intervals written out: the number less its margin, or more."""
+    if not _has_end(value):
+        return value
     if not isinstance(value, IntervalEnd):
         return rebuild(value, lambda part: _with_ends(part, known, truth))
     errors = errors_of(value.arg, known)
@@ -213,6 +220,7 @@ class _Tracer:
         self._sum_of: dict[
             int | None, tuple[int, int]
         ] = {}  # columns that are noisy sums: of which measurement, and which
+        self._known_truths: dict[int, tuple[Scalar, Interval]] = {}  # by the identity of an expression
         self._facts: dict[object, Fact] = {}  # what is known of the truth behind noisy columns
         self._ids = ids
         self._windows: list[object] = []
@@ -227,6 +235,14 @@ class _Tracer:
         """Between which numbers the truth lies that a noisy expression is off from."""
         if not value.type.is_numeric:
             return UNBOUNDED
+        if isinstance(value, Ref):
+            return self._truth(value)
+        known = self._known_truths.get(id(value))
+        if known is None:
+            known = self._known_truths[id(value)] = value, self._truth(value)
+        return known[1]
+
+    def _truth(self, value: Scalar) -> Interval:
         found = interval(self._with_shares(value), self._facts)
         # What a type can hold says nothing.
         low, high = (None if b is None or abs(b) >= _LARGEST_TRUTH else b for b in (found.low, found.high))
@@ -237,11 +253,13 @@ class _Tracer:
     def _nearest(self, plan: Project, known: Known) -> float:
         """How many margins away from zero divisors must be: where the truth has bounds, they are shown instead."""
         noisy = (value for _, value in plan.items if is_noisy(value, known))
-        divided = (value for value in noisy if any(isinstance(p, Call) and p.op is Op.DIV for p in walk(value)))
+        divided = (value for value in noisy if parts_in(value) & QUOTIENT)
         return _NEAREST if all(self.truth(value).bounded for value in divided) else 2.0
 
     def _with_shares(self, value: Scalar) -> Scalar:
         """The expression with columns of their own in the place of quotients whose truth is known: shares and means."""
+        if not parts_in(value) & QUOTIENT:
+            return value
         if isinstance(value, Call) and value.op is Op.DIV:
             times, over = _factor(value.args[0]), _factor(value.args[1])
             sums = [self._sum_of.get(self._source(part)) for part in (times[1], over[1])]
@@ -351,6 +369,8 @@ class _Tracer:
             if errors is None:
                 named[field.id] = None
             elif errors:
+                if len(errors) > MOST_ERRORS:
+                    errors = as_one(errors, next(self._ids))
                 for totals in (term.totals for term in errors.values() if term.totals):
                     added |= {ref.field: ref for ref in totals.columns}
                 named[field.id] = {
@@ -384,6 +404,9 @@ class _Tracer:
             if ours is None or theirs is None:
                 known[field.id] = None
                 continue
+            if len({*ours, *theirs}) > MOST_ERRORS:
+                alike = next(self._ids)
+                ours, theirs = as_one(ours, alike), as_one(theirs, alike)
             terms: dict[Atom, Term] = {}
             for atom in dict.fromkeys((*ours, *theirs)):
                 one.append((self._field(), ours[atom].value if atom in ours else _NOTHING))
