@@ -10,7 +10,7 @@ import dpsql
 from tests import toy
 from tests.accounting import table
 
-README = Path(__file__).resolve().parents[2] / "dpsql" / "privacy" / "README.md"
+README = Path(__file__).resolve().parents[1] / "accuracy" / "README.md"
 
 
 @pytest.mark.parametrize(
