@@ -8,7 +8,111 @@ from __future__ import annotations
 
 import errno
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A SQLSTATE with PostgreSQL's name for it, when it is sent and what to do."""
+
+    code: str
+    name: str
+    when: str
+    remedy: str
+
+
+# The one table of errors: every SQLSTATE that dpsql sends of its own. The reference page is made of it.
+_CONDITIONS = (
+    Condition("08003", "connection_does_not_exist",
+              "The driver was used wrongly: a closed connection, or a cursor without an answer.",
+              "Open a connection, and execute before fetching."),
+    Condition("08P01", "protocol_violation", "A client sent bytes that the protocol does not allow at that place.",
+              "Use a client of PostgreSQL's protocol, version 3."),
+    Condition("0A000", "feature_not_supported", "The query cannot be made private, or uses what dpsql does not have.",
+              "Write what the hint says."),
+    Condition("21000", "cardinality_violation", "A scalar subquery gave more than one row.",
+              "Aggregate in it, or add LIMIT 1."),
+    Condition("22000", "data_exception", "A value does not fit.", "Correct the value."),
+    Condition("22003", "numeric_value_out_of_range", "A number is beyond its type.", "Cast it to a wider type."),
+    Condition("22007", "invalid_datetime_format", "A literal cannot be read as a date or timestamp.",
+              "Write it as ISO does: 2026-01-31 12:00:00."),
+    Condition("22008", "datetime_field_overflow", "A part of a date or timestamp is out of its range.",
+              "Correct the day, the hour or the year."),
+    Condition("22023", "invalid_parameter_value", "A setting or a parameter is out of its range.",
+              "Give a value that the message allows."),
+    Condition("22025", "invalid_escape_sequence", "The pattern or the escape character of LIKE is wrong.",
+              "Escape with one character, and nothing behind a last one."),
+    Condition("22P02", "invalid_text_representation", "A quoted literal cannot be read as a value of its type.",
+              "Correct the literal, or cast it to another type."),
+    Condition("23000", "integrity_constraint_violation", "Never: dpsql does not write.", ""),
+    Condition("25006", "read_only_sql_transaction", "A statement that writes.",
+              "Ask with SELECT; data are changed in the database itself."),
+    Condition("28000", "invalid_authorization_specification",
+              "The user is not in the policy, or may not come in this way.",
+              "Use a name of the policy; the owner adds users with dpsql user."),
+    Condition("28P01", "invalid_password", "The password is wrong, or the user is unknown or has none.",
+              "The owner gives a new one: dpsql user."),
+    Condition("3D000", "invalid_catalog_name", "There is no such database.", "Connect to the one that the hint names."),
+    Condition("42000", "syntax_error_or_access_rule_violation",
+              "The query is wrong in a way that has no code of its own.", "Write what the message says."),
+    Condition("42501", "insufficient_privilege", "Rows of a private table would be returned.",
+              "Aggregate, or group by columns with declared keys."),
+    Condition("42601", "syntax_error", "The text is no statement of PostgreSQL, or more than one.",
+              "Correct it at the position."),
+    Condition("42622", "name_too_long", "A name has more than 63 bytes.", "Choose a shorter one."),
+    Condition("42702", "ambiguous_column", "Several tables have the column.", "Put the table's name before it."),
+    Condition("42703", "undefined_column", "The column is unknown, or not declared.",
+              "Use a declared one: \\d TABLE lists them."),
+    Condition("42704", "undefined_object", "There is no such type or window.",
+              "Use a type of PostgreSQL, or name the window."),
+    Condition("42712", "duplicate_alias", "Two tables or queries have one name.", "Give one of them an alias."),
+    Condition("42803", "grouping_error",
+              "A column is neither grouped by nor aggregated, or an aggregate is where none may be.",
+              "Group by it or aggregate it; filter aggregates with HAVING."),
+    Condition("42804", "datatype_mismatch", "A value has another type than its place needs.", "Cast it."),
+    Condition("42846", "cannot_coerce", "There is no cast between the two types.",
+              "Cast to a type between, such as text."),
+    Condition("42883", "undefined_function", "No function or operator of that name takes these arguments.",
+              "See the reference of functions, or cast an argument."),
+    Condition("42P01", "undefined_table", "The table is unknown, or not declared.",
+              "Use a declared one: \\d lists them."),
+    Condition("42P02", "undefined_parameter", "There is no value for a parameter.",
+              "Pass as many values as there are parameters."),
+    Condition("42P10", "invalid_column_reference", "A position, alias or name is used where it cannot be.",
+              "Use a column of the select list."),
+    Condition("42P20", "windowing_error", "A window is defined or used where it cannot be.",
+              "Move it, or correct its frame."),
+    Condition("53000", "insufficient_resources", "The server has too many files or connections open.",
+              "Try again soon; the owner raises the limit."),
+    Condition("53300", "too_many_connections", "The server, or the user, has as many connections as allowed.",
+              "Close one, or try again later."),
+    Condition("53400", "configuration_limit_exceeded",
+              "The privacy budget of the data or of the user does not suffice.",
+              "Ask for less, wait for a new allowance, or use stored answers at no cost."),
+    Condition("54000", "program_limit_exceeded",
+              "The rest of a query, over released and public values, grew beyond a limit.",
+              "Return fewer rows; the limit is in [limits] of the policy."),
+    Condition("54001", "statement_too_complex",
+              "The statement is larger than the policy allows, or takes too long to compile.",
+              "Split it; the hint names the limit."),
+    Condition("55000", "object_not_in_prerequisite_state",
+              "The policy lacks bounds or keys that the query needs, or a table has changed since it was read.",
+              "The owner declares them, or runs dpsql check and starts dpsql anew."),
+    Condition("57014", "query_canceled", "Cancelled, or timed out.",
+              "Ask again; the detail says whether it was charged, and then the next try is free."),
+    Condition("57P01", "admin_shutdown", "The server ends, or the owner ended the session.", "Connect again."),
+    Condition("57P02", "crash_shutdown", "The session was lost within the server.", "Connect again."),
+    Condition("57P03", "cannot_connect_now", "The server starts or ends.", "Try again soon."),
+    Condition("58000", "system_error", "The engine, the ledger or the server failed.",
+              "Try again; the owner finds the cause in the log."),
+    Condition("F0000", "config_file_error", "Policy, database and ledger do not fit together.",
+              "The owner runs dpsql check."),
+    Condition("XX000", "internal_error", "A defect of dpsql.", "Report it."),
+)  # fmt: skip
+CONDITIONS: Mapping[str, Condition] = MappingProxyType({each.code: each for each in _CONDITIONS})
 
 
 class Warning(Exception):  # noqa: A001 - the name is fixed by PEP 249

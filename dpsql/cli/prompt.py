@@ -17,12 +17,13 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from dpsql.cli.catalog import tables_by_name
 from dpsql.policy.model import Catalog
 from dpsql.settings import SETTINGS
+from dpsql.sql.functions import SIGNATURES
 
 _PROMPT = "dpsql> "
 _SQL_WORDS = """
-    AND AS ASC AVG BETWEEN BY CASE CAST COALESCE COUNT CROSS DATE DESC DISTINCT ELSE END EXISTS EXPLAIN EXTRACT FALSE
-    FILTER FROM GROUP HAVING IN INNER INTERVAL IS JOIN LEFT LIKE LIMIT NOT NULL NULLIF OFFSET ON OR ORDER OVER
-    PARTITION RESET ROUND SELECT SET SHOW STDDEV SUM THEN TIMESTAMP TRUE UNION USING VARIANCE WHEN WHERE WITH
+    AND AS ASC BETWEEN BY CASE CAST CROSS DESC DISTINCT ELSE END EXISTS EXPLAIN FALSE FILTER FROM GROUP HAVING IN INNER
+    INTERVAL IS JOIN LIKE LIMIT NOT NULL OFFSET ON OR ORDER OVER PARTITION RESET SELECT SET SHOW THEN TIMESTAMP TRUE
+    UNION USING WHEN WHERE WITH
 """.split()
 _COMMANDS = ("\\?", "\\budget", "\\d", "\\explain", "\\q", "\\set")
 _WORD = re.compile(r'\\?[\w.?"]*$')
@@ -44,7 +45,7 @@ def prompt_for(catalog: Catalog, history: Path | None) -> Callable[[], str]:
 
 
 class DeclaredNames(Completer):
-    """Completes commands, SQL words, settings, and the names of declared tables and columns."""
+    """Completes commands, SQL words, functions, settings, and the names of declared tables and columns."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._tables = tables_by_name(catalog)
@@ -76,6 +77,8 @@ class DeclaredNames(Completer):
         yield from ((_written(name), "table") for name in self._tables)
         yield from ((_written(name), f"column of {', '.join(owners)}") for name, owners in self._columns.items())
         yield from ((f"dpsql.{name}", "setting") for name in SETTINGS)
+        for name, signature in SIGNATURES.items():
+            yield name.upper() if word.isupper() else name, " or ".join(signature.forms)
         yield from ((text, "") for text in _SQL_WORDS)
 
 

@@ -732,3 +732,6 @@ _RULES: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
     Op.MONTHS_BETWEEN: _months_between,
     Op.SECONDS_BETWEEN: _subtract,
 }
+
+# Operations whose results have bounds where their arguments have.
+BOUNDED = frozenset({*(op for op, rule in _RULES.items() if rule is not _unknown), Op.LEAST, Op.GREATEST, Op.COALESCE})

@@ -8,7 +8,9 @@ order. What PostgreSQL would refuse is refused here, before the tree is looked a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 
 from sqlglot.parser import Parser
 from sqlglot.tokenizer_core import Token, TokenType
@@ -18,38 +20,11 @@ from dpsql.errors import NotSupported, SqlSyntaxError, TooComplex, UnknownFuncti
 from dpsql.policy.model import StatementLimits
 from dpsql.sql.unsupported import hint_for, is_in_postgres
 
-_MANY = 10_000
-
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
 
-# The functions dpsql knows, with the least and the most arguments.
-_FUNCTIONS: dict[str, tuple[int, int]] = {
-    name: (int(low), int(high))
-    for words in """
-        0 0 row_number rank dense_rank percent_rank cume_dist pi mode now
-        1 1 abs sign floor ceil ceiling sqrt ln log10 length char_length character_length lower upper date
-        1 1 exp cbrt sin cos tan asin acos atan degrees radians position
-        1 1 count sum avg min max stddev stddev_samp stddev_pop variance var_samp var_pop bool_and bool_or every
-        1 1 median percentile_cont percentile_disc approx_count_distinct
-        1 1 ntile first_value last_value trim extract
-        1 1 dp_low dp_high
-        1 2 round trunc log btrim ltrim rtrim age to_timestamp
-        1 3 lag lead substring
-        2 3 substr
-        2 2 power pow atan2 div strpos starts_with to_char to_date
-        2 2 mod nullif left right date_part nth_value timezone
-        2 2 covar_pop covar_samp corr regr_slope regr_intercept
-        2 2 regr_count regr_avgx regr_avgy regr_sxx regr_syy regr_sxy regr_r2
-        2 3 generate_series date_trunc
-        3 3 replace split_part date_bin make_date
-        4 4 width_bucket
-        1 10000 coalesce least greatest grouping concat
-        2 10000 concat_ws
-    """.strip().splitlines()
-    for low, high, *names in [words.split()]
-    for name in names
-}
+_ALIKE = 0.75  # of the characters of two names that one may stand for the other
+_LONGEST_NAME = 63
 
 # Words before a parenthesis that call nothing.
 _WORDS = frozenset(
@@ -60,7 +35,16 @@ _WORDS = frozenset(
 ) | {"GROUP BY", "ORDER BY", "PARTITION BY", "GROUPING SETS", "NOT IN"}
 
 
-def check_calls(tokens: list[Token]) -> None:
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a function is called."""
+
+    least: int  # arguments
+    most: int
+    forms: tuple[str, ...]  # one for each of its meanings
+
+
+def check_calls(tokens: list[Token], functions: Mapping[str, Signature]) -> None:
     """Every function is one of ours, under PostgreSQL's name, with a number of arguments that it takes."""
     closing = _closing(tokens)
     for i, token in enumerate(tokens[:-1]):
@@ -69,16 +53,23 @@ def check_calls(tokens: list[Token]) -> None:
         if token.text.upper() in _WORDS or _names_columns(tokens, i, closing):
             continue
         name = token.text.lower() if token.token_type is not TokenType.IDENTIFIER else token.text
-        if name not in _FUNCTIONS:
+        if name not in functions:
             if is_in_postgres(name):
                 message = f"function {name} cannot be used in a query over declared tables"
                 raise NotSupported(message, hint=hint_for(name), position=token.start + 1)
-            raise UnknownFunction(name, hint=hint_for(name), position=token.start + 1)
-        low, high = _FUNCTIONS[name]
+            raise UnknownFunction(name, hint=hint_for(name) or _similar(name, functions), position=token.start + 1)
+        signature = functions[name]
         count = _arguments(tokens, i + 1, closing)
-        if not low <= count <= high:
+        if not signature.least <= count <= signature.most:
             many = "no arguments" if count == 0 else f"{count} argument{'s' * (count > 1)}"
-            raise UnknownFunction(f"{name} with {many}", position=token.start + 1)
+            hint = f"Write {' or '.join(signature.forms)}."
+            raise UnknownFunction(f"{name} with {many}", hint=hint, position=token.start + 1)
+
+
+def _similar(name: str, functions: Iterable[str]) -> str | None:
+    """A hint at the function whose name is nearly this one."""
+    near = get_close_matches(name, functions, n=1, cutoff=_ALIKE) if len(name) <= _LONGEST_NAME else []
+    return f'Perhaps you meant the function "{near[0]}".' if near else None
 
 
 def is_word(token: Token) -> bool:

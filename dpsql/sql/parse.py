@@ -28,7 +28,9 @@ from dpsql.sql.checks import (
     check_words,
     with_subscripts,
 )
+from dpsql.sql.functions import SIGNATURES
 from dpsql.sql.intervals import UNITS_HINT
+from dpsql.sql.tokens import is_storable
 
 _DEFAULT = StatementLimits()
 
@@ -74,7 +76,7 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
     check_brackets(tokens)
     _check_tokens(tokens, text, limits)
     check_levels(tokens)
-    check_calls(tokens)
+    check_calls(tokens, SIGNATURES)
     check_clauses(tokens)
     return Statement(text, _tree(tokens, text), explain is not None)
 
@@ -93,11 +95,6 @@ def _tokenize(text: str) -> list[Token]:
     except TokenError:
         raise SqlSyntaxError("a quoted string, identifier or comment is not terminated") from None
     return list(tokens)
-
-
-def is_storable(text: str) -> bool:
-    """Whether text can be sent to a database: no zero byte, no lone surrogate."""
-    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 # sqlglot takes "$1,$" for the beginning of a dollar-quoted string, so parameters are handed to it in another spelling.

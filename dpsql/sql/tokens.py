@@ -49,6 +49,11 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _UNICODE = re.compile(r"\\(?:\\|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6}))")
 
 
+def is_storable(text: str) -> bool:
+    """Whether text can be sent to a database: no zero byte, no lone surrogate."""
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def tokens(text: str, *, standard_strings: bool = True) -> list[Token]:
     """All tokens of a text. Without `standard_strings` a backslash escapes in every plain string."""
     found: list[Token] = []

@@ -46,9 +46,9 @@ _FAMILIES = tuple(
     "regexp_ set_ sha sin string_ tan to_ trim_ ts_ txid_ unicode_ uuid xml".split()
 )
 _NAMES = frozenset(
-    "any_value ascii bool_and bool_or cardinality casefold chr clock_timestamp convert convert_from convert_to "
-    "crc32 currval decode encode every factorial format gamma gcd gen_random_uuid generate_subscripts host "
-    "initcap is_normalized isfinite justify_days justify_hours justify_interval lastval lcm log10 lpad lower_inc "
+    "any_value ascii cardinality casefold chr clock_timestamp convert convert_from convert_to "
+    "crc32 currval decode encode factorial format gamma gcd gen_random_uuid generate_subscripts host "
+    "initcap is_normalized isfinite justify_days justify_hours justify_interval lastval lcm lpad lower_inc "
     "masklen md5 min_scale netmask network nextval normalize num_nonnulls num_nulls octet_length overlay "
     "parse_ident random random_normal repeat reverse row_to_json rpad scale session_user setseed setval "
     "statement_timestamp timeofday transaction_timestamp translate unistr unnest version xpath".split()

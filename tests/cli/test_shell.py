@@ -234,13 +234,14 @@ def test_history_has_a_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("SELECT st", ["states", "state", "STDDEV"]),
+        ("SELECT st", ["states", "state", "starts_with", "stddev", "stddev_pop", "stddev_samp", "strpos"]),
+        ("SELECT MEDI", ["MEDIAN"]),
         ("SELECT people.s", ["people.sex", "people.state", "people.smoker"]),
         ("\\", ["\\?", "\\budget", "\\d", "\\explain", "\\q", "\\set"]),
         ("\\d v", ["visits"]),
         ("\\d ", ["people", "states", "visits"]),
         ("SET dpsql.f", ["dpsql.fresh"]),
-        ("SELECT COUNT(st", ["states", "state", "STDDEV"]),
+        ("SELECT COUNT(sta", ["states", "state", "starts_with"]),
         ("SELECT patient", []),  # the unit is not declared as a column
     ],
 )

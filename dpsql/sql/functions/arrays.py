@@ -6,7 +6,8 @@ from sqlglot import exp
 
 from dpsql.errors import NotSupported, TypeMismatch
 from dpsql.plan.scalars import Scalar, Subscript
-from dpsql.sql.functions.core import Expressions, Handlers
+from dpsql.sql.functions.core import Expressions
+from dpsql.sql.functions.table import Function
 from dpsql.sql.scope import Scope, position
 from dpsql.types import Kind
 
@@ -23,4 +24,7 @@ def _subscript(read: Expressions, node: exp.Bracket, scope: Scope) -> Scalar:
     return Subscript(array, int(index.this), array.type.element)
 
 
-HANDLERS: Handlers = {exp.Bracket: (_subscript, {"this", "expressions"})}
+FUNCTIONS = (
+    Function("(array)[place]", "as its items", "One value of the array of a percentile, counted from 1.",
+             exp.Bracket, _subscript, frozenset({"this", "expressions"})),
+)  # fmt: skip

@@ -8,7 +8,8 @@ from dpsql.errors import CannotCast, NotSupported, SqlSyntaxError
 from dpsql.plan.constants import NotConstant, evaluate
 from dpsql.plan.scalars import Call, Case, Const, Op, Scalar
 from dpsql.plan.zones import Zone, offset_digits
-from dpsql.sql.functions.core import UNARY, Expressions, Handlers
+from dpsql.sql.functions.core import Expressions
+from dpsql.sql.functions.table import UNARY, Function
 from dpsql.sql.scope import Scope, position
 from dpsql.sql.types import has_fixed_places, to_zone
 from dpsql.types import (
@@ -173,7 +174,8 @@ def _date(read: Expressions, node: exp.Date, scope: Scope) -> Scalar:
     return Call(Op.CAST, (value,), DATE)
 
 
-HANDLERS: Handlers = {
-    exp.Cast: (_cast, {"this", "to", "_type"}),
-    exp.Date: (_date, UNARY),
-}
+FUNCTIONS = (
+    Function("CAST(value AS type)", "the type", "The value as another type; also value::type.",
+             exp.Cast, _cast, frozenset({"this", "to", "_type"}), (Op.CAST,)),
+    Function("date(moment)", "date", "The day of a moment.", exp.Date, _date, UNARY, (Op.CAST,)),
+)  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from dpsql.plan.constants import NotConstant, evaluate
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Call, Const, Op, Scalar, SortKey
 from dpsql.plan.zones import UTC_ZONE, Zone
-from dpsql.sql.allowed import NAMES, REFUSED, check_arguments, readable, refuse_aggregates, refuse_array
+from dpsql.sql.allowed import REFUSED, check_arguments, readable, refuse_aggregates, refuse_array
 from dpsql.sql.checks import Meter
 from dpsql.sql.clock import Clock
 from dpsql.sql.scope import Scope, position
@@ -25,10 +25,6 @@ from dpsql.types import BOOLEAN, DOUBLE, TEXT, TIMESTAMP, Kind, Type, Value
 
 _ONLY_DATES = "an interval can only be added to a date or timestamp"
 
-# The arguments that most nodes carry.
-UNARY = {"this"}
-BINARY = {"this", "expression"}
-
 
 class Expressions:
     """Resolves expressions; subqueries inside them go back to the resolver of relations."""
@@ -36,6 +32,7 @@ class Expressions:
     def __init__(
         self,
         handlers: Handlers,
+        names: Mapping[type[exp.Expression], frozenset[str]],
         source: str,
         parameters: Sequence[Value],
         subquery: Callable[[exp.Expression, Scope], Plan],
@@ -43,6 +40,7 @@ class Expressions:
         clock: Clock | None,
     ) -> None:
         self._handlers = handlers
+        self._names = names
         self.source = source
         self.parameters = parameters
         self.subquery = subquery
@@ -130,7 +128,7 @@ class Expressions:
 
     def check_name(self, node: exp.Expression) -> None:
         """Refuse the names that other databases have for a function."""
-        names = NAMES.get(type(node))
+        names = self._names.get(type(node))
         if names is not None and isinstance(node, exp.Func) and isinstance(node.meta.get("start"), int):
             written = self.function_name(node)
             if written not in names:
@@ -274,9 +272,7 @@ def _computed(value: Scalar) -> Scalar:
 
 # What reads a node of one type, and every argument of it that it reads. A handler knows its own type of node.
 Rule = Callable[[Expressions, Any, Scope], Scalar]
-Handlers = dict[type[exp.Expression], tuple[Rule, set[str]]]
-# Functions that sqlglot does not know, by their names; their arguments are counted before.
-Named = dict[str, Rule]
+Handlers = dict[type[exp.Expression], tuple[Rule, frozenset[str]]]
 
 
 # ------------------------------------------------------------

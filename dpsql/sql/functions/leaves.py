@@ -11,9 +11,10 @@ from sqlglot import exp
 from dpsql.errors import BadSetting, NotSupported, OutOfRange, SqlSyntaxError, UnknownParameter
 from dpsql.plan.scalars import Const, Scalar, Subquery
 from dpsql.sql.allowed import refuse_array
-from dpsql.sql.functions.core import UNARY, Expressions, Handlers
-from dpsql.sql.parse import is_storable
+from dpsql.sql.functions.core import Expressions, Handlers
+from dpsql.sql.functions.table import UNARY
 from dpsql.sql.scope import Scope, position
+from dpsql.sql.tokens import is_storable
 from dpsql.sql.types import constant, decimal_constant, integer_constant
 from dpsql.types import BOOLEAN, UNKNOWN
 
@@ -67,12 +68,12 @@ def _exists(read: Expressions, node: exp.Exists, scope: Scope) -> Scalar:
 
 
 HANDLERS: Handlers = {
-    exp.Column: (_column, {"this", "table", "db"}),
-    exp.Literal: (_literal, {"this", "is_string"}),
+    exp.Column: (_column, frozenset({"this", "table", "db"})),
+    exp.Literal: (_literal, frozenset({"this", "is_string"})),
     exp.Boolean: (lambda _, node, __: constant(bool(node.this)), UNARY),
-    exp.Null: (lambda *_: Const(None, UNKNOWN), set()),
+    exp.Null: (lambda *_: Const(None, UNKNOWN), frozenset()),
     exp.Parameter: (_parameter, UNARY),
     exp.Paren: (_paren, UNARY),
-    exp.Subquery: (_scalar_subquery, {"this", "with_", "order", "limit", "offset"}),
+    exp.Subquery: (_scalar_subquery, frozenset({"this", "with_", "order", "limit", "offset"})),
     exp.Exists: (_exists, UNARY),
 }

@@ -12,7 +12,8 @@ from dpsql.plan.scalars import Call, Case, Const, Op, Ref, Scalar, Subquery, ref
 from dpsql.sql.allowed import check_arguments
 from dpsql.sql.arrays import array_items
 from dpsql.sql.functions.casts import array_type
-from dpsql.sql.functions.core import BINARY, UNARY, Expressions, Handlers, Rule
+from dpsql.sql.functions.core import Expressions, Rule
+from dpsql.sql.functions.table import BINARY, UNARY, Function
 from dpsql.sql.scope import Scope, position
 from dpsql.sql.types import constant, unify
 from dpsql.types import BOOLEAN, TEXT, Kind, Type
@@ -239,27 +240,47 @@ def _same_type(read: Expressions, op: Op, nodes: list[exp.Expression], scope: Sc
     return Call(op, tuple(read.coerce(part, common) for part in parts), common)
 
 
-HANDLERS: Handlers = {
-    exp.And: (_connective(Op.AND), BINARY),
-    exp.Or: (_connective(Op.OR), BINARY),
-    exp.Not: (_not, UNARY),
-    exp.EQ: (_comparison(Op.EQ), BINARY),
-    exp.NEQ: (_comparison(Op.NE), BINARY),
-    exp.LT: (_comparison(Op.LT), BINARY),
-    exp.LTE: (_comparison(Op.LE), BINARY),
-    exp.GT: (_comparison(Op.GT), BINARY),
-    exp.GTE: (_comparison(Op.GE), BINARY),
-    exp.Between: (_between, {"this", "low", "high", "symmetric"}),
-    exp.In: (_in, {"this", "expressions", "query"}),
-    exp.Is: (_is, {"this", "expression", "negate"}),
-    exp.NullSafeEQ: (_distinct_from, BINARY),
-    exp.NullSafeNEQ: (_distinct_from, BINARY),
-    exp.Like: (_like, {"this", "expression", "negate"}),
-    exp.ILike: (_like, {"this", "expression", "negate"}),
-    exp.Escape: (_escape, BINARY),
-    exp.Least: (_extremum(Op.LEAST), {"this", "expressions", "ignore_nulls"}),
-    exp.Greatest: (_extremum(Op.GREATEST), {"this", "expressions", "ignore_nulls"}),
-    exp.Coalesce: (_coalesce, {"this", "expressions"}),
-    exp.Nullif: (_nullif, BINARY),
-    exp.Case: (_case, {"this", "ifs", "default"}),
-}
+FUNCTIONS = (
+    Function("a AND b", "boolean", "Whether both hold.", exp.And, _connective(Op.AND), BINARY, (Op.AND,)),
+    Function("a OR b", "boolean", "Whether one holds.", exp.Or, _connective(Op.OR), BINARY, (Op.OR,)),
+    Function("NOT condition", "boolean", "Whether it does not hold.", exp.Not, _not, UNARY, (Op.NOT,)),
+    Function("a = b", "boolean", "Equal; also with ANY and ALL of an array or a subquery.",
+             exp.EQ, _comparison(Op.EQ), BINARY, (Op.EQ,)),
+    Function("a <> b", "boolean", "Different; also with ANY and ALL of an array or a subquery.",
+             exp.NEQ, _comparison(Op.NE), BINARY, (Op.NE,)),
+    Function("a < b", "boolean", "Less; also with ANY and ALL of an array or a subquery.",
+             exp.LT, _comparison(Op.LT), BINARY, (Op.LT,)),
+    Function("a <= b", "boolean", "Less or equal; also with ANY and ALL of an array or a subquery.",
+             exp.LTE, _comparison(Op.LE), BINARY, (Op.LE,)),
+    Function("a > b", "boolean", "Greater; also with ANY and ALL of an array or a subquery.",
+             exp.GT, _comparison(Op.GT), BINARY, (Op.GT,)),
+    Function("a >= b", "boolean", "Greater or equal; also with ANY and ALL of an array or a subquery.",
+             exp.GTE, _comparison(Op.GE), BINARY, (Op.GE,)),
+    Function("value BETWEEN low AND high", "boolean", "Within two ends, both included; also SYMMETRIC and NOT.",
+             exp.Between, _between, frozenset({"this", "low", "high", "symmetric"}), (Op.GE, Op.LE)),
+    Function("value IN (value, …)", "boolean", "One of a list, or of the rows of a subquery; also NOT IN.",
+             exp.In, _in, frozenset({"this", "expressions", "query"}), (Op.IN,)),
+    Function("value IS NULL", "boolean", "Unknown; also IS [NOT] TRUE, FALSE and UNKNOWN.",
+             exp.Is, _is, frozenset({"this", "expression", "negate"}), (Op.IS_NULL, Op.IS_TRUE, Op.IS_FALSE)),
+    Function("a IS NOT DISTINCT FROM b", "boolean", "Equal, or both NULL.",
+             exp.NullSafeEQ, _distinct_from, BINARY, (Op.DISTINCT_FROM,)),
+    Function("a IS DISTINCT FROM b", "boolean", "Different, NULL counting as a value.",
+             exp.NullSafeNEQ, _distinct_from, BINARY, (Op.DISTINCT_FROM,)),
+    Function("text LIKE pattern", "boolean", "Matches a constant pattern of % and _; also NOT LIKE.",
+             exp.Like, _like, frozenset({"this", "expression", "negate"}), (Op.LIKE,)),
+    Function("text ILIKE pattern", "boolean", "As LIKE, without regard to case.",
+             exp.ILike, _like, frozenset({"this", "expression", "negate"}), (Op.ILIKE,)),
+    Function("text LIKE pattern ESCAPE character", "boolean", "As LIKE, with another character than a backslash.",
+             exp.Escape, _escape, BINARY, (Op.LIKE, Op.ILIKE)),
+    Function("least(value, …)", "the common type", "The smallest value that is not NULL.", exp.Least,
+             _extremum(Op.LEAST), frozenset({"this", "expressions", "ignore_nulls"}), (Op.LEAST,)),
+    Function("greatest(value, …)", "the common type", "The largest value that is not NULL.", exp.Greatest,
+             _extremum(Op.GREATEST), frozenset({"this", "expressions", "ignore_nulls"}), (Op.GREATEST,)),
+    Function("coalesce(value, …)", "the common type", "The first value that is not NULL.",
+             exp.Coalesce, _coalesce, frozenset({"this", "expressions"}), (Op.COALESCE,)),
+    Function("nullif(a, b)", "as the first", "NULL where both are equal, else the first.",
+             exp.Nullif, _nullif, BINARY, (Op.NULLIF,)),
+    Function("CASE WHEN condition THEN value … ELSE value END", "the common type",
+             "The value of the first condition that holds; also CASE operand WHEN value THEN ….",
+             exp.Case, _case, frozenset({"this", "ifs", "default"})),
+)  # fmt: skip

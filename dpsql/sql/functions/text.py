@@ -9,7 +9,8 @@ from sqlglot import exp
 from dpsql.errors import NotSupported, UnknownOperator
 from dpsql.plan.scalars import Call, Const, Op, Scalar
 from dpsql.sql.functions.casts import as_text
-from dpsql.sql.functions.core import BINARY, UNARY, Expressions, Handlers, Rule
+from dpsql.sql.functions.core import Expressions, Rule
+from dpsql.sql.functions.table import BINARY, UNARY, Function
 from dpsql.sql.scope import Scope, position
 from dpsql.sql.types import constant
 from dpsql.types import BOOLEAN, TEXT, Kind
@@ -145,19 +146,46 @@ def _part(op: Op) -> Rule:
     return rule
 
 
-HANDLERS: Handlers = {
-    exp.Length: (_text_function(Op.LENGTH), UNARY),
-    exp.Lower: (_text_function(Op.LOWER), UNARY),
-    exp.Upper: (_text_function(Op.UPPER), UNARY),
-    exp.Trim: (_trim, {"this", "expression", "position"}),
-    exp.DPipe: (_concat, {"this", "expression", "safe"}),
-    exp.Concat: (_concat_function, {"expressions", "safe", "coalesce"}),
-    exp.ConcatWs: (_concat_ws, {"expressions", "safe", "coalesce"}),
-    exp.Left: (_part(Op.LEFT), BINARY),
-    exp.Right: (_part(Op.RIGHT), BINARY),
-    exp.Substring: (_substring, {"this", "start", "length"}),
-    exp.StrPosition: (_position, {"this", "substr"}),
-    exp.StartsWith: (_starts_with, BINARY),
-    exp.Replace: (_replace, {"this", "expression", "replacement"}),
-    exp.SplitPart: (_split_part, {"this", "delimiter", "part_index"}),
-}
+FUNCTIONS = (
+    Function("a || b", "text", "Both texts, cut at 10,000 characters; one may be a number or a date.",
+             exp.DPipe, _concat, frozenset({"this", "expression", "safe"}), (Op.CONCAT,)),
+    Function("concat(value, …)", "text", "The texts of all values; NULL counts as nothing.",
+             exp.Concat, _concat_function, frozenset({"expressions", "safe", "coalesce"}), (Op.CONCAT, Op.COALESCE)),
+    Function("concat_ws(separator, value, …)", "text", "The texts of all values but NULL, with a constant between.",
+             exp.ConcatWs, _concat_ws, frozenset({"expressions", "safe", "coalesce"}), (Op.CONCAT, Op.SUBSTRING)),
+    Function("length(text)", "integer", "The number of characters.",
+             exp.Length, _text_function(Op.LENGTH), UNARY, (Op.LENGTH,)),
+    Function("char_length(text)", "integer", "As length.", exp.Length, _text_function(Op.LENGTH), UNARY, (Op.LENGTH,)),
+    Function("character_length(text)", "integer", "As length.",
+             exp.Length, _text_function(Op.LENGTH), UNARY, (Op.LENGTH,)),
+    Function("lower(text)", "text", "In lower case.", exp.Lower, _text_function(Op.LOWER), UNARY, (Op.LOWER,)),
+    Function("upper(text)", "text", "In upper case.", exp.Upper, _text_function(Op.UPPER), UNARY, (Op.UPPER,)),
+    Function("left(text, count)", "text", "The first characters; all but the last ones if the constant is negative.",
+             exp.Left, _part(Op.LEFT), BINARY, (Op.LEFT,)),
+    Function("right(text, count)", "text", "The last characters; all but the first ones if the constant is negative.",
+             exp.Right, _part(Op.RIGHT), BINARY, (Op.RIGHT,)),
+    Function("substring(text, start [, count])", "text",
+             "Characters from a constant place on; also SUBSTRING(text FROM start FOR count).",
+             exp.Substring, _substring, frozenset({"this", "start", "length"}), (Op.SUBSTRING,), counted=(1, 3)),
+    Function("substr(text, start [, count])", "text", "As substring.",
+             exp.Substring, _substring, frozenset({"this", "start", "length"}), (Op.SUBSTRING,)),
+    Function("trim([LEADING | TRAILING | BOTH] [characters FROM] text)", "text",
+             "Without constant characters, or spaces, at its ends.", exp.Trim, _trim,
+             frozenset({"this", "expression", "position"}), (Op.TRIM, Op.LTRIM, Op.RTRIM), counted=(1, 1)),
+    Function("btrim(text [, characters])", "text", "Without constant characters, or spaces, at both ends.",
+             exp.Trim, _trim, frozenset({"this", "expression", "position"}), (Op.TRIM,)),
+    Function("ltrim(text [, characters])", "text", "Without constant characters, or spaces, at its beginning.",
+             exp.Trim, _trim, frozenset({"this", "expression", "position"}), (Op.LTRIM,)),
+    Function("rtrim(text [, characters])", "text", "Without constant characters, or spaces, at its end.",
+             exp.Trim, _trim, frozenset({"this", "expression", "position"}), (Op.RTRIM,)),
+    Function("position(part IN text)", "integer", "Where a constant first is in a text; 0 if nowhere.",
+             exp.StrPosition, _position, frozenset({"this", "substr"}), (Op.POSITION,)),
+    Function("strpos(text, part)", "integer", "Where a constant first is in a text; 0 if nowhere.",
+             exp.StrPosition, _position, frozenset({"this", "substr"}), (Op.POSITION,)),
+    Function("starts_with(text, start)", "boolean", "Whether a text begins with another.",
+             exp.StartsWith, _starts_with, BINARY, (Op.STARTS_WITH,)),
+    Function("replace(text, old, new)", "text", "With one constant in place of another.",
+             exp.Replace, _replace, frozenset({"this", "expression", "replacement"}), (Op.REPLACE,)),
+    Function("split_part(text, separator, place)", "text", "The part at a place between constant separators.",
+             exp.SplitPart, _split_part, frozenset({"this", "delimiter", "part_index"}), (Op.SPLIT_PART,)),
+)  # fmt: skip

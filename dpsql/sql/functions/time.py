@@ -20,7 +20,8 @@ from dpsql.errors import (
 from dpsql.plan.constants import FINE_UNITS, PIECES, evaluate, finest_unit, moment, pieces
 from dpsql.plan.scalars import Call, Const, Op, Scalar
 from dpsql.plan.zones import Zone, fixed_zone, zone_of_value
-from dpsql.sql.functions.core import BINARY, UNARY, Expressions, Handlers, Named
+from dpsql.sql.functions.core import Expressions
+from dpsql.sql.functions.table import BINARY, UNARY, Function
 from dpsql.sql.intervals import Span, as_multiple, as_span
 from dpsql.sql.scope import Scope, position
 from dpsql.sql.types import coerce, constant, from_zone, to_zone
@@ -424,19 +425,41 @@ def _truncated(instant: Scalar, unit: str, zone: Zone) -> Scalar:
     return from_zone(Call(Op.DATE_TRUNC, (to_zone(instant, zone),), TIMESTAMP, unit), zone)
 
 
-HANDLERS: Handlers = {
-    exp.CurrentDate: (_today, set()),
-    exp.CurrentTimestamp: (_now, set()),
-    exp.Localtimestamp: (_local_now, set()),
-    exp.AtTimeZone: (_at_time_zone, {"this", "zone"}),
-    exp.StrToTime: (_read_instant, {"this", "format"}),
-    exp.StrToDate: (_read_date, {"this", "format"}),
-    exp.UnixToTime: (_of_epoch, UNARY),
-    exp.DateBin: (_date_bin, {"this", "expression", "unit"}),
-    exp.TimeToStr: (_to_char, {"this", "format"}),
-    exp.Extract: (_extract, BINARY),
-    exp.Interval: (_interval, {"this", "unit"}),
-    exp.TimestampTrunc: (_date_trunc, {"this", "unit", "zone"}),
-}
-
-NAMED: Named = {"age": _age, "make_date": _make_date, "timezone": _timezone}
+FUNCTIONS = (
+    Function("CURRENT_DATE", "date", "The day of the statement.", exp.CurrentDate, _today, frozenset()),
+    Function("now()", "timestamp with time zone", "The moment of the statement; also CURRENT_TIMESTAMP.",
+             exp.CurrentTimestamp, _now, frozenset()),
+    Function("LOCALTIMESTAMP", "timestamp", "The moment of the statement in the session's time zone.",
+             exp.Localtimestamp, _local_now, frozenset()),
+    Function("moment AT TIME ZONE zone", "timestamp, with or without time zone",
+             "What clocks of a zone show at an instant, or the instant at which they show it.",
+             exp.AtTimeZone, _at_time_zone, frozenset({"this", "zone"}), (Op.TO_ZONE, Op.FROM_ZONE)),
+    Function("timezone(zone, moment)", "timestamp, with or without time zone", "As AT TIME ZONE.",
+             rule=_timezone, computes=(Op.TO_ZONE, Op.FROM_ZONE)),
+    Function("INTERVAL 'text'", "interval", "A length of time, added to moments or compared.",
+             exp.Interval, _interval, frozenset({"this", "unit"})),
+    Function("extract(field FROM moment)", "numeric", "A part of a date, a moment or an interval.",
+             exp.Extract, _extract, BINARY, (Op.EXTRACT,)),
+    Function("date_part(field, moment)", "double precision", "As extract.",
+             exp.Extract, _extract, BINARY, (Op.EXTRACT,)),
+    Function("date_trunc(unit, moment [, zone])", "timestamp, with or without time zone",
+             "The beginning of a constant unit.", exp.TimestampTrunc, _date_trunc, frozenset({"this", "unit", "zone"}),
+             (Op.DATE_TRUNC, Op.ZONED_TRUNC)),
+    Function("date_bin(stride, moment, origin)", "timestamp, with or without time zone",
+             "The beginning of the bin of a moment; bins have a constant length from a constant moment on.",
+             exp.DateBin, _date_bin, frozenset({"this", "expression", "unit"}), (Op.DATE_BIN,)),
+    Function("age(later [, earlier])", "interval", "Years, months and days between moments, for EXTRACT.",
+             rule=_age, computes=(Op.MONTHS_BETWEEN,)),
+    Function("make_date(year, month, day)", "date", "A day; NULL if there is none.",
+             rule=_make_date, computes=(Op.MAKE_DATE,)),
+    Function("to_char(moment, format)", "text", "A moment in a constant format.",
+             exp.TimeToStr, _to_char, frozenset({"this", "format"}), (Op.TO_CHAR,)),
+    Function("to_date(text, format)", "date", "A constant text as a day.",
+             exp.StrToDate, _read_date, frozenset({"this", "format"})),
+    Function("to_timestamp(text, format)", "timestamp with time zone", "A constant text as a moment.",
+             exp.StrToTime, _read_instant, frozenset({"this", "format"})),
+    Function("to_timestamp(seconds)", "timestamp with time zone", "The moment so many seconds after 1970.",
+             exp.UnixToTime, _of_epoch, UNARY, (Op.ADD_SECONDS,)),
+    Function("generate_series(first, last [, step])", "as its ends",
+             "In FROM: the values between two constants, each in a row."),
+)  # fmt: skip

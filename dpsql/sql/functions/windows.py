@@ -8,7 +8,8 @@ from dpsql.errors import BadSetting, NotSupported, UnknownWindow, WindowingError
 from dpsql.plan.scalars import Agg, Scalar, SortKey, Windowed
 from dpsql.sql.allowed import check_arguments
 from dpsql.sql.functions.aggregates import arguments, result_type
-from dpsql.sql.functions.core import Expressions, Handlers
+from dpsql.sql.functions.core import Expressions
+from dpsql.sql.functions.table import Function
 from dpsql.sql.scope import Scope, folded, position
 from dpsql.sql.types import constant, unify
 from dpsql.types import BIGINT, DOUBLE, Type
@@ -117,7 +118,22 @@ def _window_function(read: Expressions, node: exp.Expression, scope: Scope) -> t
     raise NotSupported("this window function is not supported", position=position(node))
 
 
-HANDLERS: Handlers = {exp.Window: (_window, {"this", "partition_by", "order", "spec", "over", "alias"})}
+FUNCTIONS = (
+    Function("call OVER (PARTITION BY … ORDER BY … frame)", "as its function",
+             "A value made of the rows around a row; also count, sum, avg, min and max.", exp.Window, _window,
+             frozenset({"this", "partition_by", "order", "spec", "over", "alias"})),
+    Function("row_number() OVER (…)", "bigint", "The number of the row, from 1."),
+    Function("rank() OVER (…)", "bigint", "The rank of the row, with gaps behind rows that tie."),
+    Function("dense_rank() OVER (…)", "bigint", "The rank of the row, without gaps."),
+    Function("percent_rank() OVER (…)", "double precision", "The rank from 0 to 1."),
+    Function("cume_dist() OVER (…)", "double precision", "The share of rows up to this one."),
+    Function("ntile(count) OVER (…)", "bigint", "Which of a constant number of parts the row is in."),
+    Function("lag(value [, offset [, default]]) OVER (…)", "as its argument", "The value some rows before."),
+    Function("lead(value [, offset [, default]]) OVER (…)", "as its argument", "The value some rows behind."),
+    Function("first_value(value) OVER (…)", "as its argument", "The value in the first row of the frame."),
+    Function("last_value(value) OVER (…)", "as its argument", "The value in the last row of the frame."),
+    Function("nth_value(value, place) OVER (…)", "as its argument", "The value in one row of the frame."),
+)  # fmt: skip
 
 
 # ------------------------------------------------------------
