@@ -12,10 +12,10 @@ ENTRIES = ("dpsql.cli", "dpsql.server", "dpsql.driver")
 
 
 def entry_points() -> tuple[str, ...]:
-    """What pyproject.toml names to be called from outside, as in "dpsql.cli.main"."""
+    """The modules of what pyproject.toml names to be used from outside, as in "dpsql.cli"."""
     project = tomllib.loads((DPSQL.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     tables = [project["scripts"], *project.get("entry-points", {}).values()]
-    return tuple(target.replace(":", ".") for table in tables for target in table.values())
+    return tuple(target.partition(":")[0] for table in tables for target in table.values())
 
 
 def unreached_claims(folder: Path, entries: tuple[str, ...]) -> list[str]:
