@@ -28,7 +28,7 @@ def accepted(release: Release, accountant: Accountant, *, rewrite: bool) -> str:
     for stage in release.stages:
         lines.append(_line("stage", f"{stage.kind} {stage.type}"))
     if rewrite:
-        lines += _wrapped("rest", release.sql)
+        lines += _wrapped("rest", release.rest.sql)
     lines.append(_line("output", ", ".join(f"{output.name} {output.type}" for output in release.outputs)))
     lines += [_line("mark", f'"{output.name}" {output.mark}') for output in release.outputs if output.mark]
     # What limits may cut off would stand under most cases; tests/release/test_margins.py holds it.

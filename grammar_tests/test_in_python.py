@@ -19,7 +19,7 @@ from dpsql.lowering.in_python import FEW, InPython
 from dpsql.noise.add_noise import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.plan.nodes import OneRow
-from dpsql.release import Measurement, Release
+from dpsql.release import Measurement, Release, Rest
 from dpsql.tables import ExactTable, Integers, NoisyTable
 from dpsql.types import Value
 
@@ -54,13 +54,13 @@ def test_python_and_duckdb_agree(path: Path, lab: Lab, monkeypatch: pytest.Monke
     computed = Dataset._computed
     agreed = Counter[bool]()
 
-    def both(self: Dataset, release: Release, sql: str, known: Mapping[int, StoredAnswer]) -> Rows | None:
-        ours = computed(self, release, sql, known)
+    def both(self: Dataset, release: Release, rest: Rest, known: Mapping[int, StoredAnswer]) -> Rows | None:
+        ours = computed(self, release, rest, known)
         if ours is not None:
             monkeypatch.setattr(Dataset, "_computed", lambda *_: None)
-            theirs = self._finish(release, sql, known, None)
+            theirs = self._finish(release, rest, known, None)
             monkeypatch.setattr(Dataset, "_computed", both)
-            assert shown(ours) == shown(theirs), sql
+            assert shown(ours) == shown(theirs), rest.sql
         agreed[ours is not None] += 1
         return ours
 

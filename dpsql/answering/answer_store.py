@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import chain
 from typing import Any, cast
@@ -15,7 +15,10 @@ from typing import Any, cast
 import numpy as np
 
 from dpsql.errors import OperationalError
+from dpsql.policy.fingerprint import facts_of
+from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Price
+from dpsql.release.identity import FORMAT, Reads
 from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
 
@@ -33,9 +36,16 @@ class StoredAnswer:
     deviations: tuple[float, ...] | None = None
 
 
-def encode(noisy: StoredAnswer) -> bytes:
+def encode(noisy: StoredAnswer, reads: Reads = (), *, declared: bool = False) -> bytes:
+    """The answer, with what an edit of the policy must leave alone for it to be found again.
+
+    These are the declarations that it reads and, where all its keys are `declared`, that so many are possible.
+    """
     # Column by column: many short lists take long to read.
     document: dict[str, object] = {
+        "format": FORMAT,
+        "reads": [[each.source, each.column, each.facts] for each in reads],
+        "declared": declared,
         "instance": noisy.instance,
         "rows": len(noisy.table),
         "columns": [_written_keys(column) for column in columns_of(noisy.table.keys)],
@@ -148,3 +158,56 @@ def _untagged(value: object) -> Value:
             return value
         case _:
             raise ValueError("a stored answer cannot be read")
+
+
+# ------------------------------------------------------------
+# Which stored answers a policy leaves to be found.
+
+
+@dataclass(frozen=True, slots=True)
+class StillFound:
+    """How many stored answers are found again under a policy, and which of its declarations lose others."""
+
+    found: int
+    lost: int
+    older: int  # stored by versions that knew answers by something else
+    changed: tuple[tuple[str, ...], ...]  # tables, and columns of tables; the empty name: how many keys are declared
+
+
+def still_found(stored: Iterable[tuple[datetime, bytes]], catalog: Catalog, replay_days: float | None) -> StillFound:
+    """How many of these a question under this policy would find.
+
+    Claim: an answer that is lost has another identity under the policy; one that is found has the same.
+    Because: it is the identity of its question and of the declarations that this reads (`release.identity`), which are
+    stored with it, as are those of the answers it is made of. Declared keys are declared while so many are allowed.
+    Needs: nothing more. Keys that were too many to be declared may become declared when more are allowed, and then the
+    answer is lost though it is counted as found.
+    """
+    oldest = None if replay_days is None else datetime.now(UTC) - timedelta(days=replay_days)
+    facts = _facts_of(catalog)
+    found = lost = older = 0
+    changed: dict[tuple[str, ...], None] = {}
+    for created, payload in stored:
+        document = json.loads(payload)
+        if "instance" not in document or (oldest is not None and created < oldest):
+            continue
+        if document.get("format") != FORMAT:
+            older += 1
+            continue
+        parts = [((*source, column) if column else tuple(source), known) for source, column, known in document["reads"]]
+        others = [name for name, known in parts if facts.get(name) != known]
+        if document["declared"] and document["rows"] > catalog.max_cells:
+            others.append(())
+        changed |= dict.fromkeys(others)
+        lost += bool(others)
+        found += not others
+    return StillFound(found, lost, older, tuple(changed))
+
+
+def _facts_of(catalog: Catalog) -> dict[tuple[str, ...], str]:
+    found: dict[tuple[str, ...], str] = {}
+    for table in catalog.tables.values():
+        facts = facts_of(table)
+        found[table.source] = facts.table
+        found |= {(*table.source, column): known for column, known in facts.columns.items()}
+    return found

@@ -5,8 +5,6 @@ Only `answer` spends, and it spends before the engine sees anything.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, islice
 from typing import cast
 
-from dpsql.answering.answer_store import StoredAnswer, decode, encode, grains_of, tagged_keys
+from dpsql.answering.answer_store import StoredAnswer, decode, encode
 from dpsql.answering.circuit_breaker import CircuitBreaker
 from dpsql.answering.compiling import Compiler
 from dpsql.answering.compiling.work import Choice, Ground
@@ -44,16 +42,18 @@ from dpsql.errors import (
 )
 from dpsql.ledger import AttemptTaken, Ledger, PaidAttempt, Purchase, Receipt, Unanswered
 from dpsql.lowering.noisy_tables import MANY, Array, array_of
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import Cancellation
 from dpsql.noise.add_noise import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.plan.zones import UTC_ZONE, Zone
+from dpsql.policy.canonical import digest, rows_text
 from dpsql.policy.model import Catalog, Limits
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.confidence import USUAL, Confidence
-from dpsql.privacy.rules.aggregates import CHOSEN, StatisticKind
-from dpsql.release import BoundMode, Measurement, QuerySettings, Release, Source, Stage, as_told, with_confidence
+from dpsql.privacy.rules.aggregates import StatisticKind
+from dpsql.release import BoundMode, Measurement, QuerySettings, Release, Rest, Source, Stage, as_told, with_confidence
 from dpsql.release.explain import price_text
+from dpsql.release.identity import EarlierAnswers, key_of_answer
 from dpsql.slots import Slots
 from dpsql.sql.clock import Clock
 from dpsql.sql.kept_text import kept_text
@@ -145,13 +145,9 @@ class Dataset:
         self._limits = limits
         self._post = Postprocessor(memory=limits.memory)
         changing = limits.replay_days is not None or catalog.is_renewed
-        self._reuse = AnswerReuse(ledger, catalog.fingerprint, changing=changing)
+        self._reuse = AnswerReuse(ledger, changing=changing)
         self._releases: WeightedLru[tuple[object, ...], Release] = WeightedLru(
             lambda _, release: _bytes_of(release), ROOM
-        )
-        # Of measurements, by identity.
-        self._replay_keys: WeightedLru[int, tuple[Measurement, bytes]] = WeightedLru(
-            lambda _, found: _bytes_in(found[0]), ROOM
         )
         self._answers: WeightedLru[tuple[str, object], Rows] = WeightedLru(
             lambda key, rows: len(key[0]) + _OF_CELL * sum(map(len, rows)), ROOM
@@ -450,7 +446,7 @@ class Dataset:
             search = release.measurements[index]
             if all(earlier in found for _, earlier in search.clips):
                 clips = [(index, found[earlier].instance) for index, earlier in search.clips]
-                stored = self.ledger.lookup(self._replay_key(search, (), (), clips))
+                stored = self.ledger.lookup(key_of_answer(search.identity, (), clips))
                 if stored is not None:
                     found[index] = decode(stored)
         return found
@@ -476,18 +472,17 @@ class Dataset:
             if not measurement.statistics:
                 # Free: the keys are the answer, and name it.
                 assert measurement.cells is not None
-                named = json.dumps(tagged_keys(measurement.cells))
-                bill.instances[index] = hashlib.sha256(named.encode()).hexdigest()
+                bill.instances[index] = digest(rows_text(measurement.cells)).hex()
                 bill.known[index] = StoredAnswer(bill.instances[index], NoisyTable(measurement.cells, ()))
                 continue
             used = [release.stages[stage] for stage in measurement.stages]
-            instances = [[bill.instances[i] for i in stage.measurements] for stage in used]
+            earlier = [(stage.asked.identity, tuple(bill.instances[i] for i in stage.measurements)) for stage in used]
             clips = [(index, bill.instances[search]) for index, search in measurement.clips]
-            key = self._replay_key(measurement, used, instances, clips)
+            key = key_of_answer(measurement.identity, earlier, clips)
             # A clip is bought once; another answer to the same question uses it too.
             stored = None if fresh and not measurement.is_search else self.ledger.lookup(key)
             bill.keys[index] = key
-            bill.stages[index] = _stage_names(used, instances)
+            bill.stages[index] = earlier
             if stored is not None:
                 bill.known[index] = decode(stored)
             elif not fresh and user and (made := self._made(measurement, bill.stages[index], release.asked, user)):
@@ -520,23 +515,9 @@ class Dataset:
         found = self.ledger.paid_attempt(key, price)
         return found if found is None or not found.wait or self.ledger.has_paid(user, key) else None
 
-    def _replay_key(
-        self,
-        measurement: Measurement,
-        stages: Sequence[Stage],
-        instances: Sequence[Sequence[str]],
-        clips: Sequence[tuple[int, str]],
-    ) -> bytes:
-        """The key of an answer; computed once where no earlier answer is part of it, as long as it is remembered."""
-        if stages or clips:
-            return _replay_key(self.catalog, measurement, stages, instances, clips)
-        found = self._replay_keys.get(id(measurement))
-        if found is None or found[0] is not measurement:
-            found = measurement, _replay_key(self.catalog, measurement, (), (), ())
-            self._replay_keys.put(id(measurement), found)
-        return found[1]
-
-    def _made(self, measurement: Measurement, stages: list[object], asked: QuerySettings, user: str) -> Derived | None:
+    def _made(
+        self, measurement: Measurement, stages: EarlierAnswers, asked: QuerySettings, user: str
+    ) -> Derived | None:
         """The answer made of earlier ones: free, or no dearer and no further off than a new one would be."""
         made = self._reuse.find(measurement, stages, asked)
         if made is None:
@@ -583,14 +564,15 @@ class Dataset:
         parameters: dict[str, object] = {"salt": self._sampler.salt()}
         for number in measurement.stages:
             parameters |= self._stage(release, number, release.stages[number], known, cancellation)
-        queries = [_with_parameters(branch.query, parameters) for branch in measurement.branches]
+        queries = [branch.query.filled(parameters) for branch in measurement.branches]
         exact = self._engine.execute(queries, timeout=self._limits.timeout, cancellation=cancellation)
         bill.noised.add(index)
         noisy = StoredAnswer(bill.instances[index], add_noise(measurement, exact, self._sampler))
         if (older := bill.older.get(index)) is not None:
             noisy = self._reuse.combined(measurement, noisy, older)
         beside = self._reuse.beside(measurement, bill.stages[index], bill.keys[index], noisy)
-        self.ledger.store(bill.keys[index], encode(noisy), beside)
+        written = encode(noisy, measurement.reads, declared=measurement.cells is not None)
+        self.ledger.store(bill.keys[index], written, beside)
         return noisy
 
     def _stage(
@@ -602,7 +584,7 @@ class Dataset:
         cancellation: Cancellation | None,
     ) -> dict[str, object]:
         """The value of an earlier stage as parameters; total for whatever it may be."""
-        rows = self._finish(release, stage.sql, known, cancellation)
+        rows = self._finish(release, stage.rest, known, cancellation)
         values = [None if isinstance(row[0], float) and not math.isfinite(row[0]) else row[0] for row in rows]
         if stage.kind == "in":
             listed = [value for value in values if value is not None]
@@ -612,44 +594,48 @@ class Dataset:
         return {f"s{number}": values[0] if values else None}
 
     def _finish(
-        self, release: Release, sql: str, known: Mapping[int, StoredAnswer], cancellation: Cancellation | None
+        self, release: Release, rest: Rest, known: Mapping[int, StoredAnswer], cancellation: Cancellation | None
     ) -> Rows:
         """The rest of the query, over noisy and public tables."""
-        if (rows := self._computed(release, sql, known)) is not None:
+        if (rows := self._computed(release, rest, known)) is not None:
             return rows
-        return self._run_rest(release, sql, known, cancellation)
+        return self._run_rest(release, rest, known, cancellation)
 
     def _run_rest(
-        self, release: Release, sql: str, known: Mapping[int, StoredAnswer], cancellation: Cancellation | None
+        self, release: Release, rest: Rest, known: Mapping[int, StoredAnswer], cancellation: Cancellation | None
     ) -> Rows:
         """The same in DuckDB."""
         for name, table in release.public.items():
             self._load(name, table.source, [(column.name, column.type) for column in table.columns.values()])
-        parameters: dict[str, object] = {}
-        tables: dict[str, dict[str, Array]] | None = None
-        if any(len(noisy.table) >= MANY for noisy in known.values()):
-            tables = _as_tables(release, sql, known)
-        if tables is None:
-            for index, noisy in known.items():
-                columns = _columns_of(release.measurements[index], noisy.table)
-                named = {f"r{index}_{i}": column for i, column in enumerate(columns)}
-                parameters |= {
-                    name: column if isinstance(column, list) else column.tolist()
-                    for name, column in named.items()
-                    if _names(sql, name)
-                }
+        read = {
+            index: list(islice(_columns_of(release.measurements[index], known[index].table), number))
+            for index, number in rest.columns.items()
+        }
+        tables = None
+        if rest.of_tables is not None and any(len(known[index].table) >= MANY for index in read):
+            tables = _as_tables(read)
+        if tables is not None:
+            assert rest.of_tables is not None
+            sql, parameters = rest.of_tables, dict[str, object]()
+        else:
+            sql, tables = rest.sql, {}
+            parameters = {
+                f"r{index}_{i}": column if isinstance(column, list) else column.tolist()
+                for index, columns in read.items()
+                for i, column in enumerate(columns)
+            }
         return self._post.run(
-            sql if tables is None else release.with_tables[sql],
+            sql,
             parameters,
             timeout=self._limits.timeout,
             max_cells=self._limits.max_result_cells,
-            tables=tables or {},
+            tables=tables,
             cancellation=cancellation,
         )
 
-    def _computed(self, release: Release, sql: str, known: Mapping[int, StoredAnswer]) -> Rows | None:
+    def _computed(self, release: Release, rest: Rest, known: Mapping[int, StoredAnswer]) -> Rows | None:
         """The same in Python, where that is quicker and all that is read is one noisy table."""
-        way = release.in_python.get(sql)
+        way = rest.in_python
         if way is None:
             return None
         rows = way.rows(list(_columns_of(release.measurements[way.measurement], known[way.measurement].table)))
@@ -666,13 +652,13 @@ class Dataset:
         Needs: SQL that was generated from a plan, which has neither.
         """
         used = [(index, bill.keys.get(index), noisy.instance) for index, noisy in sorted(known.items())]
-        key = (release.sql, (release.confidence, *used))
+        key = (release.rest.sql, (release.confidence, *used))
         found = None if bill.missing else self._answers.get(key)
         if found is None:
-            found = self._computed(release, release.sql, known)
+            found = self._computed(release, release.rest, known)
             if found is None:
                 with self._working(asker):
-                    found = self._run_rest(release, release.sql, known, asker.cancellation)
+                    found = self._run_rest(release, release.rest, known, asker.cancellation)
             if _is_small(found):
                 self._answers.put(key, found)
         return found
@@ -711,22 +697,22 @@ def _columns_of(measurement: Measurement, table: NoisyTable) -> Iterator[list[Va
     yield from cast(list[list[Value]], measurement.error_columns(table.sums, rows))
 
 
-def _as_tables(release: Release, sql: str, known: Mapping[int, StoredAnswer]) -> dict[str, dict[str, Array]] | None:
-    """Noisy tables as arrays, as far as the text reads them; None where a column cannot be one."""
+def _as_tables(read: Mapping[int, Sequence[list[Value] | Integers]]) -> dict[str, dict[str, Array]] | None:
+    """Noisy tables as arrays, as far as they are read; None where a column cannot be one."""
     tables: dict[str, dict[str, Array]] = {}
-    for index, noisy in known.items():
-        for i, column in enumerate(_columns_of(release.measurements[index], noisy.table)):
-            if _names(sql, f"r{index}_{i}"):
-                array = array_of(column) if isinstance(column, list) else column
-                if array is None:
-                    return None
-                tables.setdefault(f"n{index}", {})[f"x{i}"] = array
+    for index, columns in read.items():
+        for i, column in enumerate(columns):
+            array = array_of(column) if isinstance(column, list) else column
+            if array is None:
+                return None
+            tables.setdefault(f"n{index}", {})[f"x{i}"] = array
     return tables or None
 
 
 def _bytes_of(release: Release) -> int:
     """About as much memory as a release takes."""
-    texts = [release.sql, *release.with_tables.values()]
+    rests = [release.rest, *(stage.rest for stage in release.stages)]
+    texts = [text for rest in rests for text in (rest.sql, rest.of_tables or "")]
     return sum(map(_bytes_in, release.measurements)) + _OF_TEXT * sum(map(len, texts))
 
 
@@ -767,7 +753,7 @@ class _Bill:
     def __init__(self) -> None:
         self.purchases: list[Purchase] = []
         self.keys: dict[int, bytes] = {}
-        self.stages: dict[int, list[object]] = {}
+        self.stages: dict[int, EarlierAnswers] = {}  # what each was asked with
         self.derived: dict[int, tuple[Purchase, ...]] = {}  # what those are made of that are made of earlier answers
         self.older: dict[int, Older] = {}  # what those that are missing are joined with
         self.instances: dict[int, str] = {}
@@ -795,72 +781,8 @@ class _Bill:
         return [key for index, key in self.keys.items() if index not in self.known]
 
 
-def _with_parameters(query: EngineQuery, parameters: Mapping[str, object]) -> EngineQuery:
-    return replace(query, parameters={name: value for name, value in parameters.items() if _names(query.sql, name)})
-
-
-def _names(sql: str, parameter: str) -> bool:
-    """Whether the generated text has the parameter; names end at a character that no name contains."""
-    at = sql.find(f"${parameter}")
-    while at >= 0:
-        following = sql[at + len(parameter) + 1 : at + len(parameter) + 2]
-        if not (following.isalnum() or following == "_"):
-            return True
-        at = sql.find(f"${parameter}", at + 1)
-    return False
-
-
 def _as_known(release: Release, known: Mapping[int, StoredAnswer], bill: _Bill, owed: Price) -> Release:
     """The release with the margins of what is known already; what is made of earlier answers costs what is owed."""
     told = {index: tuple(map(math.ceil, noisy.steps)) for index, noisy in known.items() if noisy.steps is not None}
     changed = as_told(release, told, bill.derived.keys())
     return replace(changed, price=changed.price + owed) if bill.derived else changed
-
-
-def _stage_names(stages: Sequence[Stage], instances: Sequence[Sequence[str]]) -> list[object]:
-    return [[stage.kind, stage.sql, list(used)] for stage, used in zip(stages, instances, strict=True)]
-
-
-def _replay_key(
-    catalog: Catalog,
-    measurement: Measurement,
-    stages: Sequence[Stage],
-    instances: Sequence[Sequence[str]],
-    clips: Sequence[tuple[int, str]],
-) -> bytes:
-    """The identity of a released answer: everything that determines its distribution.
-
-    A stage names the very answers it was computed from, so another answer to the inner question is another release;
-    and so does a clip, in whose place the declared one stands in the text. A search is known by what it asks alone,
-    whatever was paid for it: it is one for all; that of differences names the centre they are taken from.
-    """
-    if measurement.is_search:
-        texts = [branch.query.meaning for branch in measurement.branches]
-        asked: dict[str, object] = {"policy": catalog.fingerprint, "clip of": texts}
-        if clips:
-            asked["around"] = [list(clip) for clip in clips]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
-    parts = {
-        "policy": catalog.fingerprint,
-        "sql": [branch.query.meaning for branch in measurement.branches],
-        "cells": None if measurement.cells is None else tagged_keys(measurement.cells),
-        "noise": [
-            [noise.law, str(noise.scale), statistic.factor, str(statistic.step), statistic.kind.value]
-            + ([] if statistic.kind not in CHOSEN else [str(statistic.rank), statistic.low, statistic.high])
-            + ([] if noise.most is None else [noise.most])
-            for noise, statistic in zip(measurement.noises, measurement.statistics, strict=True)
-        ],
-        "selection": [measurement.selection, measurement.threshold],
-        "price": grains_of(measurement.price),
-        "stages": _stage_names(stages, instances),
-    }
-    if measurement.rooted:
-        parts["running"] = [repr(measurement.chains), measurement.chained]
-    if measurement.top is not None:
-        by = [measurement.top.by] if len(measurement.statistics) > 1 else []
-        parts["top"] = [measurement.top.keys, str(measurement.top.noise.scale), *by]
-    if measurement.lattice is not None:
-        parts["sets"] = repr(measurement.lattice)
-    if clips:
-        parts["clips"] = [list(clip) for clip in clips]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()

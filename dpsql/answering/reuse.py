@@ -1,13 +1,12 @@
 """Answers made of earlier ones: a coarser GROUP BY of a released table, and several releases of the same question.
 
 Beside every stored release with declared keys stand small records that say which questions it also answers: those with
-fewer keys, by adding up its cells. They are found by the text of the question, as the engine would be asked it, without
-price and noise. All of it is post-processing of noisy values.
+fewer keys, by adding up its cells. They are found by what is asked of which rows, without price and noise. All of it is
+post-processing of noisy values.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -19,10 +18,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpsql.answering.answer_store import StoredAnswer, decode, grains_of, tagged_keys
+from dpsql.answering.answer_store import StoredAnswer, decode, grains_of
 from dpsql.ledger import Ledger, Purchase
+from dpsql.policy.canonical import canonical, digest
 from dpsql.privacy.accounting import Price
 from dpsql.release import Measurement, QuerySettings
+from dpsql.release.identity import EarlierAnswers
 from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
 
@@ -30,7 +31,6 @@ MOST_KEYS = 4  # of which all combinations are remembered
 REMEMBERED = 1_000  # measurements, of which names need not be made again
 MOST_RECORDS = 1_000  # sums that are remembered of the same rows and keys
 
-Stages = Sequence[object]  # which answers of earlier stages a question was asked with
 Cell = tuple[Value, ...]
 T = TypeVar("T")
 
@@ -66,14 +66,13 @@ class AnswerReuse:
     would tell.
     """
 
-    def __init__(self, ledger: Ledger, policy: str, *, changing: bool) -> None:
+    def __init__(self, ledger: Ledger, *, changing: bool) -> None:
         self._ledger = ledger
-        self._policy = policy
         self._made: OrderedDict[int, tuple[Measurement, dict[tuple[object, ...], Any]]] = OrderedDict()  # by identity
         self._lock = threading.Lock()
         self._changing = changing
 
-    def find(self, measurement: Measurement, stages: Stages, asked: QuerySettings) -> Derived | None:
+    def find(self, measurement: Measurement, stages: EarlierAnswers, asked: QuerySettings) -> Derived | None:
         """The answer to a question that stored ones determine, if it is good enough for what was asked for.
 
         Claim: its values are those that would be released, with other noise; it tells nothing that was not released.
@@ -95,9 +94,10 @@ class AnswerReuse:
         steps = tuple(part.steps for part in parts)
         bought = {part.source: part.price for part in parts}
         purchases = tuple(Purchase(key, price, replay=True) for key, price in bought.items())
-        return Derived(StoredAnswer(_hash(named).hex(), table, steps), purchases, is_no_wider(measurement, steps))
+        known = StoredAnswer(digest(canonical(named)).hex(), table, steps)
+        return Derived(known, purchases, is_no_wider(measurement, steps))
 
-    def older(self, measurement: Measurement, stages: Stages, user: str) -> Older | None:
+    def older(self, measurement: Measurement, stages: EarlierAnswers, user: str) -> Older | None:
         """The old answer to a question, that a new one may be joined with; to be asked before the new one is paid for.
 
         Only where the user has paid for the old one: a dear answer is not had for the price of a cheap one. Once the
@@ -131,7 +131,9 @@ class AnswerReuse:
         table = NoisyTable(bought.table.keys, tuple(columns))
         return StoredAnswer(bought.instance, table, tuple(steps), tuple(deviations))
 
-    def beside(self, measurement: Measurement, stages: Stages, key: bytes, answer: StoredAnswer) -> dict[bytes, bytes]:
+    def beside(
+        self, measurement: Measurement, stages: EarlierAnswers, key: bytes, answer: StoredAnswer
+    ) -> dict[bytes, bytes]:
         """The records of which questions an answer determines, to be stored with it; a closer answer to one stays."""
         if measurement.rooted or not _is_source(measurement):
             return {}
@@ -159,7 +161,7 @@ class AnswerReuse:
 
     # --- records ---
 
-    def _parts(self, measurement: Measurement, stages: Stages) -> list[_Part] | None:
+    def _parts(self, measurement: Measurement, stages: EarlierAnswers) -> list[_Part] | None:
         if not _is_source(measurement):
             return None
         kept = measurement.order_of_keys
@@ -170,19 +172,16 @@ class AnswerReuse:
         known = [part for part in parts if part is not None]
         return known if len(known) == len(parts) else None
 
-    def _place(self, measurement: Measurement, kept: tuple[int, ...], stages: Stages) -> bytes:
+    def _place(self, measurement: Measurement, kept: tuple[int, ...], stages: EarlierAnswers) -> bytes:
         """Under which key of the ledger the records of a question stand, whichever sums it asks for."""
 
         def place() -> bytes:
             assert measurement.question is not None
-            keys = [measurement.keys[i].keys for i in kept]
-            tagged = [tagged_keys([(value,) for value in found or ()]) for found in keys]
-            asked = ["derived", self._policy, measurement.question(kept, None), tagged, stages]
-            # Keys that are not possible in all combinations: an answer has those that were possible when it was bought.
-            possible = sorted({json.dumps(tagged_keys([cell])) for cell in _only(kept, measurement.cells or ())})
-            if len(possible) < math.prod(len(found or ()) for found in keys):
-                asked.append(possible)
-            return _hash(asked)
+            keys = [measurement.keys[i].keys or () for i in kept]
+            possible = sorted(set(map(canonical, _only(kept, measurement.cells or ()))))
+            # Where all combinations are possible, the keys say so.
+            some = possible if len(possible) < math.prod(map(len, keys)) else ()
+            return measurement.question.place(kept, stages, some)
 
         return place() if stages else self._once(measurement, ("place", kept), place)
 
@@ -285,10 +284,7 @@ def _weighted(new: Integers, share: float, old: Integers) -> Integers:
 
 def _name(measurement: Measurement, kept: tuple[int, ...], statistic: int) -> str:
     assert measurement.question is not None
-    wanted = measurement.statistics[statistic]
-    return _hash(
-        [measurement.question(kept, wanted), str(wanted.value_of_one), wanted.factor, wanted.kind.value]
-    ).hex()[:32]
+    return measurement.question.name(kept, measurement.statistics[statistic])
 
 
 def _dearest(records: dict[str, _Part]) -> dict[str, _Part]:
@@ -315,7 +311,3 @@ def _written(records: dict[str, _Part]) -> bytes:
         for name, part in records.items()
     }
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _hash(parts: object) -> bytes:
-    return hashlib.sha256(json.dumps(parts).encode()).digest()

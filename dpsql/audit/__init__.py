@@ -25,6 +25,7 @@ from dpsql.errors import Error, PolicyError
 from dpsql.lowering.dialect import Dialect
 from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, PrivacyPolicy
+from dpsql.policy.prepared import without_copies
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.rules.aggregates import StatisticKind, centres, clips
 from dpsql.release import BoundMode, Measurement, QuerySettings, Release, compile_release
@@ -95,7 +96,7 @@ class Audit:
     def __init__(
         self, catalog: Catalog, privacy: PrivacyPolicy, dialect: Dialect, pairs: Mapping[Habit, Pair], sampler: Sampler
     ) -> None:
-        self._catalog = catalog
+        self._catalog = catalog = without_copies(catalog)  # of the synthetic tables there are none
         self._dialect = dialect
         priced, self._settings = audit_prices(privacy)
         self._accountant = Accountant(priced)

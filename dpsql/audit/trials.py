@@ -119,12 +119,7 @@ def _is_chosen(measurement: Measurement, branch: Branch) -> bool:
 
 
 def _exact(measurement: Measurement, engine: Engine, salt: str) -> list[ExactTable]:
-    # The synthetic tables are not prepared; what is asked is the same.
-    queries = [
-        replace(branch.query, sql=sql, parameters={"salt": salt} if engine.dialect.parameter("salt") in sql else {})
-        for branch in measurement.branches
-        if (sql := branch.query.meaning)
-    ]
+    queries = [branch.query.filled({"salt": salt}) for branch in measurement.branches]
     return engine.execute(queries, timeout=TIMEOUT)
 
 

@@ -15,6 +15,7 @@ from dpsql.cli.rows import aligned, printable
 from dpsql.errors import Error
 
 if TYPE_CHECKING:
+    from dpsql.answering.answer_store import StillFound
     from dpsql.answering.open_dataset import Checked
     from dpsql.policy.model import Bound, Column, Table
     from dpsql.release import Release
@@ -42,7 +43,7 @@ def check(policy: str) -> None:
 
     with refusals():
         checked = dataset.check(Path(policy))
-        protected = _protected(checked)
+        protected, stored = _protected(checked)
     tables = list({table.name: table for table in checked.catalog.tables.values()}.values())
     private = [table for table in tables if table.is_private]
     public = [table for table in tables if not table.is_private]
@@ -66,27 +67,43 @@ def check(policy: str) -> None:
             click.echo(f"  {printable(warning)}")
     if protected is not None:
         click.echo("\n" + "\n".join(protected_lines(protected, checked.accountant)))
+    if stored is not None and (stored.found or stored.lost or stored.older):
+        click.echo("\n" + _what_is_stored(stored))
     _tell_marks(policy)
 
 
-def _protected(checked: Checked) -> Protected | None:
+def _protected(checked: Checked) -> tuple[Protected | None, StillFound | None]:
     """What the ledger says of it, where there is one that can be read; raises PolicyError where it protects others."""
+    from dpsql.answering.answer_store import still_found
     from dpsql.errors import OperationalError
     from dpsql.ledger.opening import ledger_exists, ledger_location, read_books
     from dpsql.ledger.protections import require_declared
 
     try:
         if not ledger_exists(checked.policy):
-            return None
+            return None, None
         with read_books(checked.policy) as books:
             if books is None:
-                return None
+                return None, None
             found = read_protected(books)
+            stored = still_found(books.answers(), checked.catalog, checked.policy.limits.replay_days)
     except OperationalError as error:
         click.echo(f"warning: what the ledger protects cannot be read: {error.message}", err=True)
-        return None
+        return None, None
     require_declared(found.units, checked.catalog.protection, ledger_location(checked.policy))
-    return found
+    return found, stored
+
+
+def _what_is_stored(stored: StillFound) -> str:
+    """How many answers this policy leaves free of charge, and what of it makes others stale."""
+    everything = stored.found + stored.lost + stored.older
+    text = f"{_plural(everything, 'stored answer')}: {stored.found:,} would be found again under this policy"
+    if stored.lost:
+        names = ["max_cells" if not source else ".".join(source) for source in stored.changed]
+        text += f"; {stored.lost:,} would be bought anew, for it changes {', '.join(map(printable, names))}"
+    if stored.older:
+        text += f"; {stored.older:,} were stored by an older version, and are not found any more"
+    return text
 
 
 def _counted(tables: list[Table], sort: str) -> str:

@@ -171,6 +171,11 @@ class Books:
         subjects = self._db.execute("SELECT DISTINCT subject FROM limits")
         return {user for (subject,) in subjects if (user := user_of(subject)) is not None}
 
+    def answers(self) -> Iterator[tuple[datetime, bytes]]:
+        """Everything that is stored, and when it was."""
+        for created, payload in self._db.execute("SELECT created, payload FROM answers"):
+            yield datetime.fromisoformat(created), bytes(payload)
+
     def verify(self) -> list[str]:
         """Recompute everything from the append-only rows; each string is a contradiction, none means sound."""
         return contradictions(self._db)

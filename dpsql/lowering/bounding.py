@@ -53,7 +53,7 @@ class Branch:
 
     query: EngineQuery
     statistics: tuple[int, ...]
-    way: str = ""  # how prepared copies are used, for EXPLAIN
+    way: str = ""  # how prepared copies are used, where there are any, for EXPLAIN
 
 
 def bounded_queries(
@@ -81,10 +81,9 @@ def bounded_queries(
 
     def branch(write: Callable[[_Bounding], str], width: int, answers: Sequence[int]) -> Branch:
         bounding = _Bounding(plan, keys, dialect, within)
-        query = EngineQuery(write(bounding), width, sources=_sources(tables))
-        if copied:
-            query = replace(query, plain=write(_Bounding(plan, keys, dialect, within, copies=False)))
-        return Branch(query, tuple(answers), bounding.way)
+        query = EngineQuery(write(bounding), width, sources=_sources(tables), names=bounding.parameters)
+        way = bounding.way or "every unit is bounded as the query runs"
+        return Branch(query, tuple(answers), way if copied else "")
 
     plain = [i for i, statistic in enumerate(statistics) if statistic.kind in _PLAIN]
     units = [i for i in plain if chosen is not None and statistics[i].kind is StatisticKind.UNITS]
@@ -191,7 +190,7 @@ class _Bounding(AddedUp):
         assert self._counted is not None
         with self._few(rows):
             few = self._added_up(clip.statistics)
-        if is_one_table(self._plan, copies=self._copies):
+        if is_one_table(self._plan):
             with self._many(rows):
                 return f"{few} UNION ALL {self._side(self._stepped(self._pairs(clip), clip, cells))}"
         # Of the other tables, too, only rows of these owners are read.
@@ -246,12 +245,12 @@ class _Bounding(AddedUp):
 
     def _quick_to_count(self) -> Plan | None:
         """One table of which every owner has at least as many rows as in the plan; None where there is none."""
-        if is_one_table(self._plan, copies=self._copies):
+        if is_one_table(self._plan):
             return self._plan
         if self._within is None or not self._dialect.counts_apart:
             return None
         found = one_table_within(self._plan, self._within)
-        return found if found is not None and is_one_table(found, copies=self._copies) else None
+        return found if found is not None and is_one_table(found) else None
 
     def _in_two_passes(self, clip: Clip, cells: Cells, large: str) -> str:
         """Large owners are found first; then the rows of all others are added up as they are.
@@ -282,7 +281,7 @@ class _Bounding(AddedUp):
         """Whether nothing but the clip bounds sums over rows of one table, which is cheap to read twice."""
         if not cells.keyed or cells.limited or any(s.kind is not StatisticKind.ROWS for s in clip.statistics):
             return False
-        return is_one_table(self._plan, copies=self._copies) and self._is_the_same_twice(clip)
+        return is_one_table(self._plan) and self._is_the_same_twice(clip)
 
     def _with_large_sums(self, clip: Clip) -> str:
         """Owners the magnitudes of whose rows add up to more than a clip.
@@ -408,7 +407,7 @@ class _Bounding(AddedUp):
     def _hash(self, names: Sequence[str]) -> str:
         text = self._dialect.types[Kind.TEXT]
         parts = [f"COALESCE('v' || CAST({name} AS {text}), 'n')" for name in names]
-        salt = self._dialect.salt.format(self._dialect.parameter("salt"))
+        salt = self._dialect.salt.format(self._writer.scalars.parameter("salt"))
         salted = f" || {self._dialect.separator} || ".join([salt, f"CAST({OWNER} AS {text})", *parts])
         return self._dialect.chosen_by.format(salted)
 

@@ -61,7 +61,7 @@ class LateKey:
         return self.stored.column.type.kind is not Kind.TEXT
 
 
-def late_keys(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic], *, copies: bool) -> dict[str, LateKey]:
+def late_keys(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic]) -> dict[str, LateKey]:
     """The keys, by their names k0, k1 …, that are made of a declared column of one table which nothing else reads.
 
     Claim: whether rows are kept, and what they add to a sum, does not depend on these columns, once conditions that are
@@ -69,7 +69,7 @@ def late_keys(plan: Plan, keys: Sequence[Key], statistics: Sequence[Statistic], 
     Because: no other condition, no other column and no sum refers to them; above the scan they are only handed on.
     Needs: a plan of one table.
     """
-    if not is_one_table(plan, copies=copies):
+    if not is_one_table(plan):
         return {}
     columns = stored_columns(plan)
     found = {f"k{i}": late for i, key in enumerate(keys) if (late := _late(key, columns)) is not None}
@@ -395,13 +395,13 @@ def _is_by_row(node: Plan) -> bool:
     return isinstance(node, Scan | Filter | Project | Join | SemiJoin | OfUnit)
 
 
-def is_one_table(plan: Plan, *, copies: bool) -> bool:
+def is_one_table(plan: Plan) -> bool:
     """Whether a relation is one table, read without others: cheap to read twice."""
-    return all(isinstance(node, Filter | Project) or _is_plain_scan(node, copies=copies) for node in nodes(plan))
+    return all(isinstance(node, Filter | Project) or _is_plain_scan(node) for node in nodes(plan))
 
 
-def _is_plain_scan(node: Plan, *, copies: bool) -> bool:
-    return isinstance(node, Scan) and (not node.table.path or (copies and node.table.copy is not None))
+def _is_plain_scan(node: Plan) -> bool:
+    return isinstance(node, Scan) and (not node.table.path or node.table.copy is not None)
 
 
 def one_table_within(plan: Plan, table: Table) -> Plan | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import assert_never
 
 from dpsql.lowering.dialect import Dialect
@@ -29,6 +29,7 @@ from dpsql.plan.nodes import (
     Sort,
     Window,
 )
+from dpsql.plan.prune import pruned
 from dpsql.plan.scalars import OTHER, Call, Field, Ref, Scalar, parts_in, rebuild
 from dpsql.plan.visit import Graph, Items, fields_read
 
@@ -45,50 +46,7 @@ def slim(plan: Plan, dialect: Dialect, ids: itertools.count[int]) -> Plan:
     which rows, one is computed.
     Needs: field ids that are unique within the query.
     """
-    return _Layers(dialect, ids).of(_pruned(plan, {field.id for field in plan.fields}))
-
-
-# --- columns that nobody reads ---
-
-
-def _pruned(plan: Plan, wanted: set[int]) -> Plan:
-    match plan:
-        case Project(child=child, items=items):
-            kept = tuple((field, value) for field, value in items if field.id in wanted)
-            return Project(_pruned(child, _read(value for _, value in kept)), kept)
-        case Filter(child=child, predicate=predicate):
-            return Filter(_pruned(child, wanted | _read([predicate])), predicate)
-        case Sort(child=child, keys=keys, limit=limit, offset=offset, fields=fields):
-            shown = tuple(field for field in fields if field.id in wanted)
-            below = {field.id for field in shown} | _read(key.value for key in keys)
-            return Sort(_pruned(child, below), keys, limit, offset, shown)
-        case Window(child=child, items=windows):
-            calls = tuple((field, call) for field, call in windows if field.id in wanted)
-            below = wanted | _read(call for _, call in calls)
-            return Window(_pruned(child, below), calls) if calls else _pruned(child, below)
-        case Aggregate(child=child, keys=grouped, aggregates=aggregates, sets=sets):
-            kept_calls = tuple((field, call) for field, call in aggregates if field.id in wanted)
-            read = _read([*(value for _, value in grouped), *(call for _, call in kept_calls)])
-            return Aggregate(_pruned(child, read), grouped, kept_calls, sets)
-        case Join(kind=kind, left=left, right=right, condition=condition):
-            below = wanted | _read([] if condition is None else [condition])
-            return Join(kind, _pruned(left, below), _pruned(right, below), condition)
-        case Distinct(child=child):
-            return Distinct(_whole(child))
-        case SetOperation(kind=set_kind, left=left, right=right, fields=fields):
-            return SetOperation(set_kind, _whole(left), _whole(right), fields)
-        case Scan() | Empty() | OneRow() | Released() | SemiJoin() | OfUnit():
-            return plan
-        case _:
-            assert_never(plan)
-
-
-def _whole(plan: Plan) -> Plan:
-    return _pruned(plan, {field.id for field in plan.fields})
-
-
-def _read(values: Iterable[Scalar]) -> set[int]:
-    return {field.id for field in fields_read(values)}
+    return _Layers(dialect, ids).of(pruned(plan, {field.id for field in plan.fields}))
 
 
 # --- projections ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dpsql.errors import Cancelled
 
@@ -17,12 +17,11 @@ class EngineQuery:
     keys: int
     parameters: Mapping[str, object] = field(default_factory=dict, repr=False)
     sources: tuple[tuple[str, ...], ...] = ()  # schema and name of every table that it reads
-    plain: str = ""  # where it reads prepared copies: what it would be without them
+    names: frozenset[str] = frozenset()  # of the parameters that it has
 
-    @property
-    def meaning(self) -> str:
-        """What is asked, however the data is kept: stored answers are known by it."""
-        return self.plain or self.sql
+    def filled(self, parameters: Mapping[str, object]) -> EngineQuery:
+        """The same with those of the parameters that it has."""
+        return replace(self, parameters={name: parameters[name] for name in sorted(self.names)})
 
 
 class Cancellation:

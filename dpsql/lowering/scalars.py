@@ -67,9 +67,14 @@ class ScalarWriter:
         self._name = name
         self._subquery = subquery
         self._bounds = bounds  # of a moment, from those of the columns
+        self.parameters: set[str] = set()  # that were written
 
     def type(self, type_: Type) -> str:
         return self._dialect.type(type_)
+
+    def parameter(self, name: str) -> str:
+        self.parameters.add(name)
+        return self._dialect.parameter(name)
 
     def constant(self, value: Value, type_: Type) -> str:
         """A constant of the analyst or the policy, typed."""
@@ -118,7 +123,7 @@ class ScalarWriter:
                 # DuckDB has nothing at zero and beyond the end, as PostgreSQL.
                 return f"({self.scalar(array)})[{index}]"
             case StageValue(stage=stage, type=type_):
-                return self._dialect.stage_value(self._dialect.parameter(f"s{stage}"), type_)
+                return self._dialect.stage_value(self.parameter(f"s{stage}"), type_)
             case InStage(arg=arg, stage=stage, item=item):
                 return self._in_stage(self.scalar(arg), stage, item)
             case Call():
@@ -132,9 +137,9 @@ class ScalarWriter:
 
     def _in_stage(self, arg: str, stage: int, item: Type) -> str:
         """IN over a list, with SQL's rules for NULL on either side."""
-        items = self._dialect.array.format(self._dialect.parameter(f"s{stage}"), type=self.type(item))
+        items = self._dialect.array.format(self.parameter(f"s{stage}"), type=self.type(item))
         found = self._dialect.in_list.format(arg, items)
-        marks = (self._dialect.parameter(f"s{stage}_{what}") for what in ("empty", "null"))
+        marks = (self.parameter(f"s{stage}_{what}") for what in ("empty", "null"))
         empty, null = map(self._dialect.flag.format, marks)
         return (
             f"(CASE WHEN {empty} THEN FALSE WHEN {arg} IS NULL THEN NULL"

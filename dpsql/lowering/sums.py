@@ -37,26 +37,28 @@ LONG = 400
 
 
 class RowValues:
-    def __init__(
-        self, plan: Plan, keys: Sequence[Key], dialect: Dialect, within: Table | None, *, copies: bool = True
-    ) -> None:
+    def __init__(self, plan: Plan, keys: Sequence[Key], dialect: Dialect, within: Table | None) -> None:
         self._plan = plan
         self._keys = keys
         self._dialect = dialect
         self._once, self._int64 = dialect.materialized, dialect.int64
         self._within = within  # a table of which every owner has at least as many rows as in the plan
-        self._counted = within if copies and within is not None and within.copy is not None else None
+        self._counted = within if within is not None and within.copy is not None else None
         self.way = ""
-        self._writer = RelationWriter(dialect, private=True, copies=copies)
+        self._writer = RelationWriter(dialect, private=True)
         self._names = [f"k{i}" for i in range(len(keys))]
         self._key_list = "".join(f"{name}, " for name in self._names)
         self._pair = ", ".join([OWNER, *self._names])
         self._group = f" GROUP BY {', '.join(self._names)}" if keys else ""
         self._stored = stored_columns(plan)
-        self._copies = copies
         self._late: dict[str, LateKey] = {}  # keys that are made of groups of rows, by name
         self._stored_sums: Mapping[int, StoredSum] = {}  # sums of columns that are read as they are stored, by place
         self._above: Mapping[int, int] = {}  # sums that are made of how far the values of another are above the lowest
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Of what was written."""
+        return frozenset(self._writer.scalars.parameters)
 
     def _values(self, statistics: Sequence[Statistic]) -> str:
         """Keys and grid values of each row; rows whose key is not among the declared ones are dropped."""
@@ -349,7 +351,7 @@ class AddedUp(RowValues):
     @contextmanager
     def _by_stored_columns(self, statistics: Sequence[Statistic]) -> Iterator[Mapping[int, StoredSum]]:
         """Rows are grouped by stored columns meanwhile, and those that sums could be made of are yielded."""
-        self._late = late_keys(self._plan, self._keys, statistics, copies=self._copies)
+        self._late = late_keys(self._plan, self._keys, statistics)
         raw = {late.stored.field for late in self._late.values() if late.is_raw}
         self._writer.raw = raw
         try:
@@ -359,7 +361,7 @@ class AddedUp(RowValues):
             self._writer.raw, self._writer.bounds, self._writer.beyond = frozenset(), {}, False
 
     def _sums_of_stored(self, statistics: Sequence[Statistic], raw: set[int]) -> dict[int, StoredSum]:
-        if not is_one_table(self._plan, copies=self._copies):
+        if not is_one_table(self._plan):
             return {}
         found = stored_sums(statistics, self._stored)
         values = [key.value for key, name in zip(self._keys, self._names, strict=True) if name not in self._late]

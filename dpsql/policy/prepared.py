@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 
 from dpsql.errors import PolicyError
-from dpsql.policy.model import Copy, DatabaseSchema, PreparedPolicy, Table, TableSchema
+from dpsql.policy.model import Catalog, Copy, DatabaseSchema, PreparedPolicy, Table, TableSchema
 from dpsql.types import Kind
 
 COPIED_OWNER = "dpsql_owner"
@@ -113,3 +114,10 @@ def _as_source(table: TableSchema, copied: CopiedTable, version: int) -> TableSc
 def taken_columns(columns: Sequence[str]) -> list[str]:
     """The columns of a table that have the names of those that a copy adds."""
     return [name for name in columns if name.casefold() in (COPIED_OWNER, COPIED_ROWS)]
+
+
+def without_copies(catalog: Catalog) -> Catalog:
+    """The catalog as it would be if nothing were prepared; there is still one object of each table."""
+    tables = {id(table): replace(table, copy=None) for table in catalog.tables.values()}
+    named = {name: tables[id(table)] for name, table in catalog.tables.items()}
+    return replace(catalog, tables=MappingProxyType(named))

@@ -20,6 +20,7 @@ from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.privacy.stability import Stability
 from dpsql.release.drafts import Compilation, Draft
+from dpsql.release.identity import asked_of_rows
 
 _NOTE = "what a unit adds beyond a chosen clip is cut off; margins are of the noise alone"
 
@@ -116,9 +117,10 @@ class BoundSearches:
             return None
         bound, groups = Cells(False, 1, False), ((0,),)
         facts, most = derivation.conclusion.facts, self.compilation.catalog.max_cells
+        known = [Key(key, domain(key, facts, most)) for key in keys]
         branches = bounded_queries(
             child,
-            [Key(key, domain(key, facts, most)) for key in keys],
+            known,
             (statistic,),
             groups,
             bound,
@@ -127,6 +129,34 @@ class BoundSearches:
             norm=self.compilation.norm,
             dialect=self.compilation.dialect,
         )
+        asked = asked_of_rows(
+            child,
+            known,
+            (statistic,),
+            groups,
+            bound,
+            most=derivation.conclusion.rows,
+            norm=self.compilation.norm,
+            dialect=self.compilation.dialect.name,
+            chosen=None,
+            stages=(),
+        )
         return Draft(
-            (), ((),), bound, (statistic,), groups, (), (), None, branches, (), derivation, None, (), (), None, None
+            keys=(),
+            cells=((),),
+            bound=bound,
+            statistics=(statistic,),
+            groups=groups,
+            weights=(),
+            counts=(),
+            selection=None,
+            branches=branches,
+            stages=(),
+            derivation=derivation,
+            chains=None,
+            chained=(),
+            remainder=(),
+            asked=asked,
+            question=None,
+            lattice=None,
         )

@@ -14,7 +14,7 @@ from typing import assert_never
 from dpsql.errors import InternalError, NotSupported, PrivateRows, TooMuchNoise
 from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.duckdb_dialect import DUCKDB
-from dpsql.lowering.in_python import InPython, in_python
+from dpsql.lowering.in_python import in_python
 from dpsql.lowering.noisy_tables import from_lists, from_table
 from dpsql.lowering.prune_and_merge import slim
 from dpsql.lowering.relations import RelationWriter
@@ -59,9 +59,10 @@ from dpsql.privacy.normalize.public import check_total, in_fixed_order
 from dpsql.privacy.owners import is_unit
 from dpsql.release.drafts import Compilation
 from dpsql.release.group_totals import Coarser
+from dpsql.release.identity import asked_of_answers
 from dpsql.release.limits import noise_alone
 from dpsql.release.measurements import Measuring
-from dpsql.release.model import BoundMode, QuerySettings, Release, Stage
+from dpsql.release.model import BoundMode, Measurement, QuerySettings, Release, Rest, Stage
 from dpsql.release.outputs import Outputs, is_measured
 from dpsql.release.partial import MARK, Partial, caution
 from dpsql.release.pricing import Pricing
@@ -101,8 +102,6 @@ class _Compiler:
         self._stages: list[Stage] = []
         self._public: dict[str, str] = {}
         self._tables: dict[str, Table] = {}
-        self._with_tables: dict[str, str] = {}
-        self._in_python: dict[str, InPython] = {}
         self._outputs = Outputs(compilation)
         self._pricing = Pricing(compilation)
         self._preparation = Normalizer(compilation.catalog.max_cells, compilation.ids, self._stage, self._public_side)
@@ -145,7 +144,8 @@ class _Compiler:
             )
             for place, (field, output) in enumerate(zip(rest.fields, outputs, strict=True))
         )
-        sql = self._write(wide)
+        rest_of_query = self._write(wide)
+        measurements = self._with_reads(measurements)
         price = sum((m.price for m in measurements), Price())
         notes = tuple(self._compilation.notes)
         if reads_dates_of_rows(self._plan):
@@ -156,14 +156,12 @@ class _Compiler:
         release = Release(
             measurements,
             tuple(self._stages),
-            sql,
+            rest_of_query,
             outputs,
             self._tables,
             price,
             notes,
             tuple(self._compilation.cautions),
-            self._with_tables,
-            self._in_python,
             self._compilation.settings,
         )
         if not release.searches or self._compilation.chosen:
@@ -284,7 +282,20 @@ class _Compiler:
             self._tables[self._public[table.name]] = table
         return self._public[table.name]
 
-    def _write(self, plan: Plan) -> str:
+    def _with_reads(self, measurements: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        """Each with all declarations that decide its answers, also by way of those that it is made of."""
+        found: list[Measurement] = []
+        for measurement, draft in zip(measurements, self._compilation.drafts, strict=True):
+            reads = dict.fromkeys(draft.asked.reads)
+            stages = [self._stages[stage] for stage in measurement.stages]
+            for earlier in (*(i for stage in stages for i in stage.measurements), *(i for _, i in measurement.clips)):
+                reads |= dict.fromkeys(found[earlier].reads)
+            for stage in stages:
+                reads |= dict.fromkeys(stage.asked.reads)
+            found.append(replace(measurement, reads=tuple(sorted(reads))))
+        return tuple(found)
+
+    def _write(self, plan: Plan) -> Rest:
         """SQL for the post-processing engine: noisy tables arrive as lists, in the order of their fields."""
         released = [node for node in nodes(plan) if isinstance(node, Released)]
         # Some read the margins of the sums as well, in columns behind the others.
@@ -293,14 +304,12 @@ class _Compiler:
         plan = slim(plan, DUCKDB, self._compilation.ids)
         body = writer.relation(plan)
         if not used:
-            return body
+            return Rest(body, None, {}, None)
         types = {index: [writer.scalars.type(field.type) for field in node.fields] for index, node in used.items()}
         heads = [[head(index, types[index]) for index in sorted(types)] for head in (from_lists, from_table)]
-        sql, with_tables = (f"WITH {', '.join(each)} {body}" for each in heads)
-        self._with_tables[sql] = with_tables
-        if (computed := in_python(plan)) is not None:
-            self._in_python[sql] = computed
-        return sql
+        of_lists, of_tables = (f"WITH {', '.join(each)} {body}" for each in heads)
+        columns = {index: len(node.fields) for index, node in used.items()}
+        return Rest(of_lists, of_tables, columns, in_python(plan))
 
     # --- stages ---
 
@@ -329,16 +338,15 @@ class _Compiler:
         rest, _, _ = self._outputs.with_margins(rest, ())
         field = rest.fields[0]
         measurements = tuple(sorted({n.measurement for n in nodes(rest) if isinstance(n, Released)}))
-        sql = self._write(rest)
+        written = self._write(rest)
         if node.kind == "exists":
-            inner, sql = sql, f"SELECT EXISTS ({sql})"
-            if inner in self._with_tables:
-                self._with_tables[sql] = f"SELECT EXISTS ({self._with_tables[inner]})"
+            of_tables = None if written.of_tables is None else f"SELECT EXISTS ({written.of_tables})"
+            written = Rest(f"SELECT EXISTS ({written.sql})", of_tables, written.columns, None)
         type_ = BOOLEAN if node.kind == "exists" else field.type
         if type_.kind is Kind.INTEGER:
             type_ = replace(type_, precision=BIGINT.precision)  # all that the engine is told of the value
         # The same question inside one query has one answer.
-        asked = Stage(node.kind, type_, sql, measurements)
+        asked = Stage(node.kind, type_, written, asked_of_answers(rest, node.kind, measurements), measurements)
         if asked not in self._stages:
             self._stages.append(asked)
         stage = self._stages.index(asked)

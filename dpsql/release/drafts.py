@@ -23,7 +23,8 @@ from dpsql.privacy.mechanisms.running_totals import Chains
 from dpsql.privacy.mechanisms.top_keys import First
 from dpsql.privacy.rules.aggregates import SEARCHED, Cells, Statistic
 from dpsql.privacy.stability import Derivation
-from dpsql.release.model import BoundMode, QuerySettings, Question
+from dpsql.release.identity import Asked, Question
+from dpsql.release.model import BoundMode, QuerySettings
 from dpsql.types import Type, Value
 
 Norm = Literal["l1", "l2"]
@@ -47,6 +48,7 @@ class Draft:
     chains: Chains | None
     chained: tuple[int, ...]
     remainder: tuple[tuple[Value, ...], ...]
+    asked: Asked
     question: Question | None
     lattice: GroupingSetsNoise | None
     clips: tuple[tuple[int, int], ...] = ()
@@ -140,18 +142,12 @@ class Compilation:
 
 
 def same(left: Draft, right: Draft) -> bool:
-    """Whether two measurements ask for the same: the generated text names no field, so equal text is equal meaning."""
+    """Whether two measurements ask for the same."""
     return (
-        [(branch.query.sql, branch.statistics) for branch in left.branches]
-        == [(branch.query.sql, branch.statistics) for branch in right.branches]
+        left.asked == right.asked
         and left.cells == right.cells
         and left.selection == right.selection
         and left.lattice == right.lattice
         and left.top == right.top
-        and left.groups == right.groups
-        and len(left.keys) == len(right.keys)
         and left.clips == right.clips
-        and [s.sensitivity for s in left.statistics] == [s.sensitivity for s in right.statistics]
-        and [(s.kind, s.step, s.factor, s.rank, s.shape) for s in left.statistics]
-        == [(s.kind, s.step, s.factor, s.rank, s.shape) for s in right.statistics]
     )

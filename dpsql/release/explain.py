@@ -187,8 +187,8 @@ def _share_of_price(measurement: Measurement, index: int, accountant: Accountant
 
 def _prepared_texts(measurement: Measurement) -> list[str]:
     """Which way the engine goes, where it reads prepared copies. The answer is the same on both."""
-    ways = {branch.way: None for branch in measurement.branches if branch.query.plain}
-    return [f"  Prepared copy: {way or 'every unit is bounded as the query runs'}" for way in ways]
+    ways = {branch.way: None for branch in measurement.branches if branch.way}
+    return [f"  Prepared copy: {way}" for way in ways]
 
 
 def _running_text(measurement: Measurement, index: int) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.lowering.bounding import bounded_queries
-from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.fast_paths import Key
 from dpsql.plan.nodes import Aggregate, Plan, Project, Released, SetKind, SetOperation
 from dpsql.plan.patterns import Running, added_up, over
@@ -32,43 +31,15 @@ from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.privacy.stability import Derivation, Stability
 from dpsql.release.bound_search import BoundSearches
-from dpsql.release.drafts import Compilation, Draft, Norm
+from dpsql.release.drafts import Compilation, Draft
+from dpsql.release.identity import Question, asked_of_rows
 from dpsql.release.limits import limits
-from dpsql.release.model import Question
 from dpsql.release.outputs import Outputs
 from dpsql.release.rows import refuse_rows
 from dpsql.types import DOUBLE, Value
 
 _COUNTS = (StatisticKind.ROWS, StatisticKind.UNITS)
 Domains = tuple[tuple[Value, ...] | None, ...]  # all values of each key, where they are known
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """Writes what a measurement asks of its rows. A value, so that a release can be sent to another process."""
-
-    child: Plan
-    keys: tuple[Key, ...]
-    bound: Cells
-    stability: Stability
-    norm: Norm
-    dialect: Dialect
-
-    def __call__(self, kept: tuple[int, ...], statistic: Statistic | None) -> str:
-        cells = self.bound if kept else Cells(False, 1, False)
-        branches = bounded_queries(
-            self.child,
-            [self.keys[i] for i in kept],
-            [statistic or rules.count_units(None, cells)],
-            [[0]],
-            cells,
-            rows=self.stability.rows,
-            single=self.stability.single,
-            within=self.stability.within,
-            norm=self.norm,
-            dialect=self.dialect,
-        )
-        return "; ".join(branch.query.meaning for branch in branches)
 
 
 class Measuring:
@@ -421,12 +392,11 @@ class Measuring:
                 for found in estimators.weights_once_chosen(settled)
                 if all(estimators.index_of(statistic) in alone for statistic in found)
             )
-        question: Question | None = None
+        wider: tuple[Key, ...] | None = None  # where other questions may be answered by this one
         remainder: tuple[tuple[Value, ...], ...] = ()
         # What was cut at different clips does not add up.
         if cells is not None and sets is None and _is_additive(stability, statistics) and not clips:
             wider, every = self._with_remainder(keys, cells)
-            question = self._question(child, wider, bound, stability)
             if chains is None:
                 keys, remainder = wider, every
         norm = self._compilation.norm if chains is None else "l1"  # for the root (`running.widened`)
@@ -447,6 +417,18 @@ class Measuring:
         for statistic in statistics:
             values += [part for part in (statistic.value, statistic.where) if part is not None]
         stages = tuple(sorted(set(stages_of(child, values))))
+        asked = asked_of_rows(
+            child,
+            keys,
+            statistics,
+            groups,
+            bound,
+            most=stability.rows,
+            norm=norm,
+            dialect=self._compilation.dialect.name,
+            chosen=estimators.chosen,
+            stages=stages,
+        )
         counts = tuple(dict.fromkeys(estimators.counts))
         draft = Draft(
             keys,
@@ -463,7 +445,8 @@ class Measuring:
             chains,
             chained,
             remainder,
-            question,
+            asked,
+            None if wider is None else Question(child, wider, self._compilation.dialect.name, stages),
             sets,
             clips,
             top,
@@ -480,9 +463,6 @@ class Measuring:
                 f" (max_rows_per_value): of one unit at most {rows} count in full, so that numbers may be too low"
             )
         return index
-
-    def _question(self, child: Plan, keys: tuple[Key, ...], bound: Cells, stability: Stability) -> Question:
-        return _Question(child, keys, bound, stability, self._compilation.norm, self._compilation.dialect)
 
     def _with_remainder(
         self, keys: tuple[Key, ...], cells: tuple[tuple[Value, ...], ...]

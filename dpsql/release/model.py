@@ -27,13 +27,12 @@ from dpsql.privacy.noise_laws import Noise, margin, rank_margin, standard_deviat
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
 from dpsql.privacy.stability import Derivation
+from dpsql.release.identity import Asked, Question, Reads
 from dpsql.release.limits import NOISE_ONLY
 from dpsql.sql.clock import Clock
 from dpsql.tables import Integers
 from dpsql.types import Kind, Type, Value
 
-# The text of a question with some of the keys, by their places, and one sum, or none: equal texts ask for the same.
-Question = Callable[[tuple[int, ...], Statistic | None], str]
 # How a query treats loose clips: as declared; searched for and paid with a part of its price; or found before.
 BoundMode = Literal["declared", "searched", "found"]
 
@@ -91,6 +90,9 @@ class Measurement:
     clips: tuple[tuple[int, int], ...] = ()
     top: Top | None = None  # of all cells, those few with most units are chosen and counted
     confidence: Fraction = USUAL  # with which each margin holds
+    identity: bytes = b""  # what it is known by, but for the earlier answers that it depends on
+    # The declarations that it reads, or that earlier answers read of which it is made.
+    reads: Reads = dataclasses.field(default=(), repr=False)
 
     @property
     def is_search(self) -> bool:
@@ -228,12 +230,23 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """What is computed of noisy and public tables, in each way that it can be."""
+
+    sql: str  # over noisy tables that come as lists
+    of_tables: str | None  # over those that come as tables of arrays; None where none is read
+    columns: Mapping[int, int]  # of each noisy table that is read: how many of its columns, from the first
+    in_python: InPython | None
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A released or public value that a later measurement uses as a constant."""
 
     kind: str  # "scalar", "exists" or "in"
     type: Type
-    sql: str
+    rest: Rest = dataclasses.field(compare=False, repr=False)
+    asked: Asked
     measurements: tuple[int, ...]
 
 
@@ -280,16 +293,13 @@ class Release:
 
     measurements: tuple[Measurement, ...]  # in the order in which they can run
     stages: tuple[Stage, ...]
-    sql: str  # the rest of the query, over noisy and public tables; behind the outputs, margins that differ by row
+    rest: Rest  # behind the outputs, margins that differ by row
     outputs: tuple[Output, ...]
     public: Mapping[str, Table]  # the name of the loaded copy of each public table
     price: Price
     notes: tuple[str, ...]
     # Sentences that whoever reads the answer should know, from text, policy and schema alone.
     cautions: tuple[str, ...]
-    with_tables: Mapping[str, str]  # each text over noisy tables that come as lists: the same over tables of arrays
-    # Of those texts, the ones that Python may compute instead.
-    in_python: Mapping[str, InPython] = dataclasses.field(default_factory=dict, repr=False)
     asked: QuerySettings = QuerySettings()
     confidence: Confidence = dataclasses.field(default_factory=Confidence)
     # Where clips are searched for: the same release with those that were chosen, by measurement and place.

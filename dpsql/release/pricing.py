@@ -26,6 +26,7 @@ from dpsql.privacy.noise_laws import (
 from dpsql.privacy.rules import aggregates as rules
 from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Statistic, StatisticKind
 from dpsql.release.drafts import Compilation, Draft
+from dpsql.release.identity import identity_of_answer
 from dpsql.release.model import Measurement, in_steps, margin_of
 
 # Of the price of a sum whose clip or centre is searched for, this part goes to all searches of the query together.
@@ -180,6 +181,11 @@ class Pricing:
             weight = rules.weight_in_keys(draft.statistics[at], self._compilation.norm)
             noise, lowest = selecting(noises[at], draft.bound.groups, Price(0, delta).delta_value, weight)
             noises = (*noises[:at], noise, *noises[at + 1 :])
+        top = self._top(draft, parts)
+        # A search is known by what it asks alone, whatever was paid for it: what it found serves everybody.
+        decides = () if draft.is_search else (noises, draft.selection, lowest, price, draft.lattice, top)
+        running = (draft.chains, draft.chained) if rooted else None
+        identity = identity_of_answer(draft.asked, self._accountant.policy.accounting, draft.cells, decides, running)
         return Measurement(
             draft.keys,
             draft.cells,
@@ -200,7 +206,8 @@ class Pricing:
             draft.question,
             draft.lattice,
             clips=draft.clips,
-            top=self._top(draft, parts),
+            top=top,
+            identity=identity,
         )
 
     def _top(self, draft: Draft, parts: list[int]) -> Top | None:

@@ -80,7 +80,7 @@ def cost(dataset: Dataset, text: str) -> tuple[int, int]:
     if release is None:
         return calls, 0
     written = [branch.query.sql for measurement in release.measurements for branch in measurement.branches]
-    return calls, sum(map(len, (release.sql, *written)))
+    return calls, sum(map(len, (release.rest.sql, *written)))
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -42,7 +42,6 @@ def ask(dataset: Dataset, sql: str, *, fresh: bool = False) -> Answer:
 def test_a_remembered_answer_is_the_one_that_would_be_computed(dataset: Dataset, sql: str) -> None:
     first, remembered = ask(dataset, sql), ask(dataset, sql)
     dataset._answers.clear()
-    dataset._replay_keys.clear()
     computed = ask(dataset, sql)
     assert first.table == remembered.table == computed.table
     assert first.margins == remembered.margins == computed.margins
@@ -83,13 +82,11 @@ def test_long_texts_and_many_rows_are_not_remembered(dataset: Dataset) -> None:
 def test_what_is_free_to_ask_does_not_fill_the_memory(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """EXPLAIN of many cells costs nothing, and a compiled query of 80,000 of them takes five megabytes."""
     monkeypatch.setattr(dataset._releases, "_room", 200_000)
-    monkeypatch.setattr(dataset._replay_keys, "_room", 200_000)
     for income in range(20):
         sql = f"SELECT age, state, smoker, COUNT(*) FROM people WHERE income > {income} GROUP BY age, state, smoker"
         release = dataset.compile(sql, (), QuerySettings())
         dataset.preview(release, "alice")
     assert 0 < len(dataset._releases) < 10
-    assert 0 < len(dataset._replay_keys) < 10
     assert dataset.compile(sql, (), QuerySettings()) is release
 
 

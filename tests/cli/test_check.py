@@ -187,3 +187,63 @@ def test_a_key_that_nothing_keeps_unique_is_warned_of(clinic: Path) -> None:
     result = check(clinic)
     assert result.exit_code == 0
     assert warning.format("loose") in result.stdout
+
+
+# --- stored answers ---
+
+BY_STATE = "SELECT state, COUNT(*) FROM people GROUP BY state"
+STORED = (
+    BY_STATE,
+    "SELECT SUM(income) FROM people",
+    "SELECT COUNT(*) FROM people WHERE income > (SELECT AVG(age) FROM people)",
+    "SELECT SUM(fee) FROM visits",
+)
+
+
+def stored_answers(policy: Path) -> str:
+    (line,) = [line for line in check(policy).stdout.splitlines() if " stored answers: " in line]
+    return line
+
+
+@pytest.fixture
+def asked(clinic: Path) -> Path:
+    with dpsql.connect(clinic) as connection, connection.cursor() as cursor:
+        for sql in STORED:
+            cursor.execute(sql)
+    return clinic
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lost", "because"),
+    [
+        ("[tables.states]", "# nothing else\n[tables.states]", 0, ""),
+        ("[users.alice]", '[views.v]\nsql = "SELECT age FROM people"\n[users.alice]', 0, ""),
+        ("sex = {}", 'sex = { values = ["f", "m"] }', 0, ""),
+        ("max = 500_000", "max = 400_000", 2, "main.people.income"),
+        # Also that which compares with the average of ages.
+        ("age = { min = 0, max = 110 }", "age = { min = 0, max = 120 }", 2, "main.people.age"),
+        ('["CA", "NY", "TX"]', '["CA", "NY"]', 1, "main.people.state"),
+        ("max_rows_per_unit = 10", "max_rows_per_unit = 9", 1, "main.visits"),
+        ("[users.alice]", "[limits]\nmax_cells = 4\n[users.alice]", 0, ""),
+        ("[users.alice]", "[limits]\nmax_cells = 3\n[users.alice]", 1, "max_cells"),
+    ],
+)
+def test_it_says_how_many_stored_answers_an_edit_would_lose(
+    asked: Path, old: str, new: str, lost: int, because: str
+) -> None:
+    """As many as are bought anew once it is in force."""
+    line = stored_answers(asked)
+    assert line == "5 stored answers: 5 would be found again under this policy"
+    change(asked, old, new)
+    found = stored_answers(asked)
+    assert found.startswith(f"5 stored answers: {5 - lost} would be found again under this policy")
+    assert found.endswith(f"; {lost} would be bought anew, for it changes {because}") or not lost
+    with dpsql.connect(asked) as connection, connection.cursor() as cursor:
+        for sql in STORED:
+            cursor.execute(sql)
+    assert stored_answers(asked).startswith(f"{5 + lost} stored answers: 5 would be found again under this policy")
+
+
+def test_answers_that_have_expired_are_not_counted(asked: Path) -> None:
+    change(asked, "[users.alice]", "[limits]\nreplay_days = 0.0000001\n[users.alice]")
+    assert "stored answer" not in check(asked).stdout

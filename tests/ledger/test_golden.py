@@ -11,11 +11,16 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+from click.testing import CliRunner
+
 import dpsql
+from dpsql.answering.open_dataset import open_dataset
+from dpsql.cli import commands
 from tests import toy
 
 HERE = Path(__file__).parent
 DUMP, ANSWERS = HERE / "golden.sql", HERE / "golden.json"
+BY_SQL = HERE / "by_sql.sql"  # of a version that knew answers by the SQL that was generated for them
 
 # One of each kind whose key is made in a way of its own.
 QUESTIONS = (
@@ -39,11 +44,34 @@ def _policy(folder: Path) -> Path:
     return toy.write_policy(folder)
 
 
+def _with_ledger(folder: Path, dump: Path) -> Path:
+    policy = _policy(folder)
+    with closing(sqlite3.connect(folder / f"{toy.DATABASE}.ledger")) as db:
+        db.executescript(dump.read_text())
+    return policy
+
+
+def test_a_ledger_of_answers_known_by_their_sql_keeps_its_charges(tmp_path: Path) -> None:
+    """Its answers are not found any more."""
+    policy = _with_ledger(tmp_path, BY_SQL)
+    with closing(open_dataset(policy)) as dataset:
+        assert dataset.ledger.verify() == []
+        before = dataset.ledger.spent()
+        assert before.loss == 135855738565154
+    with dpsql.connect(policy) as connection:
+        cursor = connection.cursor()
+        cursor.execute(QUESTIONS[0])
+        assert cursor.cost is not None
+        bought = cursor.cost.charged.grains.loss
+        assert bought
+    with closing(open_dataset(policy)) as dataset:
+        assert dataset.ledger.spent().loss == before.loss + bought
+    checked = CliRunner().invoke(commands, ["check", str(policy)]).stdout
+    assert "; 7 were stored by an older version, and are not found any more" in checked
+
+
 def test_stored_answers_are_found_again(tmp_path: Path) -> None:
-    policy = _policy(tmp_path)
-    ledger = tmp_path / f"{toy.DATABASE}.ledger"
-    with closing(sqlite3.connect(ledger)) as db:
-        db.executescript(DUMP.read_text())
+    policy = _with_ledger(tmp_path, DUMP)
     with dpsql.connect(policy) as connection:
         cursor = connection.cursor()
         found = {}
