@@ -171,9 +171,9 @@ def open_database(path: Path) -> DuckDBEngine:
 class ToyDataset:
     """The clean toy data under one policy, in a DuckDB file or wherever the backend has it."""
 
-    def __init__(self, directory: Path, policy: str, engine: Engine | None = None) -> None:
+    def __init__(self, directory: Path, policy: str, engine: Engine | None = None, text: str | None = None) -> None:
         path = directory / f"{policy}.toml"
-        path.write_text(policy_text(policy))
+        path.write_text(text or policy_text(policy))
         declared = load(path)
         self.engine = RecordingBackend(engine or open_database(directory / "toy.duckdb"))
         catalog = bind_all(declared, self.engine)

@@ -125,6 +125,7 @@ class Dialect:
     separator: str = "chr(31)"  # a character between parts of a text
     side: str = "({0})"  # a query {0}, which may begin with WITH, as the second part of a UNION
     grouping_sets: bool = True
+    quantified: bool = True  # comparisons with ANY and ALL of a subquery
 
     @property
     def wide(self) -> str:

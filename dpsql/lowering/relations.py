@@ -233,6 +233,11 @@ class RelationWriter:
         if node.kind == "scalar":
             return f"({inner})"
         assert node.arg is not None
+        if node.kind != "in" and not self._dialect.quantified:
+            raise NotSupported(
+                f"{node.kind.upper()} over a subquery is not supported on {self._dialect.name}",
+                hint="Compare with MIN or MAX of the subquery, or write IN or NOT IN.",
+            )
         return f"({self.scalar(node.arg)} {node.kind.upper()} ({inner}))"
 
     def _some_row(self, plan: Plan) -> str:

@@ -17,6 +17,7 @@ from dpsql.answering.prepare_copies import prepare
 from dpsql.cli import commands
 from dpsql.compliance.cases import Case
 from dpsql.compliance.lab import Lab, ToyDataset
+from dpsql.compliance.suite import Rows, rows_of, run_on
 from dpsql.compliance.toy import POLICIES
 from dpsql.engines.base import Engine
 from dpsql.engines.postgres.engine import PostgresEngine
@@ -26,7 +27,6 @@ from dpsql.policy.model import PreparedPolicy
 from dpsql.policy.prepared import COPIED_ROWS
 from grammar_tests.servers import Server
 from tests.engines.pair import ACCEPTED, Pair
-from tests.engines.test_conformance import Rows, _rows, _run
 
 CHOSEN = ACCEPTED if os.environ.get("DPSQL_ALL") else ACCEPTED[::5]
 
@@ -79,13 +79,13 @@ def test_exact_tables_are_the_same(case: Case, pair: Pair, copies: Copies) -> No
     expected, asked_plain = plain.answer(case)
     found, asked_prepared = prepared.answer(case)
     assert found.table.rows == expected.table.rows
-    assert _shown(_rows([t for each in prepared.engine.found for t in each])) == _shown(
-        _rows([t for each in plain.engine.found for t in each])
+    assert _shown(rows_of([t for each in prepared.engine.found for t in each])) == _shown(
+        rows_of([t for each in plain.engine.found for t in each])
     )
     known_by = [[each.identity for each in given.release.measurements] for given in (expected, found)]
     assert known_by[0] == known_by[1]  # so that stored answers are found again
     for ours, theirs in zip(asked_prepared, asked_plain, strict=True):
-        assert _shown(_run(copies.dirty, ours)) == _shown(_run(pair.dirty_postgres, theirs))
+        assert _shown(run_on(copies.dirty, ours)) == _shown(run_on(pair.dirty_postgres, theirs))
 
 
 def _shown(tables: list[Rows]) -> list[Rows]:

@@ -1,0 +1,229 @@
+"""Tests that every engine must pass. An engine from outside makes a class of its own of them, as `README.md` shows."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from dpsql.compliance.cases import Case, all_cases
+from dpsql.compliance.lab import ToyDataset
+from dpsql.compliance.toys import KINDS, DuckDBPlace, Place, Toys, open_url
+from dpsql.engines.base import Engine
+from dpsql.engines.registry import dialect_named, engine_kind
+from dpsql.errors import Cancelled, EngineFailed, Error, NotSupported, UnknownColumn, UnknownTable
+from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.tables import ExactTable
+from dpsql.types import Value
+
+ACCEPTED = [case for case in all_cases() if not case.expected.startswith("reject") and case.fails is None]
+# Texts that end a constant, or hide what follows, where somebody reads them by other rules.
+HOSTILE = (
+    "'", "''", "\\", "\\'", "\\' OR 1 = 1 -- ", "' OR 1 = 1 -- ", '"', "`", "--", "/*", "*/", ";", "$1", "$salt", ":s0",
+    "?", "%", "_", "{0}", "\n", "\r\n", "\t", "\x1f", "\x7f", "é", "e\u0301", "ß", "ﬀ", "\u202e", "🦆", "\U0010ffff",
+)  # fmt: skip
+
+Rows = dict[tuple[Value, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that an engine lacks, and refuses with 0A000 before anything is paid."""
+
+    refusal: str  # a regular expression for the whole message
+    reason: str
+    sql: str  # a query that is refused for it: one that is answered makes a test fail, and the gap is none any more
+
+
+class EngineCompliance:
+    """One language on every engine, and one way to fail."""
+
+    gaps: Sequence[Gap] = ()
+    endless: str  # a SELECT of the engine that runs for minutes unless it is stopped
+    failing: str  # one that fails, with a value of the data ("Oslo") in the engine's own words
+    writing: Sequence[str]  # statements that would change the database, or leave it
+    wrong: Sequence[str] = ()  # addresses where nothing is, or nobody is let in; with "secret" for a password
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+        """Where databases of the engine are made: to be written by who tests an engine."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def toys(cls, place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
+        with closing(Toys(tmp_path_factory.mktemp("toys"), place)) as made:
+            yield made
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def reference(cls, place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
+        """The same tables on DuckDB."""
+        folder = tmp_path_factory.mktemp("reference")
+        with closing(Toys(folder, DuckDBPlace(folder, place.kinds))) as made:
+            yield made
+
+    # --- one language ---
+
+    @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in ACCEPTED])
+    def test_exact_tables_are_those_of_duckdb(self, case: Case, place: Place, toys: Toys, reference: Toys) -> None:
+        """On clean data, on data that breaks every promise, and on that without one person.
+
+        That no person moves a sum further than stated is tested of DuckDB, with every person. Whoever has the same
+        tables with and without them moves sums as far.
+        """
+        theirs = reference.dataset(case.policy)
+        try:
+            expected, asked_duckdb = theirs.answer(case)
+        except (UnknownColumn, UnknownTable):
+            assert place.kinds != KINDS
+            pytest.xfail("it names a column of a type that the engine does not have")
+        ours = toys.dataset(case.policy)
+        try:
+            found, asked = ours.answer(case)
+        except NotSupported as refusal:
+            pytest.xfail(self._gap(refusal, ours).reason)
+        zeros = (
+            toys.dirty.dialect.grouping_sets
+        )  # sums in one pass have declared keys with zeros, others leave them out
+        assert [rows_of(t, zeros=zeros) for t in ours.engine.found] == [
+            rows_of(t, zeros=zeros) for t in theirs.engine.found
+        ]
+        assert found.table.rows == expected.table.rows
+        for mine, other in zip(asked, asked_duckdb, strict=True):
+            assert run_on(toys.dirty, mine, zeros=zeros) == run_on(reference.dirty, other, zeros=zeros)
+            assert run_on(toys.neighbour, mine, zeros=zeros) == run_on(reference.neighbour, other, zeros=zeros)
+
+    def test_every_gap_is_one(self, toys: Toys) -> None:
+        for gap in self.gaps:
+            dataset = toys.dataset("zcdp")
+            with pytest.raises(NotSupported) as refusal:
+                dataset.answer(replace(_SOME_CASE, sql=gap.sql))
+            assert self._gap(refusal.value, dataset) is gap
+
+    def _gap(self, refusal: NotSupported, dataset: ToyDataset) -> Gap:
+        """The gap that a refusal is declared as. Nothing was asked of the engine, for nothing was paid."""
+        assert refusal.sqlstate == "0A000" and not dataset.engine.asked
+        found = [gap for gap in self.gaps if re.fullmatch(gap.refusal, refusal.message)]
+        assert found, f"no gap is declared for: {refusal.message}"
+        return found[0]
+
+    @pytest.mark.parametrize("text", HOSTILE)
+    @pytest.mark.parametrize("form", ["note = {}", "note <> {}", "note IN ('fine', {})", "{} = 'x' OR age > 50"])
+    def test_a_hostile_constant_is_a_constant(self, text: str, form: str, toys: Toys, reference: Toys) -> None:
+        """Written as a constant and bound as a parameter."""
+        written = "'" + text.replace("'", "''") + "'"
+        case = replace(_SOME_CASE, sql=f"SELECT COUNT(*) FROM people WHERE {form.format(written)}")
+        bound = replace(_SOME_CASE, sql=f"SELECT COUNT(*) FROM people WHERE {form.format('$1')}", params=(text,))
+        for each in (case, bound):
+            try:
+                expected, asked_duckdb = reference.dataset(each.policy).answer(each)
+            except Error as refusal:
+                with pytest.raises(type(refusal)):
+                    toys.dataset(each.policy).answer(each)
+                continue
+            found, asked = toys.dataset(each.policy).answer(each)
+            assert found.table.rows == expected.table.rows
+            for mine, other in zip(asked, asked_duckdb, strict=True):
+                assert run_on(toys.dirty, mine) == run_on(reference.dirty, other)
+
+    @pytest.mark.parametrize("text", HOSTILE)
+    def test_a_hostile_name_is_a_name(self, text: str, toys: Toys) -> None:
+        """As an identifier of the dialect it names a column that there is not: never anything else."""
+        dialect = toys.dirty.dialect
+        query = EngineQuery(
+            f"SELECT COUNT(*) FROM {dialect.qualified(('main', 'people'))} WHERE {dialect.quote(text)} = 1", 0
+        )
+        with pytest.raises(Error):
+            toys.dirty.execute([query], timeout=30)
+
+    def test_a_zero_byte_is_in_no_constant(self, toys: Toys) -> None:
+        with pytest.raises(ValueError, match="zero byte"):
+            toys.dirty.dialect.string("a\x00b")
+
+    # --- one way to fail ---
+
+    def test_the_engines_words_go_to_the_owners_log(self, toys: Toys, caplog: pytest.LogCaptureFixture) -> None:
+        dataset = toys.dataset("zcdp")
+        with caplog.at_level(logging.ERROR, "dpsql.answering.dataset"), pytest.raises(EngineFailed) as caught:
+            dataset.engine.execute([EngineQuery(self.failing, 0)], timeout=30)
+        failure = caught.value
+        assert failure.log_id in caplog.text
+        assert failure.__cause__ is None and failure.__context__ is None
+        assert "Oslo" not in f"{failure} {failure.hint} {failure.detail}"
+
+    def test_nothing_is_written(self, toys: Toys) -> None:
+        before = toys.dirty.schema()
+        for statement in self.writing:
+            with pytest.raises(Error):
+                toys.dirty.execute([EngineQuery(statement, 0)], timeout=30)
+        assert toys.dirty.schema() == before
+
+    def test_a_call_that_takes_too_long_is_stopped(self, toys: Toys) -> None:
+        with pytest.raises(Cancelled, match=r"^canceling statement due to statement timeout$") as caught:
+            toys.dirty.execute([EngineQuery(self.endless, 0)], timeout=0.1)
+        assert caught.value.__cause__ is None
+
+    def test_a_running_call_is_cancelled_from_another_thread(self, toys: Toys) -> None:
+        switch = _Watched()
+
+        def cancel() -> None:
+            switch.watched.wait()
+            switch.cancel()
+
+        other = threading.Thread(target=cancel)
+        other.start()
+        with pytest.raises(Cancelled, match=r"^canceling statement due to user request$"):
+            toys.dirty.execute([EngineQuery(self.endless, 0)], timeout=60, cancellation=switch)
+        other.join()
+
+    def test_a_call_cancelled_beforehand_never_reaches_the_engine(self, toys: Toys) -> None:
+        switch = Cancellation()
+        switch.cancel()
+        with pytest.raises(Cancelled):
+            toys.dirty.execute([EngineQuery(self.endless, 0)], timeout=60, cancellation=switch)
+
+    def test_a_closed_or_wrong_address_tells_no_password(self, tmp_path: Path) -> None:
+        for url in self.wrong:
+            with pytest.raises(Error) as refusal, closing(open_url(url, tmp_path)) as engine:
+                engine.schema()
+            assert "secret" not in f"{refusal.value} {refusal.value.hint}"
+
+    def test_the_kind_is_whole(self, place: Place) -> None:
+        kind = engine_kind(place.make("whole", []))
+        assert dialect_named(kind.dialect.name) is kind.dialect
+
+
+class _Watched(Cancellation):
+    """Tells when the engine has begun to watch it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched = threading.Event()
+
+    def on_cancel(self, callback: Callable[[], None] | None) -> None:
+        super().on_cancel(callback)
+        self.watched.set()
+
+
+_SOME_CASE = Case(Path("hostile"), 1, "", "")
+
+
+def run_on(engine: Engine, queries: Sequence[EngineQuery], *, zeros: bool = True) -> list[Rows]:
+    return rows_of(engine.execute(queries, timeout=60), zeros=zeros)
+
+
+def rows_of(tables: Sequence[ExactTable], *, zeros: bool = True) -> list[Rows]:
+    found: list[Rows] = []
+    for table in tables:
+        sums = [column.tolist() for column in table.sums]
+        rows = {key: tuple(column[i] for column in sums) for i, key in enumerate(table.keys)}
+        found.append({key: row for key, row in rows.items() if zeros or any(row)})
+    return found
