@@ -116,8 +116,7 @@ class TestSQLite(EngineCompliance):
             "SELECT COUNT(*) FROM people p WHERE age < ANY (SELECT minutes FROM visits v WHERE v.patient_id = p.id)",
         ),
         Gap(
-            r"(ln|log10|exp|power|cbrt|width_bucket|\|\||left|position|starts_with|replace|make_date)"
-            " is not supported on sqlite",
+            r"\S.* (is|are) not supported on sqlite",
             "nobody has written a total form",
             "SELECT COUNT(*) FROM people WHERE ln(age) > 1",
         ),
