@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from dpsql.docs import errors, functions
+from dpsql.docs import errors, functions, policy, rules, settings
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -18,5 +18,8 @@ PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "functions.md": functions.page,
         "errors.md": errors.page,
+        "policy.md": policy.page,
+        "rules.md": rules.page,
+        "settings.md": settings.page,
     }
 )
