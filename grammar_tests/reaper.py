@@ -32,7 +32,7 @@ def _say(*words: str) -> None:
     global _waiting
     if _waiting is None:
         _waiting = subprocess.Popen(
-            [sys.executable, "-S", __file__],
+            [sys.executable, "-S", __file__, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -51,8 +51,9 @@ def _started(pid: int) -> str:
     return ""
 
 
-def _reap_server(data: Path) -> None:
-    if any(map(_started, _users(data))):
+def _reap_server(data: Path, gone: int) -> None:
+    # The one that is gone may still be on its way out.
+    if any(_started(user) for user in _users(data) if user != gone):
         return
     with suppress(OSError, ValueError, IndexError):
         os.kill(int((data / "postmaster.pid").read_text().splitlines()[0]), signal.SIGQUIT)
@@ -71,7 +72,7 @@ def main() -> None:
     for line in sys.stdin.read().splitlines():
         match json.loads(line):
             case ["server", data]:
-                _reap_server(Path(data))
+                _reap_server(Path(data), int(sys.argv[1]))
             case ["process", pid, started, urgency] if started and started == _started(int(pid)):
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), int(urgency))
