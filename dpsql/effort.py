@@ -1,4 +1,4 @@
-"""How much work one compilation may be: steps are counted, and it ends where it is told to.
+"""Work that ends early: a statement that is cancelled, and a compilation that takes more steps than it may.
 
 A step is one visit of a part of a query: an expression, a relation, a statistic. Their number depends on the text, the
 policy and the schema alone, never on the machine, so that the same query is always accepted or always refused.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from dpsql.errors import Cancelled
 
 _EVERY = 256  # steps between questions whether to go on
 
@@ -64,3 +66,32 @@ def spend(steps: int = 1) -> None:
     effort = _here.effort
     if effort is not None:
         effort.spend(steps)
+
+
+class Cancellation:
+    """A switch another thread may throw to stop a query. What was charged by then is not refunded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callback: Callable[[], None] | None = None
+        self.cancelled = False
+
+    def check(self) -> None:
+        """Raise if the statement was cancelled: to be asked before something is begun that cannot be undone."""
+        if self.cancelled:
+            raise Cancelled("canceling statement due to user request")
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.cancelled = True
+            callback = self._callback
+        if callback is not None:
+            callback()
+
+    def on_cancel(self, callback: Callable[[], None] | None) -> None:
+        """Register what stops the query; called at once if it was cancelled before."""
+        with self._lock:
+            self._callback = callback
+            already = self.cancelled
+        if already and callback is not None:
+            callback()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dpsql.answering.single_flight import SingleFlight
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
-from dpsql.lowering.query import Cancellation
 from dpsql.slots import Slots
 
 _HOLDER = """

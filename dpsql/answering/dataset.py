@@ -25,6 +25,7 @@ from dpsql.answering.lru import WeightedLru
 from dpsql.answering.postprocess import Postprocessor, require_size
 from dpsql.answering.reuse import AnswerReuse, Derived, Older
 from dpsql.answering.single_flight import SingleFlight
+from dpsql.effort import Cancellation
 from dpsql.engines.base import Engine
 from dpsql.engines.runtime import log_engine_error
 from dpsql.errors import (
@@ -42,7 +43,6 @@ from dpsql.errors import (
 )
 from dpsql.ledger import AttemptTaken, Ledger, PaidAttempt, Purchase, Receipt, Unanswered
 from dpsql.lowering.noisy_tables import MANY, Array, array_of
-from dpsql.lowering.query import Cancellation
 from dpsql.noise.add_noise import add_noise
 from dpsql.noise.samplers import Sampler
 from dpsql.plan.zones import UTC_ZONE, Zone

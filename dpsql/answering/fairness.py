@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from itertools import count
 
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
-from dpsql.lowering.query import Cancellation
 
 _GLANCE = 0.05  # seconds between looks at the cancellation
 

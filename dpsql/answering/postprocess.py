@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 import duckdb
 
+from dpsql.effort import Cancellation
 from dpsql.engines.duckdb.session import Statements, lock_down
 from dpsql.engines.runtime import Watch, Watchdog, engine_failed
 from dpsql.errors import Error, InternalError, OutOfRange, ResultTooLarge, TooManyRows
 from dpsql.lowering.dialect import quoted
 from dpsql.lowering.noisy_tables import Array
-from dpsql.lowering.query import Cancellation
 from dpsql.types import Cell, Kind, Type, Value
 
 _COLUMN_TYPES = {

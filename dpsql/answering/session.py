@@ -11,8 +11,8 @@ from fractions import Fraction
 from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.tidy import tidied
 from dpsql.answering.times import in_zone
+from dpsql.effort import Cancellation
 from dpsql.errors import BadSetting, BudgetExhausted, Error
-from dpsql.lowering.query import Cancellation
 from dpsql.plan.zones import UTC_ZONE, Zone, zone_of_setting
 from dpsql.privacy.confidence import USUAL
 from dpsql.release import Output, QuerySettings, Release

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
-from dpsql.lowering.query import Cancellation
 from dpsql.slots import Slots
 
 _GLANCE = 0.02  # seconds between looks at the cancellation, and at what other processes buy

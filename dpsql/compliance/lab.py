@@ -14,11 +14,12 @@ from dpsql.answering.open_dataset import bind_all
 from dpsql.answering.session import Session
 from dpsql.compliance.cases import Case
 from dpsql.compliance.toy import fill_clean, fill_dirty, policy_text
+from dpsql.effort import Cancellation
 from dpsql.engines.base import Engine
 from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.ledger import Closing, Entry, PaidAttempt, Purchase, Receipt, Refusal, Unanswered
 from dpsql.lowering.dialect import Dialect
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.noise.samplers import Exact, Losses
 from dpsql.policy.load import load
 from dpsql.policy.model import DatabaseSchema

@@ -15,10 +15,11 @@ import pytest
 from dpsql.compliance.cases import Case, all_cases
 from dpsql.compliance.lab import ToyDataset
 from dpsql.compliance.toys import KINDS, DuckDBPlace, Place, Toys, open_url
+from dpsql.effort import Cancellation
 from dpsql.engines.base import Engine
 from dpsql.engines.registry import dialect_named, engine_kind
 from dpsql.errors import Cancelled, EngineFailed, Error, NotSupported, UnknownColumn, UnknownTable
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.tables import ExactTable
 from dpsql.types import Value
 

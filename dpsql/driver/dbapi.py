@@ -24,9 +24,9 @@ from dpsql.driver import display as notebook
 from dpsql.driver import frames
 from dpsql.driver.display import Column
 from dpsql.driver.placeholders import Bound, Parameters, bind
+from dpsql.effort import Cancellation
 from dpsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
 from dpsql.ledger.waiting import interruptible
-from dpsql.lowering.query import Cancellation
 from dpsql.policy.load import load
 from dpsql.policy.model import Catalog
 from dpsql.privacy.accounting import Accountant, Price

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from dpsql.effort import Cancellation
 from dpsql.lowering.dialect import Dialect
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.policy.model import DatabaseSchema, Limits, PreparedPolicy, Table, TableSchema
 from dpsql.policy.schemes import Address, Addressing
 from dpsql.tables import ExactTable

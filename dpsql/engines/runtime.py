@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled, EngineFailed, EngineLost
-from dpsql.lowering.query import Cancellation
 
 TIMED_OUT = "canceling statement due to statement timeout"
 _USER_REQUEST = "canceling statement due to user request"

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from dpsql.effort import Cancellation
 from dpsql.errors import OperationalError
-from dpsql.lowering.query import Cancellation
 from dpsql.privacy.accounting import Price
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from dpsql.effort import Cancellation
 from dpsql.errors import InternalError, LedgerDamaged, LedgerLost, OperationalError
 from dpsql.ledger import (
     Closing,
@@ -43,7 +44,6 @@ from dpsql.ledger.verification import (
     newest,
 )
 from dpsql.ledger.waiting import interruptible
-from dpsql.lowering.query import Cancellation
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 

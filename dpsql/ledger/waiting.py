@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
-from dpsql.lowering.query import Cancellation
 
 GLANCE = 0.05  # seconds between looks
 

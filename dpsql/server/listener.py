@@ -18,9 +18,9 @@ from functools import partial
 from typing import TypeVar
 
 from dpsql.answering.dataset import Dataset
+from dpsql.effort import Cancellation
 from dpsql.errors import Error, LedgerDamaged, LedgerLost, OperationalError, PolicyError
 from dpsql.ledger.waiting import interruptible
-from dpsql.lowering.query import Cancellation
 from dpsql.policy.model import Policy
 from dpsql.server.auth.login import CancelCall, Client, Door, address_of, welcome
 from dpsql.server.ops.logs import note, warn

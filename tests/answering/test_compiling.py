@@ -18,9 +18,8 @@ from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_engine
 from dpsql.answering.session import Session
 from dpsql.driver.dbapi import connect
-from dpsql.effort import Effort, OutOfSteps, Stopped, limited, spend
+from dpsql.effort import Cancellation, Effort, OutOfSteps, Stopped, limited, spend
 from dpsql.errors import Cancelled, Error, TooComplex, TooManyFiles, UnknownColumn
-from dpsql.lowering.query import Cancellation
 from dpsql.policy.load import load
 from tests import toy
 from tests.compile_processes import compiling, hold, is_there, let_go, nursery_of

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from dpsql.answering.fairness import FairSlots
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
-from dpsql.lowering.query import Cancellation
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dpsql.answering.postprocess import Postprocessor
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled, EngineFailed, InternalError, OutOfRange, ResultTooLarge, TooManyRows
-from dpsql.lowering.query import Cancellation
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, Cell, Type, Value, decimal
 
 COLUMNS: list[tuple[Type, str, list[Value]]] = [

@@ -17,11 +17,12 @@ import pytest
 
 from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.open_dataset import build_dataset, open_backend
+from dpsql.effort import Cancellation
 from dpsql.engines.base import Engine
 from dpsql.errors import BudgetExhausted, Cancelled, EngineFailed, TooManyRows
 from dpsql.ledger import Ledger, Purchase, Receipt
 from dpsql.lowering.dialect import Dialect
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.noise.samplers import SystemSampler
 from dpsql.policy.load import load
 from dpsql.policy.model import DatabaseSchema

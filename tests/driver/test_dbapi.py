@@ -24,7 +24,7 @@ import pytest
 import dpsql
 from dpsql import errors
 from dpsql.driver.dbapi import Connection, Cursor
-from dpsql.lowering.query import Cancellation
+from dpsql.effort import Cancellation
 from dpsql.privacy.accounting import Price
 from tests import toy
 

@@ -16,10 +16,11 @@ import duckdb
 import numpy as np
 import pytest
 
+from dpsql.effort import Cancellation
 from dpsql.engines.base import Engine
 from dpsql.engines.duckdb.engine import DuckDBEngine
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError, PolicyError
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.tables import ExactTable
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, TEXT, TIMESTAMP, TIMESTAMPTZ, decimal, integer
 

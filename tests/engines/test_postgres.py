@@ -15,11 +15,12 @@ import numpy as np
 import psycopg
 import pytest
 
+from dpsql.effort import Cancellation
 from dpsql.engines.base import Engine
 from dpsql.engines.postgres.connections import MOST_CONNECTIONS
 from dpsql.engines.postgres.engine import PostgresEngine
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError, PolicyError, SchemaChanged
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.tables import ExactTable
 from dpsql.types import BIGINT, BOOLEAN, DATE, DOUBLE, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, decimal, integer
 from grammar_tests.servers import Server

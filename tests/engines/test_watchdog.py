@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
+from dpsql.effort import Cancellation
 from dpsql.engines.runtime import Watchdog
 from dpsql.errors import Cancelled
-from dpsql.lowering.query import Cancellation
 
 SOON = 0.1  # seconds: long enough for a call to begin before they are over, also on a busy machine
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from dpsql.effort import Cancellation
 from dpsql.errors import BudgetExhausted, Cancelled, OperationalError, UnknownUser
 from dpsql.ledger.database import Database
 from dpsql.ledger.sql_ledger import SqlLedger
-from dpsql.lowering.query import Cancellation
 from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests.ledger_places import TOTAL, buy, key, reopen

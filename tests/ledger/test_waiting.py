@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled, OperationalError
 from dpsql.ledger import postgres, sqlite
 from dpsql.ledger import postgres_connections as connections
 from dpsql.ledger.sql_ledger import SqlLedger
 from dpsql.ledger.waiting import Abandoned, interruptible
-from dpsql.lowering.query import Cancellation
 from dpsql.policy.model import LedgerLocation
 from dpsql.privacy.accounting import Price
 from tests.cut_wire import Fault, Wire

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from dpsql.answering.dataset import Dataset
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
-from dpsql.lowering.query import Cancellation
 from dpsql.server.relay.execute import Reply
 from dpsql.server.relay.jobs import Jobs
 

@@ -15,9 +15,8 @@ from dpsql.answering.compiling.nursery import WALL_TIMES, Failure, Order
 from dpsql.answering.compiling.processes import KILLED, OUT_OF_TIME, STUCK, Child, Ended, Nursery
 from dpsql.answering.compiling.work import Choice, Compiled, Ground, OutOfSteps, compile_source, too_many_steps
 from dpsql.answering.fairness import FairSlots
-from dpsql.effort import Stopped
+from dpsql.effort import Cancellation, Stopped
 from dpsql.errors import Cancelled, Error, TooComplex
-from dpsql.lowering.query import Cancellation
 from dpsql.policy.model import CompileLimits
 from dpsql.release import Source
 

@@ -14,12 +14,13 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
+from dpsql.effort import Cancellation
 from dpsql.engines.duckdb.session import Statements, is_locked, lock_down
 from dpsql.engines.runtime import Watch, Watchdog, engine_failed, log_another_try, log_engine_error
 from dpsql.errors import Error, InternalError, PolicyError
 from dpsql.lowering.dialect import literal, qualified, quoted
 from dpsql.lowering.duckdb_dialect import DUCKDB
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.policy.model import ColumnSchema, DatabaseSchema, PreparedPolicy, TableSchema
 from dpsql.policy.prepared import (
     ABOUT,

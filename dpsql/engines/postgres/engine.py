@@ -12,13 +12,14 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import psycopg
 
+from dpsql.effort import Cancellation
 from dpsql.engines.postgres.catalog import Identity, current_identities, read_tables, read_warnings
 from dpsql.engines.postgres.connections import Connection, Connections, Interrupt, opened
 from dpsql.engines.runtime import TIMED_OUT, Watch, Watchdog, engine_failed, stopped
 from dpsql.errors import Error, InternalError, PolicyError, SchemaChanged
 from dpsql.lowering.dialect import qualified, quoted
 from dpsql.lowering.postgres_dialect import POSTGRES
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.policy.model import DatabaseSchema, PreparedPolicy, TableSchema
 from dpsql.policy.prepared import (
     ABOUT,

@@ -14,9 +14,9 @@ from typing import Literal
 
 from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.session import Session, SessionSettings
+from dpsql.effort import Cancellation
 from dpsql.engines.runtime import log_engine_error
 from dpsql.errors import BadSetting, Cancelled, Error, InternalError, NotSupported, TooManyFiles, is_for_files
-from dpsql.lowering.query import Cancellation
 from dpsql.plan.zones import Zone, zone_of_setting
 from dpsql.privacy.accounting import Price
 from dpsql.release import Output

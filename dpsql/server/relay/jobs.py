@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 from dpsql.answering.dataset import Dataset
+from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled, EngineFailed, Error, InternalError
 from dpsql.ledger.waiting import interruptible
-from dpsql.lowering.query import Cancellation
 from dpsql.privacy.accounting import Price
 from dpsql.server.ops.logs import note
 from dpsql.server.relay.execute import Reply

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dpsql.answering.dataset import Dataset
+from dpsql.effort import Cancellation
 from dpsql.errors import Error, NotSupported, SqlSyntaxError, UnknownParameter
-from dpsql.lowering.query import Cancellation
 from dpsql.server.protocol import messages
 from dpsql.server.protocol.encodings import Letters
 from dpsql.server.protocol.messages import Bind, Execute, Framer, Message, Named, Parse

@@ -17,11 +17,12 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from dpsql.effort import Cancellation
 from dpsql.engines.base import Engine, Surveyed, Tell
 from dpsql.engines.runtime import Watch, Watchdog, engine_failed, stopped
 from dpsql.errors import Error, InternalError, NotSupported, PolicyError, SchemaChanged
 from dpsql.lowering.dialect import EVERYWHERE, Dialect, Grid, in_steps
-from dpsql.lowering.query import Cancellation, EngineQuery
+from dpsql.lowering.query import EngineQuery
 from dpsql.plan.scalars import Op, Windowed
 from dpsql.policy.model import ColumnSchema, DatabaseSchema, Limits, PreparedPolicy, TableSchema
 from dpsql.policy.schemes import Address
