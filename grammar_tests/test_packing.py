@@ -42,7 +42,7 @@ def test_releases_come_back_as_they_were(path: Path, lab: Lab) -> None:
                 if other.question is not None:
                     assert one.question is not None
                     every = tuple(range(len(other.keys)))
-                    assert one.question.place(every, (), ()) == other.question.place(every, (), ())
+                    assert one.question.place(every, ()) == other.question.place(every, ())
 
 
 def _release(ground: Ground, source: Source) -> tuple[Release | None, Error | None]:

@@ -177,11 +177,7 @@ class AnswerReuse:
 
         def place() -> bytes:
             assert measurement.question is not None
-            keys = [measurement.keys[i].keys or () for i in kept]
-            possible = sorted(set(map(canonical, _only(kept, measurement.cells or ()))))
-            # Where all combinations are possible, the keys say so.
-            some = possible if len(possible) < math.prod(map(len, keys)) else ()
-            return measurement.question.place(kept, stages, some)
+            return measurement.question.place(kept, stages)
 
         return place() if stages else self._once(measurement, ("place", kept), place)
 

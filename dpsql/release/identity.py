@@ -111,13 +111,13 @@ class Question:
     dialect: str
     stages: tuple[int, ...]
 
-    def place(self, kept: tuple[int, ...], earlier: EarlierAnswers, possible: Sequence[object]) -> bytes:
+    def place(self, kept: tuple[int, ...], earlier: EarlierAnswers) -> bytes:
         """Under which key the records of all sums of these rows by some of the keys stand.
 
-        `possible` are the combinations of keys where not all are: an answer has those that were when it was bought.
+        Which combinations of keys are possible follows from rows and keys, for what public tables hold is part of them.
         """
         rows, end = self._rows(kept, ())
-        return digest(term(leaf("derived"), canonical(FORMAT), rows, canonical(earlier), canonical(possible), end))
+        return digest(term(leaf("derived"), canonical(FORMAT), rows, canonical(earlier), end))
 
     def name(self, kept: tuple[int, ...], statistic: Statistic) -> str:
         """One of these sums. How far a unit moves it, and to which price, is said beside its noise."""
