@@ -10,14 +10,13 @@ from tests.server.process import eventually
 
 _RUN = """
 import subprocess, sys, time
-from pathlib import Path
 from grammar_tests.reaper import reap_process
 from grammar_tests.servers import Server
 
-server = Server(16, Path(sys.argv[1]))
+server = Server(16)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 reap_process(child.pid)
-print(server._server.get_postmaster_info().pid, child.pid, flush=True)
+print(server._server.pgdata, server._server.get_postmaster_info().pid, child.pid, flush=True)
 time.sleep(600)
 """
 
@@ -29,13 +28,12 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_what_a_killed_run_started_ends_with_it(tmp_path: Path) -> None:
-    folder = tmp_path / "servers"
-    folder.mkdir()
-    with subprocess.Popen([sys.executable, "-c", _RUN, str(folder)], stdout=subprocess.PIPE, text=True) as run:
+def test_what_a_killed_run_started_ends_with_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", _RUN], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
-        started = [int(pid) for pid in run.stdout.readline().split()]
+        data, *numbers = run.stdout.readline().split()
+        started = [int(number) for number in numbers]
         assert len(started) == 2 and all(map(_runs, started))
         run.kill()
     eventually(lambda: not any(map(_runs, started)))
-    eventually(lambda: not folder.exists())
+    eventually(lambda: not Path(data).parent.exists())
