@@ -30,7 +30,7 @@ def choose_centre(statistic: Statistic, noise: Noise, table: ExactTable, sampler
 def choose_clip(statistic: Statistic, noise: Noise, table: ExactTable, sampler: Sampler) -> int:
     """The place of one of the clips, by the exponential mechanism over the histogram of units.
 
-    Claim: the law is that of `mechanisms.clip_chosen`.
+    Claim: the law is that of `noise_laws.clip_chosen`.
     Because: the bars behind a clip count the units beyond it; losses are whole numbers.
     Needs: bars by the place of the least clip that holds a unit's contribution.
     """

@@ -25,7 +25,7 @@ FITS = 2**62
 def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integers, sampler: Sampler) -> int:
     """One value of the grid, in steps, by the exponential mechanism over the histogram of one cell.
 
-    Claim: the law is that of `mechanisms.chosen`.
+    Claim: the law is that of `noise_laws.chosen`.
     Because: candidates between two neighbouring values of the data have the same rows below them, and none on them, so
     they form a run of equal loss; each value of the data is a run of its own. Losses are exact: the wanted place, and
     so every loss, is a whole number of parts of a row, as many as the denominator of the rank says.
@@ -49,7 +49,7 @@ def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integer
 
 
 def _mode(statistic: Statistic, noise: Noise, values: Integers, counts: Integers, sampler: Sampler) -> int:
-    """The law of `mechanisms.most_common`: a candidate loses as many rows as it has fewer than the most common one."""
+    """The law of `noise_laws.most_common`: a candidate loses as many rows as it has fewer than the most common one."""
     bars = np.zeros(statistic.candidates, np.int64)
     bars[values - statistic.low] = counts
     return statistic.low + sampler.exponential(np.ones_like(bars), bars.max() - bars, noise.scale)

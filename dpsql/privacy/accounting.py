@@ -1,8 +1,9 @@
-"""What answers cost, in exact integers, and how much all of them together may cost.
+"""What answers cost, in exact integers, and the total that all of them must fit in.
 
-`basic` counts epsilon; `zcdp` counts rho. In both, the deltas of released unknown keys add up beside it. Under `zcdp`,
-pure answers are counted a second time, in epsilon, as long as there are no others (`admits`).
-Floats only choose *where* a bound is evaluated; every bound itself is evaluated in 60 digits and rounded against us.
+`basic` composes epsilon; `zcdp` composes rho (Bun and Steinke 2016). Under both, the deltas of partition selection
+(unknown keys) add up separately. Under `zcdp`, pure answers are also counted in epsilon, as long as all answers are
+pure (`admits`). Floats only choose *where* a bound is evaluated; every bound itself is evaluated with 60 digits and
+rounded conservatively.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _SLACK = Decimal("1e-50")  # far above the rounding of a few dozen operations in
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What is paid, or may be paid: whole grains, so that sums are exact and order does not matter."""
+    """A price, or a limit on prices, in whole grains: sums are exact, in any order."""
 
     loss: int = 0  # epsilon (basic) or rho (zcdp), in LOSS_UNIT
     delta: int = 0  # spent on releasing unknown keys, in DELTA_UNIT
-    # zcdp: the epsilon of what is pure, in LOSS_UNIT; None where not all of it is. Of a limit: None lets nobody pay so.
+    # zcdp: the epsilon where all of it is pure, in LOSS_UNIT; else None. As a limit, None allows no pure accounting.
     pure: int | None = None
 
     def __post_init__(self) -> None:
@@ -42,7 +43,7 @@ class Price:
             if grains < 0:
                 raise ValueError("a price is never negative")
         if self.loss == self.delta == 0 and self.pure is None:
-            object.__setattr__(self, "pure", 0)  # whoever learns nothing learns it purely
+            object.__setattr__(self, "pure", 0)  # a price of zero is pure
 
     @property
     def loss_value(self) -> Fraction:
@@ -68,19 +69,19 @@ class Price:
         return Price(self.loss - other.loss, self.delta - other.delta, pure)
 
     def fits_in(self, limit: Price) -> bool:
-        """Whether a sum is within a limit, on one side or the other (`admits`)."""
+        """Whether this sum is within a limit, under one accounting or the other (`admits`)."""
         return self.fits_beside(limit) or self.fits_purely(limit)
 
     def fits_beside(self, limit: Price) -> bool:
-        """Loss and delta must both fit, one cannot pay for the other."""
+        """Whether loss and delta both fit; one cannot pay for the other."""
         return self.loss <= limit.loss and self.delta <= limit.delta
 
     def fits_purely(self, limit: Price) -> bool:
-        """All of it is pure, and its epsilon fits."""
+        """Whether all of it is pure and its epsilon fits."""
         return self.delta == 0 and self.pure is not None and limit.pure is not None and self.pure <= limit.pure
 
     def is_no_dearer(self, other: Price) -> bool:
-        """Whether nobody who can pay the other price would rather pay that one."""
+        """Whether whoever can pay the other price can pay this one."""
         is_as_pure = other.pure is None or (self.pure is not None and self.pure <= other.pure)
         return self.fits_beside(other) and is_as_pure
 
@@ -92,13 +93,13 @@ class Price:
 
 
 def pure_price(sums: Iterable[int], choices: Iterable[int] = ()) -> Price:
-    """What pure steps cost under zcdp, each with an epsilon in grains: sums with noise, and choices.
+    """The price under zcdp of pure steps, noisy sums and choices, each given by its epsilon in grains.
 
     Claim: a step of pure epsilon is min(epsilon^2 / 2, epsilon) in zCDP, one of the exponential mechanism
-    min(epsilon^2 / 8, epsilon); and steps that are independent cost together what they cost apart, on both sides.
+    min(epsilon^2 / 8, epsilon); and independent steps together cost the sum of their prices, under both accountings.
     Because: Bun and Steinke 2016, Proposition 3.3, and since no Renyi divergence of order a > 1 is above epsilon, which
-    is at most a epsilon; for choices see `mechanisms.chosen`. Rho is rounded up to whole grains, step by step.
-    Needs: noise that is calibrated to these very epsilons, with no delta.
+    is at most a epsilon; for choices see `noise_laws.chosen`. Rho is rounded up to whole grains, step by step.
+    Needs: noise calibrated to exactly these epsilons, with no delta.
     """
     sums, choices = tuple(sums), tuple(choices)
     loss = sum(_rho_of_pure(part, 2) for part in sums) + sum(_rho_of_pure(part, 8) for part in choices)
@@ -112,11 +113,11 @@ def pure_within(loss: int) -> int:
 
 
 def left_of(*accounts: tuple[Price, Price]) -> Price:
-    """What may still be paid of all of these accounts at once, each with what was spent and its limit.
+    """What may still be charged to all of these accounts at once, each given by what was spent and its limit.
 
-    Of loss and delta, the least, and nothing where either is overdrawn, as after a total was lowered. As pure, the
-    largest epsilon of one more sum that all admit, each on either side; None where that is no more than the rest of the
-    loss pays for, so that nobody should pay for it so.
+    The least loss and delta; zero where either is overdrawn, as after a total was lowered. For pure answers, the
+    largest epsilon of one more sum that all accounts admit, each under either accounting; None where the rest of the
+    loss pays for as much, so that pure accounting gains nothing.
     """
     rests = [
         (
@@ -136,7 +137,9 @@ def _rho_of_pure(epsilon: int, divisor: int) -> int:
 
 
 def admits(spent: Price, charge: Price, limit: Price) -> bool:
-    """May this charge follow what an account has spent? The ledger asks here, and nothing is run before it has.
+    """Whether an account that has spent `spent` may pay `charge`. The ledger calls this before anything is run.
+
+    A privacy filter (Rogers, Roth, Ullman and Vadhan 2016; for Renyi divergences Feldman and Zrnic 2021).
 
     Claim: all answers ever admitted to the dataset's account are together (policy.epsilon, policy.delta)-DP, though
     every query and its price may be chosen after seeing all earlier answers.
@@ -153,13 +156,13 @@ def admits(spent: Price, charge: Price, limit: Price) -> bool:
     Adding Pr[not good] gives delta in both cases (in basic, all of delta is limit.delta).
     - zcdp, with answers that are paid as pure: a charge is admitted where the sums of rho and delta fit (A), or
       where every answer so far is pure and the sum of their epsilons fits (B). Sums only grow, and what is not pure
-      stays so: whoever is within A, or within B, was so at each step before. Take any set S of transcripts. Those
+      stays so: a session within A, or within B, was so at each step before. Take any set S of transcripts. Those
       of S within A are as likely here as under the rule that stops where A ends, on both neighbours, since the two
       rules admit the same up to there: by the above, P(S within A) <= e^epsilon Q(S within A) + delta. All others
       of S are within B: every factor is at most e^(its epsilon), their product at most e^epsilon, so
       P(the others) <= e^epsilon Q(the others). Both lines add up to P(S) <= e^epsilon Q(S) + delta: delta is paid
-      once, epsilon not twice, and which side a session ends on may depend on its answers in any way.
-    Sessions end: every charge is a grain at least of each sum that it is in.
+      once, epsilon not twice, and which of the two a session ends in may depend on its answers in any way.
+    Sessions end: every charge is at least one grain of each sum that it is in.
     Needs: `limit` is the policy's `Accountant.total`; `spent` holds every earlier admitted charge; the price is fixed
     before the answer is drawn; a step's delta is of the mixture form above (see `noise_laws.threshold`), its loss pure
     epsilon or zCDP; what is said to be pure has no delta, is as private as its epsilon says, and costs as much rho as
@@ -203,22 +206,22 @@ class Accountant:
         return _counted(rho_from_epsilon(_within_reason(epsilon), self.conversion_delta))
 
     def pure_of(self, epsilon: Fraction) -> int:
-        """The same where epsilon itself is counted: of a pure answer, under either accounting."""
+        """The same for a pure answer, which is counted in epsilon under either accounting."""
         return _counted(_within_reason(epsilon))
 
     @property
     def sells_pure(self) -> bool:
-        """Whether pure answers have a sum of their own. Under basic there is but one, and it is that of epsilon."""
+        """Whether pure answers have a total of their own. Under basic there is only one total, in epsilon."""
         return self.policy.accounting == "zcdp" and self.policy.pure
 
     def default_delta(self, loss: int) -> int:
-        """The delta, in grains, of a query with unknown keys that states none."""
+        """The delta, in grains, of a query with unknown keys that does not set one."""
         if self.policy.query_delta is not None:
             return math.floor(self.policy.query_delta / DELTA_UNIT)
         return self.total.delta * loss // self.total.loss
 
     def allowance(self, epsilon: Fraction | None) -> Price:
-        """What a user may spend: a ration of the total, with the same share of its delta; None is all of it."""
+        """A user's allowance: a part of the total, with the same fraction of its delta; None means all of it."""
         if epsilon is None:
             return self.total
         loss = min(self.price_of(epsilon), self.total.loss)
@@ -305,7 +308,7 @@ def _displayed_epsilon(loss: int, delta: Fraction) -> Fraction:
 
 
 def _falling_root(function: Callable[[float], float], high: float) -> float:
-    """Where a falling function of x > 0 changes sign, to float precision: a place, never a bound."""
+    """Where a falling function of x > 0 changes sign, to float precision. Never used as a bound."""
     low, top = -100.0, math.log(high)
     for _ in range(80):
         middle = (low + top) / 2

@@ -1,8 +1,9 @@
-"""The split of a price among the parts of a query, for the least error of what was asked.
+"""Splits a price among the parts of a query, for the least total error.
 
 With a share s of the price, the variance of a part is a / s² under Laplace noise (price: epsilon) and a / s under
-Gaussian noise (price: rho); a says how much its variance counts in the answers. The sum over all parts is least where
-shares are in proportion to the cube root of a, or to its square root. Any split is private; this one is only the best.
+Gaussian noise (price: rho); a is the weight of its variance in the answers. The sum over all parts is least where
+shares are in proportion to the cube root of a, or to its square root. Any split is private; this one has the least
+error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _BITS = 40  # of the fixed point in which roots are taken
 
 
 def shares(loss: int, weights: Sequence[Fraction], degree: Degree) -> list[int]:
-    """Whole parts of a whole loss, together no more than it, for parts that count this much."""
+    """Split a loss, in grains, by these weights; the parts add up to no more than the whole."""
     roots = [_root(math.floor(weight * 2 ** (degree * _BITS)), degree) for weight in weights]
     total = sum(roots)
     return [loss * root // total for root in roots]

@@ -1,6 +1,6 @@
-"""Bounds of expressions: what is known of columns, real functions, interval arithmetic.
+"""Bounds of expressions, by interval arithmetic over facts about columns.
 
-What is known of a column without looking at data: its bounds, its keys, its grain.
+A `Fact` is what is known about a column without looking at data: its bounds, its keys, its grain.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dpsql.types import Kind, Type, Value
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Bounds that the policy or the query itself sets; None where neither does.
+    """Bounds set by the policy or by the query itself; None where neither sets one.
 
     Dates count as days and timestamps as seconds, both from the same origin.
     """
@@ -66,7 +66,7 @@ class Fact:
     step: Fraction | None = None
     origin: tuple[str, str] | None = None  # table and column, for messages
     nullable: bool = True
-    tight: bool | None = None  # what the policy says of the bounds
+    tight: bool | None = None  # whether the policy says that values come near the bounds
 
 
 # By the id of a column, or by an expression that a condition restricts to a few values.
@@ -75,18 +75,18 @@ Facts = Mapping[object, Fact]
 NOTHING = Fact()
 
 
-# The place of 1970 on the number line of timestamps.
+# 1970 as a number of seconds, as timestamps are counted.
 EPOCH_SECOND = date(1970, 1, 1).toordinal() * 86400
 
 
 def as_datetime(seconds: Fraction) -> datetime:
-    """The timestamp at a place on the number line, cut to microseconds."""
+    """The timestamp that is this many seconds from the origin, truncated to microseconds."""
     day, rest = divmod(seconds, 86400)
     return datetime.fromordinal(int(day)) + timedelta(microseconds=int(rest * 10**6))
 
 
 def as_number(value: Value) -> Fraction | None:
-    """The place of a constant on the number line; None for NULL, text and booleans."""
+    """A constant as a number; None for NULL, text and booleans."""
     match value:
         case bool() | str() | None:
             return None
@@ -100,7 +100,7 @@ def as_number(value: Value) -> Fraction | None:
 
 
 # ------------------------------------------------------------
-# Bounds of real functions: powers, roots, angles. Computed in doubles, and widened by more than these round.
+# Bounds of real functions: powers, roots, angles. Computed in doubles, then widened by more than their rounding error.
 
 _SLACK = Fraction(1, 10**9)
 _SMALL_EXPONENT = 17  # up to here powers of bounds are computed as fractions
@@ -141,7 +141,7 @@ def _power(_: Call, parts: list[Interval]) -> Interval:
     except OverflowError:
         return UNBOUNDED
     if least == 0 and exponent.low == 0:
-        corners.append(1.0)  # of zero, too
+        corners.append(1.0)  # zero to the power of zero is one
     found = _widened(min(corners), max(corners))
     if low >= 0:
         return found
@@ -205,7 +205,7 @@ def interval(node: Scalar, facts: Facts) -> Interval:
 
 
 def _within_type(type_: Type, found: Interval) -> Interval:
-    """The bounds without what the type does not hold: such a value is NULL, or its bounds are unknown."""
+    """The bounds, cut to the range of the type: a value outside it is NULL, or its bounds are unknown."""
     if type_.is_temporal:
         return _in_calendar(found, 86400 if type_.is_moment else 1)
     if type_.kind is Kind.DECIMAL:
@@ -469,7 +469,7 @@ def _mirrored(part: Interval) -> Interval:
 
 
 def never_null(node: Scalar, facts: Facts) -> bool:
-    """Whether an expression has a value in every row."""
+    """Whether an expression is never NULL."""
     match node:
         case Call(op=Op.CAST, args=(inner,)):
             return _cannot_fail(inner.type, node.type) and never_null(inner, facts)
@@ -484,7 +484,7 @@ def never_null(node: Scalar, facts: Facts) -> bool:
 
 
 def _bounds_and_presence(node: Scalar, facts: Facts) -> tuple[Interval, bool]:
-    """The bounds of an expression and whether it has a value in every row, with each part of a sum looked at once."""
+    """The bounds of an expression and whether it is never NULL; each part of a sum is visited once."""
     spend()
     match node:
         case Call(op=Op.CAST, args=(inner,)) if inner.type.is_numeric:
@@ -502,7 +502,7 @@ def _bounds_and_presence(node: Scalar, facts: Facts) -> tuple[Interval, bool]:
 
 
 def without_known(where: Scalar | None, facts: Facts) -> Scalar | None:
-    """A condition without the tests for NULL of what never is: the same rows, under the name that others have."""
+    """A condition without tests for NULL of what is never NULL, so that equal conditions look equal."""
     match where:
         case Call(op=Op.AND, args=(left, right)):
             return both(without_known(left, facts), without_known(right, facts))
@@ -547,7 +547,7 @@ def _cast(node: Call, parts: list[Interval]) -> Interval:
 
 
 def _in_bits(found: Interval, type_: Type) -> Interval:
-    """What does not fit into smallint, integer or bigint is NULL."""
+    """A value that does not fit into smallint, integer or bigint is NULL."""
     end = Fraction(2 ** (15 if type_.precision <= 5 else 31 if type_.precision <= 10 else 63))
     return _cut(found, -end, end - 1)
 
@@ -594,7 +594,7 @@ def _date_trunc(node: Call, parts: list[Interval]) -> Interval:
 
 
 def _zoned(node: Call, parts: list[Interval]) -> Interval:
-    """What clocks show between two moments, or the moments at which they show it.
+    """AT TIME ZONE, in both directions: local time between two moments, or the moments of local times.
 
     Claim: no moment between the bounds is moved beyond what is returned.
     Because: between two changes of the offset the order is kept, so that the extremes are at the bounds, at a change,
@@ -618,7 +618,7 @@ def _zoned(node: Call, parts: list[Interval]) -> Interval:
 
 
 def _zoned_trunc(node: Call, parts: list[Interval]) -> Interval:
-    """From the first unit that begins not after a moment between the bounds to the last moment."""
+    """From the start of the period that holds the lower bound to the upper bound."""
     (part,) = parts
     if part.low is None or part.high is None:
         return UNBOUNDED
@@ -649,7 +649,7 @@ def _date_bin(_: Call, parts: list[Interval]) -> Interval:
 
 
 def _months_between(_: Call, parts: list[Interval]) -> Interval:
-    """As many as the calendar shows, or one less where the last one is not full."""
+    """The difference of calendar months, or one less where the last month is not complete."""
 
     def number(at: Fraction) -> Fraction:
         day = date.fromordinal(math.floor(at / 86400))

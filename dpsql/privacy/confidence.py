@@ -1,4 +1,4 @@
-"""With which confidence margins hold, and how much wider they are than those of 95 of 100 cases."""
+"""The confidence at which margins hold, and how much wider it makes them than 95 percent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USUAL = Fraction(95, 100)
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """What a margin says: it holds with `level`, for each number alone or for `numbers` of them at once."""
+    """A margin holds with probability `level`, for each number alone or for `numbers` of them at once."""
 
     level: Fraction = USUAL
     numbers: int = 1
@@ -22,10 +22,10 @@ class Confidence:
     def of_each(self) -> Fraction:
         """The confidence that each of the margins needs.
 
-        Claim: all of them hold at once with `level`, whatever their noises have to do with each other.
+        Claim: all of them hold at once with `level`, however their noise is correlated.
         Because: each fails with probability (1 - level) / numbers at most (union bound). Of k Laplace numbers none is
         off by more than ln(k / (1 - level)) / epsilon.
-        Needs: nothing. Who looks at some of the numbers only, chosen by their values, is covered as well.
+        Needs: nothing. It also covers a reader who looks at only some of the numbers, chosen by their values.
         """
         return 1 - (1 - self.level) / self.numbers
 
@@ -35,10 +35,10 @@ class Confidence:
 
 
 def widening(law: Literal["laplace", "gaussian"], confidence: Fraction) -> float:
-    """How many times as wide as the margin of 95 of 100 cases that of another confidence is.
+    """The ratio of the margin at another confidence to the margin at 95 percent.
 
-    Sums of Laplace numbers are nearer to Gaussian ones, whose margin is the wider one at low confidence: the wider of
-    both is right for all.
+    Sums of Laplace variables come close to Gaussian ones, whose margin is wider at low confidence: the wider of the two
+    is valid for both.
     """
     if confidence == USUAL:
         return 1.0

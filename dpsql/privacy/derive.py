@@ -1,4 +1,4 @@
-"""Why a private plan is safe: each node by its rule, bottom up. No rule, no answer."""
+"""Proves that a private plan is safe: one rule per node, bottom up. A node without a rule is refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ REFERENCE_HINT = "It may be compared with the key it refers to, be counted, and 
 
 
 def is_private(plan: Plan) -> bool:
-    """Whether the rows of a relation belong to units, that is, whether it may not be seen."""
+    """Whether the rows of a relation belong to units, so that they may not be shown."""
     match plan:
         case Scan(table=table):
             return table.is_private
@@ -73,7 +73,7 @@ def is_private(plan: Plan) -> bool:
 
 
 def derive(plan: Plan, limit: int) -> Derivation:
-    """The stability of a private relation, with the rules that show it. `limit` caps lists of keys."""
+    """The stability of a private relation, with the rules that prove it. `limit` caps lists of keys."""
     if not isinstance(plan, Project):
         return _derived(plan, limit)
     found = plan.proof(limit)
@@ -104,7 +104,7 @@ def _derived(plan: Plan, limit: int) -> Derivation:
         case Project(child=child, items=items):
             premise = derive(child, limit)
             for field, value in items:
-                # A unit that passes through, or is put together of both sides of a join, stays what it is.
+                # A unit column that passes through, or is merged from both sides of a join, is still the unit.
                 if not isinstance(value, Ref) and not field.unit:
                     check_scalar(value)
             within = _inside([value for _, value in items], limit)
@@ -177,12 +177,12 @@ def _join(plan: Join, limit: int) -> Derivation:
     alone = {JoinKind.LEFT, JoinKind.FULL} if not private_left else {JoinKind.RIGHT, JoinKind.FULL}
     if plan.kind in alone:
         raise NotSupported(
-            "rows of a public table that match nobody belong to no unit",
+            "unmatched rows of a public table belong to no unit",
             hint="Join the private table first, or group by columns of the public table and aggregate private ones.",
         )
     if not joins.has_equality(conditions, public.fields) and not joins.is_small(public):
         raise NotSupported(
-            "a public table of many rows is joined without an equality",
+            "a large public table is joined without an equality condition",
             hint="Compare one of its columns with a column of the private table by =.",
         )
     premise = derive(private, limit)
@@ -205,7 +205,7 @@ def _join(plan: Join, limit: int) -> Derivation:
 
 
 def unknown_fan_outs(derivation: Derivation) -> Iterator[str]:
-    """The public tables of which nobody knows how many rows a private one meets."""
+    """The public tables for which the number of rows that one private row joins is unknown."""
     if derivation.cut is not None:
         yield derivation.cut
     for premise in derivation.premises:
@@ -213,7 +213,7 @@ def unknown_fan_outs(derivation: Derivation) -> Iterator[str]:
 
 
 def _inside(values: Iterable[Scalar], limit: int) -> tuple[Derivation, ...]:
-    """Why the correlated subqueries in expressions see their own unit alone."""
+    """The proofs that correlated subqueries in expressions read only the rows of their own unit."""
     parts = (part for value in values for part in walk(value))
     return tuple(derive(p.plan, limit) for p in parts if isinstance(p, Correlated) and reads_private(p.plan))
 
@@ -227,22 +227,22 @@ def check_window(call: Windowed) -> None:
     for value in (*call.args, *([] if call.where is None else [call.where])):
         check_scalar(value)
     for value in (*call.partition, *(key.value for key in call.order)):
-        if not isinstance(value, Ref):  # to tell a unit's rows apart shows nothing of what they are told apart by
+        if not isinstance(value, Ref):  # distinguishing a unit's rows shows nothing of the values that distinguish them
             check_scalar(value)
 
 
 def check_aggregate(call: Aggregated) -> None:
-    """Counting the unit, or a reference, shows nothing of its value."""
+    """Refuse aggregates of the unit or of a reference, except counts: these show nothing of the value."""
     for value in (*call.args, call.where):
         if value is not None and not (call.function is Agg.COUNT and isinstance(value, Ref)):
             check_scalar(value)
 
 
 def check_scalar(value: Scalar) -> None:
-    """Refuse what has no place in a private expression: the unit's own value, noise, and subqueries left over.
+    """Refuse what a private expression may not contain: the unit's own value, noise, and unresolved subqueries.
 
-    The unit and references that are no declared columns may be tested for NULL, and compared with columns that say the
-    same: that tells nothing but which rows of a unit belong together.
+    The unit, and references that are not declared columns, may be tested for NULL and compared with columns of the same
+    meaning: that shows only which rows of a unit belong together.
     """
     if _compares_owners(value) or (isinstance(value, Call) and value.op is Op.IS_NULL and _is_hidden(value.args[0])):
         return
@@ -258,7 +258,7 @@ def check_scalar(value: Scalar) -> None:
         what, hint = ("unit", UNIT_HINT) if value.field.unit else ("reference", REFERENCE_HINT)
         raise NotSupported(f'the {what} "{value.field.name}" cannot be used here', hint=hint, position=value.position)
     if isinstance(value, Correlated):
-        # What its plan takes from around it is checked where the plan uses it.
+        # Outer columns that its plan reads are checked where the plan uses them.
         if value.arg is not None and not _is_hidden(value.arg):
             check_scalar(value.arg)
         return

@@ -1,12 +1,12 @@
-"""Group privacy: what all answers promise to several people who belong together, such as a family or a household.
+"""Group privacy: the guarantee for several people together, such as a family or a household.
 
-The total is a promise to one unit. Several people together, whose rows are alike or tell of each other, are promised
-what is computed here. Losses grow with the number of people in closed form. The delta of unknown keys does not: two
-people with a town of their own are more likely to show it than one is, and with enough of them it is certain to appear.
-So it is computed from the laws that select keys (`mechanisms.threshold`, `mechanisms.truncated`); the factor that holds
-for any mechanism, e^epsilon for each further person, would leave no bound where there is one.
+The total is the guarantee for one unit. This module computes the guarantee for several people whose rows are alike or
+tell about each other. Losses grow with the number of people in closed form. The delta of unknown keys does not: two
+people with a town of their own are more likely to reveal it than one, and with enough people it is certain to appear.
+So it is computed from the noise that selects keys (`noise_laws.threshold`, `noise_laws.truncated`); the factor that
+holds for any mechanism, e^epsilon for each further person, would leave no bound where there is one.
 
-In 60 digits, rounded against us. Floats are not used.
+With 60 digits, rounded conservatively. Floats are not used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SLACK = Decimal("1e-50")  # far above the rounding of a few dozen operations in
 
 @dataclass(frozen=True, slots=True)
 class GroupLoss:
-    """What is promised to so many people as one: (epsilon, delta)-DP, with a delta below 1."""
+    """The guarantee for a group of people: (epsilon, delta)-DP, with a delta below 1."""
 
     people: int
     epsilon: Fraction
@@ -36,14 +36,14 @@ class GroupLoss:
 def total_for_group(
     accountant: Accountant, people: int, *, spent: Price | None = None, largest: int | None = None
 ) -> GroupLoss | None:
-    """What the dataset's total promises to a group of people; None where no bound can be given.
+    """The guarantee of the dataset's total for a group of people; None where there is no bound.
 
     Claim: all answers that are ever admitted are together (epsilon, delta)-DP for databases that differ by all rows of
     at most so many units, some of them added and some removed.
-    Because: let D and D' differ so, with a chain of as many neighbours between them.
+    Because: let D and D' be two such databases, linked by a chain of as many neighbours.
     - basic: each step's answer is, but for keys that only these people have, e^(its epsilon) away for each link of the
       chain; the epsilons of every path add up to the total, so epsilon is `people` times that.
-    - zcdp: rho for one unit is people^2 rho for so many (Bun and Steinke 2016, Proposition 1.9), step by step and so
+    - zcdp: rho for one unit is people^2 rho for this many (Bun and Steinke 2016, Proposition 1.9), step by step and so
       for the sum; it is converted as the total is (`accounting.rho_from_epsilon`). Where pure answers have a sum of
       their own, a transcript within that is e^(people epsilon) away, as in `admits`: the larger one holds.
     - Keys that only these people have, in D or in D', are released with a probability that `keys_for_group` and
@@ -62,7 +62,8 @@ def total_for_group(
 
 
 def spent_for_group(accountant: Accountant, people: int, charges: Iterable[tuple[Price, int]]) -> GroupLoss | None:
-    """What the charges so far promise to a group, each price with how often it was paid; None where there is no bound.
+    """The guarantee of the charges so far for a group, each price with the number of times it was paid; None where
+    there is no bound.
 
     Claim: as `total_for_group`, for an analyst who would have asked these questions at these prices whatever was
     answered; like what is shown as spent. The bound that holds whatever is asked is that of the total.
@@ -82,24 +83,24 @@ def spent_for_group(accountant: Accountant, people: int, charges: Iterable[tuple
 
 
 def keys_for_group(accounting: str, people: int, price: Price) -> Fraction:
-    """An upper bound of the probability that a key appears in an answer which only these people have, at most 1.
+    """An upper bound, at most 1, of the probability that an answer shows a key that only these people have.
 
     Claim: for k people, with loss and delta d of the answer:
     - basic: d (1 + e^epsilon + ... + e^((k - 1) epsilon));
     - zcdp: exp(-(sqrt(ln(1 / (k d))) - (k - 1) sqrt(rho))^2), or 1 where the difference is not positive.
     Because: let W be what the people add to a key that only they have: the sum of what each adds.
-    - basic (`mechanisms.truncated`): the argument there holds with W in place of w, and noise is cut off at the same M,
+    - basic (`noise_laws.truncated`): the argument there holds with W in place of w, and noise is cut off at the same M,
       so a key costs q(W) = a^(M + 1) (a^-W - 1) / (1 + a - 2 a^(M + 1)), or less where W > M. q is convex and 0 at 0.
       Where each unit adds 1 to at most L keys, W <= k and all W add up to k L, so the sum of q(W) is at most L q(k),
       and L q(1) <= d. Where all that a unit adds is w at most, the W add up to k w, so the sum is at most q(k w), and
       q(w) <= d. q(k w) / q(w) is the sum of a^(-j w) over j < k, and a^-w <= e^epsilon since the noise is that of w,
       or of L >= 1, for at most epsilon.
-    - zcdp (`mechanisms.threshold`): look at the keys that any of the people has, all of them with noise. If only
+    - zcdp (`noise_laws.threshold`): look at the keys that any of the people has, all of them with noise. If only
       the first of the people were there, one of these would reach the threshold with probability k d at most:
       the person's own keys with probability d, and those of each other, to which nothing is added now, less often than
       if that other were there. The other k - 1 people move the weights by a vector of length (k - 1) l2 at most, where
       the variance is l2^2 / (2 rho) or more, so the Renyi divergence of order a is at most a r with
-      r = (k - 1)^2 rho (as in `mechanisms.gaussian`). By Hoelder's inequality, an event of probability y then has
+      r = (k - 1)^2 rho (as in `noise_laws.gaussian`). By Hoelder's inequality, an event of probability y then has
       at most y^(1 - 1/a) e^((a - 1) r) with all of them. With a = sqrt(ln(1/y) / r), which is above 1 where the
       difference is positive, that is the claim.
     In both, people who are in D' and not in D count as those in D: a key that both have moves by the difference.
@@ -170,7 +171,7 @@ def _epsilon(accountant: Accountant, people: int, price: Price) -> Fraction:
 
 
 def _geometric(people: int, rate: Decimal, enough: Decimal) -> Decimal:
-    """1 + e^rate + ... of so many terms; where it exceeds `enough`, something that does."""
+    """The sum 1 + e^rate + ... of `people` terms; where it exceeds `enough`, any value that does."""
     total, term, factor = Decimal(0), Decimal(1), rate.exp() * (1 + _SLACK)
     for _ in range(people):
         total += term

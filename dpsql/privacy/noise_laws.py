@@ -1,7 +1,7 @@
-"""The laws of noise on the integers: how wide for a price, how wide an error, how likely a lonely key gets through.
+"""Noise distributions on the integers: their scale for a price, their margins, and thresholds for unknown keys.
 
-Scales and variances are exact fractions. Probabilities are upper bounds, in 50 digits and rounded up; floats only
-guess where a search begins.
+Scales and variances are exact fractions. Probabilities are upper bounds, with 50 digits and rounded up; floats only
+guess where a search starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal, assert_never
 
 from dpsql.errors import TooMuchNoise
 
-# Noise of these scales stays below 2**57 except with a probability no one will ever meet, so 64 bits hold it.
+# Noise of these scales exceeds 2**57 only with negligible probability, so 64 bits hold it.
 MAX_LAPLACE_SCALE = 2**50
 MAX_GAUSSIAN_VARIANCE = 2**100
 
@@ -43,12 +43,14 @@ class Noise:
         if self.scale > (MAX_GAUSSIAN_VARIANCE if self.law == "gaussian" else MAX_LAPLACE_SCALE):
             raise TooMuchNoise(
                 "the answer would need more noise than 64 bits hold",
-                hint="Pay a higher epsilon, or ask the owner for narrower bounds, a larger step or fewer rows.",
+                hint="Use a higher epsilon, or ask the owner for narrower bounds, a larger step or fewer rows.",
             )
 
 
 def laplace(l1: Fraction, epsilon: Fraction) -> Noise:
-    """Discrete Laplace noise, P(X = k) proportional to exp(-|k| / b), with b = l1 / epsilon.
+    """Discrete Laplace noise: P(X = k) proportional to exp(-|k| / b), with b = l1 / epsilon.
+
+    The two-sided geometric mechanism of Ghosh, Roughgarden and Sundararajan 2009.
 
     Claim: an integer vector plus this noise, drawn independently per cell, is epsilon-DP.
     Because: moving the vector by at most l1 in L1 changes the probability of any outcome by at most
@@ -59,7 +61,7 @@ def laplace(l1: Fraction, epsilon: Fraction) -> Noise:
 
 
 def gaussian(l2_squared: Fraction, rho: Fraction) -> Noise:
-    """Discrete Gaussian noise, P(X = k) proportional to exp(-k^2 / 2v), with variance parameter v = l2^2 / (2 rho).
+    """Discrete Gaussian noise: P(X = k) proportional to exp(-k^2 / 2v), with variance parameter v = l2^2 / (2 rho).
 
     Claim: an integer vector plus this noise, drawn independently per cell, is rho-zCDP.
     Because: by Canonne, Kamath and Steinke 2020, Theorem 14, the Renyi divergence of order alpha between two
@@ -71,6 +73,8 @@ def gaussian(l2_squared: Fraction, rho: Fraction) -> Noise:
 
 def chosen(l1: Fraction, rank: Fraction, epsilon: Fraction) -> Noise:
     """The exponential mechanism for the value at a rank: P(v) proportional to exp(-loss(v) / b), b = 2 c / epsilon.
+
+    Exponential mechanism: McSherry and Talwar 2007; for quantiles: Smith 2011.
 
     With n rows in a cell, `below` of them below the candidate v and `equal` on it, and the wanted place t (rank * n, or
     a constant number of rows from either end), loss(v) = max(0, below - t, t - below - equal): how many rows v is away.
@@ -92,14 +96,14 @@ def chosen(l1: Fraction, rank: Fraction, epsilon: Fraction) -> Noise:
 
 
 def most_common(l1: Fraction, epsilon: Fraction) -> Noise:
-    """The choice of the most common value: P(v) proportional to exp(count(v) / b), b = c / epsilon.
+    """The exponential mechanism for the most common value: P(v) proportional to exp(count(v) / b), b = c / epsilon.
 
     Claim: independent choices in all cells are together epsilon-DP, and epsilon^2 / 8 in zCDP.
     Because: counts only grow with a unit. If D has it and D' has not, and it adds c_v rows to the candidate v of cell
     j, m_j at most, then the weight of v is exp(c_v / b) times as large in D, and the sum of all weights z times, where
     1 <= z <= exp(m_j / b). The privacy loss of v is c_v / b - ln z: between -m_j / b and m_j / b, so the choice is
     (m_j / b)-DP; and over all v it lies in an interval of length m_j / b, since ln z is the same for all, so it has a
-    bounded range of epsilon_j = m_j / b (half of what a loss has that may rise and fall), and costs epsilon_j^2 / 8 in
+    bounded range of epsilon_j = m_j / b (half that of a loss that may rise and fall), and costs epsilon_j^2 / 8 in
     zCDP (Hoeffding's lemma, as for `chosen`). The m_j add up to at most l1, so the epsilon_j to at most l1 / b.
     Needs: a unit adds at most `l1` to the histogram, over all cells together, and takes nothing away; the candidates
     are the same whatever the rows.
@@ -123,23 +127,23 @@ def clip_chosen(epsilon: Fraction) -> Noise:
 
 
 def clip_penalty(noise: Noise) -> int:
-    """How many units beyond it the next smaller clip is worth: noise falls with the clip, what is cut off grows.
+    """The number of clipped units that the next smaller clip is worth: it has less noise, but clips more units.
 
-    There are two for each half. Twice the scale makes each half above all units less likely by exp(2), which is more
-    than the square of its size.
+    There are two clips per halving. A penalty of twice the scale makes each doubling beyond all units less likely by
+    exp(2), more than the square of the growth of the clip.
     """
     return math.ceil(noise.scale)
 
 
 def epsilon_of_choice(rho: Fraction) -> Fraction:
-    """The largest epsilon, rounded down, with epsilon^2 / 8 <= rho: what a choice may have for this price in zCDP."""
+    """The largest epsilon, rounded down, with epsilon^2 / 8 <= rho: that of a choice at this price in zCDP."""
     grain = 2**64
     return Fraction(math.isqrt(math.floor(8 * _positive(rho) * grain * grain)), grain)
 
 
 @lru_cache(maxsize=4096)
 def rank_margin(noise: Noise, candidates: int, confidence: Fraction = Fraction(95, 100)) -> int:
-    """How many rows a chosen value is away from the wanted rank, at most, with this confidence.
+    """The most rows between a chosen value and the wanted rank, with this confidence.
 
     Claim: P(loss > m + least) <= 1 - confidence, where `least` is the smallest loss of any candidate.
     Because: fewer than `candidates` of them lose more than m beyond the least; each is exp(-m / b) times as likely as
@@ -154,7 +158,7 @@ def rank_margin(noise: Noise, candidates: int, confidence: Fraction = Fraction(9
 def margin(noise: Noise, confidence: Fraction = Fraction(95, 100)) -> int:
     """The smallest m with P(|X| <= m) >= confidence, never too small.
 
-    Both laws are symmetric, so this is P(X >= m + 1) <= (1 - confidence) / 2. Noise that is cut off lies within, too.
+    Both laws are symmetric, so this is P(X >= m + 1) <= (1 - confidence) / 2. It also holds for truncated noise.
     """
     if not 0 < confidence < 1:
         raise ValueError("a confidence lies between 0 and 1")
@@ -162,7 +166,7 @@ def margin(noise: Noise, confidence: Fraction = Fraction(95, 100)) -> int:
 
 
 def selecting(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callable[[int], int]) -> tuple[Noise, int]:
-    """The noise of the statistic that selects unknown keys, and the least noisy value with which one is released."""
+    """Partition selection: the noise of the statistic that selects keys, and the threshold of its noisy value."""
     if noise.law == "gaussian":
         return noise, threshold(noise, keys_per_unit, delta, weight)
     cut = truncated(noise, keys_per_unit, delta, weight)
@@ -173,15 +177,17 @@ def selecting(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callabl
 def threshold(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callable[[int], int]) -> int:
     """The smallest T such that a key may be released whenever its noisy weight of units is at least T.
 
+    Stability-based partition selection (Korolova, Kenthapadi, Mishra and Ntoulas 2009).
+
     Claim: releasing exactly the keys that some unit has and whose noisy weight is at least T, with their noisy
     values, is a mixture: with weight `delta` anything at all, with weight 1 - delta as private as the noise on the
     weights and values alone. So it is (epsilon, delta)-DP under Laplace, delta-approximate rho-zCDP under Gaussian.
-    Because: let D hold one unit more than D'. A key that both have is treated alike in both, and its release and
-    value are post-processing of its noise. If the unit has d keys, at most d of them exist in D alone; each has a true
-    weight of at most weight(d), so it is released with probability P(weight(d) + X >= T) at most, and by the union
-    bound any is with probability at most d times that: at most delta, for every d up to `keys_per_unit`.
-    The noise of different keys is independent: given that none of them is released, D answers exactly as the noise
-    on the shared keys does, as D' always does.
+    Because: let D hold one unit more than D'. A key that both have is treated alike in both; its release and value are
+    post-processing of its noise. If the unit has d keys, at most d of them exist in D alone; each has a true weight of
+    at most weight(d), so it is released with probability P(weight(d) + X >= T) at most, and by the union bound any is
+    with probability at most d times that: at most delta, for every d up to `keys_per_unit`. The noise of different keys
+    is independent: given that none of them is released, D answers exactly as the noise on the shared keys does, as D'
+    always does.
     Needs: a unit with d keys adds at most weight(d) to each, which does not rise with d; the unit's keys were limited
     to `keys_per_unit` before; noise is independent per key, and its loss is priced for all of the unit's keys and
     values together.
@@ -201,11 +207,12 @@ def threshold(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callabl
 
 
 def truncated(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callable[[int], int]) -> Noise:
-    """Laplace noise cut off at the smallest M such that a key may be released whenever its noisy weight exceeds M.
+    """Laplace noise truncated at the smallest M such that a key may be released whenever its noisy weight exceeds M.
 
-    Claim: as `threshold`, with M + 1 in the place of T and fewer units needed: cutting noise off takes from each
-    key what a threshold needs for the whole tail. For one key per unit no (epsilon, delta)-DP rule releases more
-    (Desfontaines, Voss, Gipson, Mandayam 2022).
+    Optimal partition selection (Desfontaines, Voss, Gipson and Mandayam 2022).
+
+    Claim: as `threshold`, with M + 1 in the place of T and fewer units needed: cutting noise off takes from each key
+    what a threshold needs for the whole tail. For one key per unit no (epsilon, delta)-DP rule releases more.
     Because: let D hold one unit more than D', which has d keys and adds w <= weight(d) to each. Look at the noise of
     such a key given X <= M - w in D, and given X >= w - M in D': by symmetry both have the same probability 1 - q. A
     key that both have, of weight s in D, then has s + X in [s - M, s + M - w] in D, and s - w + X in the same range in
@@ -213,7 +220,7 @@ def truncated(noise: Noise, keys_per_unit: int, delta: Fraction, weight: Callabl
     w + X <= M and is not released, as in D'. So with weight 1 - q per key both answer as the noise alone does, and with
     the other q anything; over the unit's keys that is d q at most, by the union bound. With a = exp(-1/b),
     q(w) = a^(M - w + 1) (1 - a^w) / (1 + a - 2 a^(M + 1)). It is convex in w and 0 at 0, so that d q(w) <= q(d w):
-    where d weight(d) <= weight(1) one key is the worst case, where weights are all the same as many as may be.
+    where d weight(d) <= weight(1) the worst case is one key; where weights are all the same, the most keys allowed.
     Needs: as `threshold`; and weights that are all the same, or d weight(d) <= weight(1) for all d.
     """
     _check_selection(keys_per_unit, delta)
@@ -227,7 +234,7 @@ def _check_selection(keys_per_unit: int, delta: Fraction) -> None:
 
 
 def beyond(noise: Noise, most: int, weight: int) -> Fraction:
-    """An upper bound of P(X > most - weight) of Laplace noise that is cut off at `most` >= `weight` >= 1."""
+    """An upper bound of P(X > most - weight) for Laplace noise truncated at `most` >= `weight` >= 1."""
     if not 1 <= weight <= most:
         raise ValueError("noise is cut off at or above the weight")
     with localcontext(_FINE):
@@ -243,7 +250,7 @@ def _cut(noise: Noise, weight: int, probability: Fraction) -> int:
     """The smallest `most` with P(X > most - weight) <= probability."""
     if probability < Fraction(_SMALLEST_BOUND):
         raise ValueError("the probability is too small to be bounded")
-    # Without the cut, the tail is larger and as steep.
+    # Without truncation, the tail is larger and as steep.
     guess = weight + _first_within(noise, probability)
     return _smallest(lambda most: most >= weight and beyond(noise, most, weight) <= probability, guess)
 
@@ -342,8 +349,8 @@ def _smallest(holds: Callable[[int], bool], guess: int) -> int:
 def _normal_tail(x: Decimal) -> Decimal:
     """An upper bound of Q(x), the standard normal's upper tail, for x >= 0.
 
-    Both expansions err upwards only: the series is subtracted and has positive terms, all of its cut-off rest missing;
-    the continued fraction's convergents alternate around the limit, and an even number of them lies above.
+    Both expansions err upwards only: the series is subtracted and has positive terms, and its truncated rest is
+    missing; the continued fraction's convergents alternate around the limit, and an even number of them lies above.
     """
     density = (-x * x / 2).exp() / _TWO_PI.sqrt()
     if x < 3:
@@ -374,7 +381,7 @@ def _weight_from(variance: Fraction, t: int) -> Decimal:
 
 @lru_cache(maxsize=256)
 def _weight_of_all(variance: Fraction) -> Decimal:
-    """The sum of exp(-k^2 / 2v) over all integers, short of the rest that is cut off: a divisor, so it errs low."""
+    """The sum of exp(-k^2 / 2v) over all integers, without the truncated rest: it is a divisor, so it errs low."""
     rate = _decimal(1 / (2 * variance))
     total = Decimal(1)
     k = 1

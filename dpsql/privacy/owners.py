@@ -1,4 +1,4 @@
-"""Whose a row is, told from its columns: the unit's own column, or a key of a row that belongs to the same unit."""
+"""Which columns identify the owner of a row: the unit's own column, or a key of a row of the same unit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def names_owner(values: Iterable[Scalar]) -> bool:
     """Whether rows that agree in these values belong to one unit.
 
     Claim: if true, no two units share a row's values.
-    Because: they hold the unit, or all parts of a key that names one row of a table, and so that row's one owner.
+    Because: they hold the unit, or all parts of a key that identifies one row of a table, and so that row's one owner.
     Needs: parts of one key that come from one row, and no NULL among them.
     """
     parts: dict[tuple[str, tuple[str, ...], int], set[int]] = {}
@@ -37,9 +37,10 @@ def equal_owners(conditions: Iterable[Scalar], left: Sequence[Field], right: Seq
     """Whether the analyst's own conditions make the owners of two rows equal.
 
     Claim: if true, the generated SQL may compare owners as well, which changes no answer.
-    Because: a condition compares the units themselves, or all parts of a key that names one row of one table: that row
-    has one owner, and both rows belong to it. Where bounds are declared for such a column, the scan clamps it, and
-    values beyond the bounds look equal. The owners, which are made of the stored columns, keep such rows apart.
+    Because: a condition compares the units themselves, or all parts of a key that identifies one row of one table: that
+    row has one owner, and both rows belong to it. Where bounds are declared for such a column, the scan clamps it, and
+    values beyond the bounds look equal. The owners are computed from the stored columns, so comparing them separates
+    such rows.
     Needs: plain equality, which NULL never passes; and SQL that compares owners wherever this is what it relies on.
     """
     return any(True for _ in evidence(conditions, left, right, clamped=True))
@@ -50,7 +51,7 @@ def evidence(
 ) -> Iterable[tuple[Link, ...]]:
     """Why owners are equal: () for the units themselves, or the links of the right side that were compared.
 
-    With `clamped`, columns count that show different keys as equal: by themselves they do not tell whose a row is.
+    With `clamped`, columns count whose different keys look equal after clamping: alone they do not identify the owner.
     """
     mine, theirs = {field.id for field in left}, {field.id for field in right}
     compared: dict[tuple[str, tuple[str, ...], int, int], dict[int, tuple[Link, Link]]] = {}
@@ -80,7 +81,7 @@ def compared_fields(condition: Scalar) -> tuple[Field, Field] | None:
 
 
 def refuse_join(left: Plan, right: Plan) -> NotSupported:
-    """Why two private relations cannot be joined, and which condition would do."""
+    """Why two private relations cannot be joined, and a condition that would allow it."""
     one, other = _tables(left), _tables(right)
     names = f'"{one[-1].table.name}" and "{other[0].table.name}"' if one and other else "private tables"
     pair = next((found for a in one for b in other if (found := _condition(a, b)) is not None), None)
@@ -90,7 +91,7 @@ def refuse_join(left: Plan, right: Plan) -> NotSupported:
     elif one and other:
         units = " and ".join(f"{table.name} ({table.unit_text})" for table in (one[-1].table, other[0].table))
         hint = f"Join them, and what is between, on the columns that name the unit: {units}."
-    return NotSupported(f"the join of {names} would bring rows of different units together", hint=hint)
+    return NotSupported(f"the join of {names} would combine rows of different units", hint=hint)
 
 
 def _tables(plan: Plan) -> list[Scan]:

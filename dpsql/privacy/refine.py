@@ -1,4 +1,4 @@
-"""What a condition tells about a column: rows that pass WHERE have fewer keys and tighter bounds.
+"""Refines facts about columns by a condition: rows that pass WHERE have fewer keys and tighter bounds.
 
 Claim: the facts that come out hold for every row that passes the condition.
 Because: each conjunct is true of such a row. One that reads a single column is evaluated over the column's declared
@@ -36,7 +36,7 @@ def refine(facts: Facts, condition: Scalar) -> Facts:
 
 
 def _either(facts: Facts, condition: Call) -> dict[object, Fact]:
-    """What holds in every alternative: bounds and keys of one of them, or of the other."""
+    """What holds in either alternative: the hull of the bounds, the union of the keys."""
     parts = [refine(facts, part) for part in condition.args]
     found: dict[object, Fact] = {}
     for key in {ref.field.id for ref in refs(condition)}:
@@ -51,7 +51,7 @@ def _either(facts: Facts, condition: Call) -> dict[object, Fact]:
 
 
 def _restricted(conjunct: Scalar) -> dict[object, Fact]:
-    """SUBSTRING(x FROM 1 FOR 2) IN ('13', '31'): an expression with few values, wherever it stands again."""
+    """SUBSTRING(x FROM 1 FOR 2) IN ('13', '31'): an expression with few values, wherever it occurs again."""
     if not isinstance(conjunct, Call) or conjunct.op not in (Op.IN, Op.EQ) or not isinstance(conjunct.args[0], Call):
         return {}
     values = [arg.value for arg in conjunct.args[1:] if isinstance(arg, Const) and arg.value is not None]
@@ -105,7 +105,7 @@ def _compared(interval: Interval, ref: Ref, conjunct: Scalar) -> Interval:
         most = -_next_whole(-bound, strict=op is Op.LT) if whole else bound
         most = most if grain is None else math.ceil(most / grain) * grain
         high = most if high is None else min(high, most)
-    # No row passes an empty interval; the wider one is as true and easier to work with.
+    # No row passes an empty interval; the wider one is also valid, and easier to work with.
     return interval if low is not None and high is not None and low > high else Interval(low, high)
 
 

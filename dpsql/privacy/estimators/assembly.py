@@ -1,4 +1,4 @@
-"""Aggregates from noisy sums: which sums an aggregate needs, and the expression that puts them together.
+"""Estimators: which noisy sums an aggregate needs, and the expression that computes it from them.
 
 Everything above the sums is post-processing, so ratios, variances and correlations cost nothing beyond their sums.
 """
@@ -37,18 +37,18 @@ from dpsql.types import integer as integer_type
 EPOCH_DAY = Const(date(1970, 1, 1), DATE)
 EPOCH = Const(datetime(1970, 1, 1), TIMESTAMP)
 _MOST_PARTS = 10**6
-_MOST_JOINED = 50  # groups that are tried for each sum: more would take as long as the square of their number
+_MOST_JOINED = 50  # groups tried for each sum; without a limit the time would grow with the square of their number
 
 
-# A number made of noisy sums: how far a one in each of them moves it.
+# An estimate from noisy sums: how far a change of one in each sum moves it.
 Linear = tuple[tuple[int, Fraction], ...]
 
 
 class Centres(Protocol):
-    """Who knows the centres that loose values are measured around."""
+    """Supplies the centres around which values with loose bounds are measured."""
 
     def may(self, value: Scalar) -> bool:
-        """Whether one may be searched for."""
+        """Whether a centre may be searched for."""
 
     def of(self, value: Scalar) -> Fraction | None:
         """The centre that is searched for; None as long as it is not chosen."""
@@ -56,12 +56,12 @@ class Centres(Protocol):
 
 @dataclass(slots=True)
 class _Rows:
-    """What is asked of one set of rows, and the sums it is made of."""
+    """The aggregates over one set of rows, and the sums that they are estimated from."""
 
     where: Scalar | None
     counted: bool = False
     values: dict[Scalar, _Value] = field(default_factory=dict)
-    count: Statistic | None = None  # None: the sums of a value tell the number of rows
+    count: Statistic | None = None  # None: the number of rows follows from the sums of a value
 
     @property
     def pivot(self) -> _Value:
@@ -70,19 +70,19 @@ class _Rows:
 
 @dataclass(slots=True)
 class _Value:
-    where: Scalar | None  # as written: rows without a value add nothing anyway
+    where: Scalar | None  # as written: a NULL adds nothing in any case
     total: bool = False
     mean: bool = False
     spread: bool = False
     way: Form = Form.DIRECT
     sums: tuple[Statistic, ...] = ()
-    product: Product | None = None  # where the sum is that of another value, and what is left
+    product: Product | None = None  # where the sum is a multiple of another value's sum plus a rest
 
 
 _SPREADS = frozenset({Agg.VAR_POP, Agg.VAR_SAMP, Agg.STDDEV_POP, Agg.STDDEV_SAMP})
 _CHOSEN = frozenset({Agg.MIN, Agg.MAX, Agg.PERCENTILE_CONT, Agg.PERCENTILE_DISC, Agg.MODE})
-# The count that says whether there is anything to choose from has this part of what the choice is paid, so that its
-# margin is about as many rows as the choice may be off: tails of Laplace noise are longer.
+# The count that decides whether there are rows to choose from gets this fraction of the price of the choice, so that
+# its margin is about as many rows as the choice may be off: Laplace noise has longer tails.
 _OF_CHOICE: dict[Degree, Fraction] = {2: Fraction(1, 10), 3: Fraction(1, 4)}
 _JOINT = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg.REGR_INTERCEPT})
 
@@ -91,7 +91,7 @@ _JOINT = frozenset({Agg.COVAR_POP, Agg.COVAR_SAMP, Agg.CORR, Agg.REGR_SLOPE, Agg
 class Estimators:
     """Collects the statistics of one GROUP BY; equal ones are released once.
 
-    `ask` learns all that is asked, `settle` decides what is measured, `output` says how it is put together.
+    Call `ask` for every aggregate, then `settle` to decide what is measured, then `output` for the expressions.
     """
 
     child: Stability
@@ -101,13 +101,13 @@ class Estimators:
     centres: Centres | None = None  # None: everything is measured by its declared bounds
     chosen: Cells | None = None  # the cells of counts of units, where these are chosen first
     statistics: dict[Statistic, Field] = field(default_factory=dict)
-    weights: dict[Statistic, Fraction] = field(default_factory=dict)  # how much the variance of each one counts
-    groups: list[tuple[Statistic, ...]] = field(default_factory=list)  # that are clipped, and paid for, together
+    weights: dict[Statistic, Fraction] = field(default_factory=dict)  # weight of the variance of each one
+    groups: list[tuple[Statistic, ...]] = field(default_factory=list)  # clipped and priced together
     directly: dict[int, Linear] = field(default_factory=dict)  # output field -> the noisy sums it shows
     ratios: set[int] = field(default_factory=set)
-    averages: dict[int, Linear] = field(default_factory=dict)  # output field -> at most so far, times the rows
+    averages: dict[int, Linear] = field(default_factory=dict)  # output field -> error at most, times the rows
     counts: list[Linear] = field(default_factory=list)  # every count that is shown or divided by
-    margins: dict[Statistic, Field] = field(default_factory=dict)  # columns for the 95 % margins that decide
+    margins: dict[Statistic, Field] = field(default_factory=dict)  # columns of 95 % margins that decide what is shown
     _indices: dict[Statistic, int] = field(default_factory=dict)
     _rows: dict[Scalar | None, _Rows] = field(default_factory=dict)
 
@@ -127,7 +127,7 @@ class Estimators:
         return self._indices[known]
 
     def grouped(self) -> list[tuple[Statistic, ...]]:
-        """All statistics, in groups that one unit moves together by no more than it may move one of them.
+        """All statistics, in groups: one unit moves all sums of a group together no further than one of them alone.
 
         Claim: of one unit, the changes of all sums of a group, each divided by its own claim, add up to at most 1 in
         the norm of the noise.
@@ -135,13 +135,13 @@ class Estimators:
         these no more than to one sum (`rules.sum_shapes`). A unit has at most `rows` rows that count, and norms of
         sums are no more than sums of norms. The clip of the group enforces it, whatever the number of rows.
         Needs: sums whose own claim is rows times what one row adds: not those of units that may be in several cells.
-        All sums of a group that is given have the same condition.
+        All sums of a group passed in have the same condition.
         """
         cut = self._cut_in_turn()
         together = {statistic for group in (*self.groups, *cut) for statistic in group}
         alone = [(s,) for s in self.statistics if s not in together]
         found: list[list[Statistic]] = []
-        joined: list[tuple[DisjointConditions, list[Statistic]]] = []  # the first groups that others may join
+        joined: list[tuple[DisjointConditions, list[Statistic]]] = []  # the first groups, which others may join
         for group in (*self.groups, *alone):
             first = group[0]
             adds_up = first.kind is StatisticKind.ROWS or (first.kind is StatisticKind.UNITS and self.child.rows == 1)
@@ -156,7 +156,7 @@ class Estimators:
         return [*map(tuple, found), *cut]
 
     def _cut_in_turn(self) -> list[tuple[Statistic, ...]]:
-        """Quantiles of the same rows, where they are better chosen one within the other."""
+        """Quantiles of the same rows, where choosing them recursively, one within the other, has the smaller error."""
         found: dict[Statistic, list[Statistic]] = {}
         for statistic in self.statistics:
             if statistic.kind is StatisticKind.RANKED and rank_of(statistic) not in (
@@ -168,18 +168,18 @@ class Estimators:
         return [group for group in groups if better_together(tuple(map(rank_of, group)), self.degree)]
 
     def weight(self, group: tuple[Statistic, ...]) -> Fraction:
-        """How much the variance of a group counts; of quantiles that are cut in turn, by the levels that share it."""
+        """The weight of the variance of a group; for recursive quantiles divided among the levels."""
         whole = sum((self.weights[statistic] for statistic in group), Fraction(0)) or Fraction(1)
         if group[0].kind is StatisticKind.RANKED:
             whole *= levels(group) ** (self.degree - 1)
         return whole
 
     def weights_once_chosen(self, settled: Mapping[Statistic, Statistic]) -> Iterator[dict[Statistic, Fraction]]:
-        """How much variances count where clips and centres are chosen, for each set of rows all of whose sums have one.
+        """Weights of variances once clips and centres are chosen, for each set of rows all of whose sums have one.
 
-        Errors then count relative to what is asked: a typical value is as large as its centre, and as what one row of
-        the clip is on average; means differ by no more than the bounds are wide. The sums of a set share what they had
-        before, so nothing of it carries the guarantee.
+        Errors are then relative to the results: a typical value is as large as its centre plus one row's average part
+        of the clip; means differ by no more than the width of the bounds. The sums of a set share what they had before,
+        so the guarantee does not depend on any of this.
         """
         for rows in self._rows.values():
             sums = [statistic for value in rows.values.values() for statistic in value.sums]
@@ -187,10 +187,10 @@ class Estimators:
             if sums and around and rows.count is not None and all(settled[s].cut for s in (rows.count, *sums)):
                 yield _relative(rows, rows.count, settled)
 
-    # --- what is asked ---
+    # --- what is needed ---
 
     def ask(self, call: Aggregated) -> None:
-        """Learn what an aggregate needs of its rows, before anything is decided."""
+        """Record what an aggregate needs, before anything is decided."""
         check_aggregate(call)
         call = narrowed(call)
         if call.distinct:
@@ -204,14 +204,14 @@ class Estimators:
             self._of([], call.where).counted = True
         elif call.function in (Agg.SUM, Agg.AVG, *_SPREADS):
             (arg,) = call.args
-            rules.bounds_and_step(self.child, arg, self.cells)  # or a refusal that names what is missing
+            rules.bounds_and_step(self.child, arg, self.cells)  # refuses, and names what is missing
             value = self._of([arg], call.where).values.setdefault(arg, _Value(call.where))
             value.total |= call.function is Agg.SUM
             value.mean |= call.function is Agg.AVG
             value.spread |= call.function in _SPREADS
 
     def settle(self, counter: Statistic | None) -> None:
-        """Decide which sums are measured. `counter` is a count that is there in any case: it chooses unknown keys."""
+        """Decide which sums are measured. `counter` is a count that is measured in any case, to select unknown keys."""
         if counter is not None:
             self.statistic(counter)
         for rows in self._rows.values():
@@ -251,7 +251,7 @@ class Estimators:
             self.statistic(value.sums[0], size**2 * (value.total + value.mean))
 
     def _products(self, rows: _Rows) -> dict[Scalar, Product]:
-        """The values whose sums are made of those of others; a spread needs sums of its own."""
+        """The values whose sums follow from sums of others; a variance needs sums of its own."""
         return products((arg for arg, value in rows.values.items() if not value.spread), self.child.facts)
 
     def _asked(self, rows: _Rows, arg: Scalar, made: Mapping[Scalar, Product]) -> Asked:
@@ -284,7 +284,7 @@ class Estimators:
         return rules.sum_shapes(self.child, arg, value.where, way.shapes, self.cells, squares=squares, exact=exact)
 
     def _of(self, args: list[Scalar], where: Scalar | None) -> _Rows:
-        """The rows that have all the values."""
+        """The rows in which none of the arguments is NULL."""
         complete = self._complete(args, where)
         return self._rows.setdefault(complete, _Rows(complete))
 
@@ -294,10 +294,10 @@ class Estimators:
                 where = both(where, rules.not_null(arg))
         return where
 
-    # --- how it is put together ---
+    # --- expressions over the sums ---
 
     def output(self, target: Field, call: Aggregated) -> Scalar:
-        """The expression over noisy sums that stands for an aggregate."""
+        """The expression over noisy sums that replaces an aggregate."""
         call = narrowed(call)
         if call.function in _CHOSEN and _is_of_nothing(call):
             return Const(None, call.type)
@@ -321,7 +321,7 @@ class Estimators:
             case Agg.PERCENTILE_CONT | Agg.PERCENTILE_DISC:
                 return self._at_rank(call, _share(call))
             case Agg.MIN | Agg.MAX if call.args[0].type.is_numeric or call.args[0].type.is_temporal:
-                # Of different values, the smallest is the same as of all.
+                # DISTINCT does not change the smallest value.
                 return self._at_rank(call, Fraction(call.function is Agg.MAX))
             case Agg.MODE if not call.distinct:
                 return self._mode(call)
@@ -364,13 +364,13 @@ class Estimators:
         return rules.count_distinct(self.child, arg, call.where, self.cells)
 
     def _count(self, rows: _Rows) -> Scalar:
-        """The noisy number of rows, whole."""
+        """The noisy number of rows, as an integer."""
         if rows.count is not None:
             return self._ref(rows.count)
         return Call(Op.CAST, (Call(Op.ROUND, (self._number(rows),), DOUBLE),), BIGINT)
 
     def _number(self, rows: _Rows) -> Scalar:
-        """The noisy number of rows, as it is."""
+        """The noisy number of rows, not rounded."""
         if rows.count is not None:
             return _double(self._ref(rows.count))
         sums = rows.pivot.sums
@@ -386,7 +386,7 @@ class Estimators:
         return tuple((self.index_of(statistic), Fraction(1, _together(sums))) for statistic in sums)
 
     def _if_any(self, rows: _Rows, value: Scalar) -> Scalar:
-        """NULL where the noisy count leaves nothing to divide by."""
+        """The value, or NULL where the noisy count is not positive."""
         least: Scalar = Const(0, BIGINT)
         if rows.count is not None:
             some = Call(Op.GT, (self._ref(rows.count), least), BOOLEAN)
@@ -447,7 +447,7 @@ class Estimators:
         return self._if_any(rows, _within(mean, bounds))
 
     def _mean_in_units(self, rows: _Rows, value: _Value) -> tuple[Scalar, Linear]:
-        """The noisy mean of a value, in doubles, and how far off it is at most, times the rows."""
+        """The noisy mean of a value, in doubles, and its largest error times the number of rows."""
         first = value.sums[0]
         if (product := value.product) is not None:
             base, errors = self._mean_in_units(rows, rows.values[product.base])
@@ -460,7 +460,7 @@ class Estimators:
         start = _start(value)
         furthest = max(abs(first.low - start), abs(first.high - start))
         if value.way.counts and rows.count is None and rows.pivot is value:
-            furthest = Fraction(0)  # the count is made of the same noise: at one bound it is that of the sum
+            furthest = Fraction(0)  # the count shares the sums' noise; at one of the bounds, it has that of one sum
         mean = _times(mean if start == 0 else _add(mean, start), first.step)
         errors = _sum_of(parts, self._in_count(rows), furthest)
         return mean, tuple((place, size * first.step) for place, size in errors)
@@ -479,7 +479,7 @@ class Estimators:
     # --- values at a rank ---
 
     def _at_rank(self, call: Aggregated, rank: Fraction) -> Scalar:
-        """A value of the argument's grid; that of dates counts days, that of timestamps seconds."""
+        """A value on the argument's grid, in days for dates and in seconds for timestamps."""
         arg, type_ = call.args[0], call.type
         where = self._complete([arg], call.where)
         match arg.type.kind:
@@ -506,7 +506,7 @@ class Estimators:
         assert low is not None and high is not None
         if (statistic.low * statistic.step, statistic.high * statistic.step) == (low, high):
             return found if found.type == type_ else Call(Op.CAST, (found,), type_)
-        # The ends of the grid stand for the bounds, which may lie between its values.
+        # The ends of the grid are shown as the bounds, which may lie between its values.
         return Call(Op.CAST, (_within(_double(found), statistic.bounds),), type_)
 
     def _mode(self, call: Aggregated) -> Scalar:
@@ -518,13 +518,13 @@ class Estimators:
         )
 
     def _if_some(self, where: Scalar | None, value: Scalar) -> Scalar:
-        """A value that was chosen from rows, or NULL where nobody seems to have one.
+        """A value chosen from rows, or NULL where there seem to be no rows.
 
-        Claim: a function of noisy numbers, and so of no price.
-        Because: a noisy count of the same rows decides: one that is there anyway, else one of units, for a small part
-        of the price. A value is shown where the count is above its own 95 % margin, whatever confidence the session
-        asks for: over no rows in 1 of 40 cases at most.
-        Needs: nothing more. A key that a threshold selected has rows; no count is bought for it.
+        Claim: a function of noisy numbers: post-processing, which costs nothing.
+        Because: a noisy count of the same rows decides: one that is measured anyway, else one of units, for a small
+        part of the price. A value is shown where the count is above its own 95 % margin, whatever the confidence that
+        the session asks for: where there are no rows, in at most 1 of 40 cases.
+        Needs: nothing more. A key that was selected by a threshold has rows; no count is measured for it.
         """
         if where is None and self.cells.selected:
             return value
@@ -545,7 +545,7 @@ class Estimators:
         result = self._variance_of(value)
         if call.function in (Agg.VAR_SAMP, Agg.STDDEV_SAMP):
             first = value.sums[0]
-            most = 2 * (first.width * first.step / 2) ** 2  # of two values at both ends
+            most = 2 * (first.width * first.step / 2) ** 2  # the variance of two values at opposite ends
             result = _within(_bessel(result, self._number(rows)), Interval(Fraction(0), most))
         if call.function in (Agg.STDDEV_POP, Agg.STDDEV_SAMP):
             result = Call(Op.SQRT, (result,), DOUBLE)
@@ -586,7 +586,7 @@ class Estimators:
     def _joint(self, call: Aggregated) -> Scalar:
         """COVAR, CORR, REGR: the first argument is Y, the second X, as in SQL."""
         y, x = self._centred(call.args)
-        # Only rows in which both arguments are known count, as in SQL.
+        # Only rows in which neither argument is NULL count, as in SQL.
         rows = self._of(list(call.args), call.where)
         where, number = rows.where, self._number(rows)
         mean_y, mean_x = self._mean(y, where, number), self._mean(x, where, number)
@@ -614,7 +614,7 @@ class Estimators:
 
 
 def _relative(rows: _Rows, count: Statistic, settled: Mapping[Statistic, Statistic]) -> dict[Statistic, Fraction]:
-    """How much the variances of a count and of sums around centres count in what is made of them, at a price of one."""
+    """The weights of the variances of a count and of sums around centres in their outputs, at a price of one."""
 
     def clip(statistic: Statistic) -> Fraction:
         return Fraction(settled[statistic].clip, statistic.factor) * statistic.step
@@ -640,7 +640,7 @@ def counts_units(call: Aggregated) -> bool:
 
 
 def narrowed(call: Aggregated) -> Aggregated:
-    """SUM(CASE WHEN c THEN x ELSE 0 END) as SUM(x) FILTER (WHERE c), and the like: the same number of fewer rows."""
+    """Rewrite SUM(CASE WHEN c THEN x ELSE 0 END), and the like, as SUM(x) FILTER (WHERE c)."""
     if call.distinct or len(call.args) != 1 or call.function not in (Agg.COUNT, Agg.SUM, Agg.AVG):
         return call
     match call.args[0]:
@@ -656,7 +656,7 @@ def narrowed(call: Aggregated) -> Aggregated:
 
 
 def _is_count(call: Aggregated) -> bool:
-    """SUM(1): how many rows there are."""
+    """SUM(1), which is COUNT(*)."""
     return (
         call.function is Agg.SUM
         and not call.distinct
@@ -680,13 +680,13 @@ def _is_of_nothing(call: Aggregated) -> bool:
 
 
 def _share(call: Aggregated) -> Fraction:
-    """The rank of a percentile, of which the parts of a row are made that losses are counted in."""
+    """The rank of a percentile, in the fractions of a row that losses are counted in."""
     share = call.args[1]
     assert isinstance(share, Const) and isinstance(share.value, int | float | Decimal)
     rank = Fraction(str(share.value))
     if rank.denominator > _MOST_PARTS:
         raise NotSupported(
-            "a percentile with so many decimals is not supported",
+            "a percentile with more than six decimals is not supported",
             hint="Write at most six decimals.",
             position=call.position,
         )
@@ -695,7 +695,7 @@ def _share(call: Aggregated) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class _Centred:
-    """An argument with the middle of its bounds subtracted: half the range bounds it on both sides."""
+    """An argument minus the middle of its bounds: its magnitude is at most half the range."""
 
     value: Scalar
     centre: Fraction
@@ -703,7 +703,7 @@ class _Centred:
 
 
 def in_units(ref: Scalar, step: Fraction, type_: Type) -> Scalar:
-    """A number of steps as a value of the aggregate's type."""
+    """A number of steps, as a value of the aggregate's type."""
     if type_.kind is Kind.INTEGER:
         return ref if step == 1 else Call(Op.MUL, (ref, Const(int(step), BIGINT)), BIGINT)
     if type_.kind is Kind.DECIMAL and step.denominator == 1 and step > 10**12:
@@ -764,9 +764,9 @@ def _bessel(value: Scalar, n: Scalar) -> Scalar:
 
 
 def _not_below_rounding(spread: Scalar, half: Fraction) -> Scalar:
-    """A variance within what half the range allows; below the rounding of its sums it is none.
+    """A variance within what half the range allows, or 0 where it is below the rounding error of its sums.
 
-    So that what is divided by it is NULL, instead of a quotient of rounding errors.
+    A division by it then gives NULL instead of a quotient of rounding errors.
     """
     smallest = Const(float(half**2 / 10**9), DOUBLE)
     known = Case(((Call(Op.LT, (spread, smallest), BOOLEAN), Const(0.0, DOUBLE)),), spread, DOUBLE)
@@ -774,7 +774,7 @@ def _not_below_rounding(spread: Scalar, half: Fraction) -> Scalar:
 
 
 def _start(value: _Value) -> Fraction:
-    """From where the sums of a value count, in steps."""
+    """The value that the sums count differences from, in steps."""
     first = value.sums[0]
     match value.way:
         case Form.DIRECT:
@@ -788,7 +788,7 @@ def _start(value: _Value) -> Fraction:
 
 
 def _together(sums: tuple[Statistic, ...]) -> int:
-    """What one row adds to all sums of a group."""
+    """What one row adds to all sums of a group together."""
     return math.prod([sums[0].width] * (len(sums) - 1))
 
 
@@ -800,7 +800,7 @@ def _sum_of(parts: Linear, others: Linear, times: Fraction) -> Linear:
 
 
 def _within(value: Scalar, bounds: Interval) -> Scalar:
-    """Cut to what the declared bounds allow: free, and never further from the truth."""
+    """Clamp to what the declared bounds allow: at no cost, and never further from the truth."""
     assert bounds.low is not None and bounds.high is not None
     low, high = Const(float(bounds.low), DOUBLE), Const(float(bounds.high), DOUBLE)
     return Case(

@@ -1,13 +1,13 @@
-"""What a row adds to a sum: a whole number made of its value on the grid.
+"""The basis of estimators: what a row adds to a sum, an integer computed from its value on the grid.
 
 With g the value of the row, low and high the ends of the grid and N = high - low, every shape is a polynomial of g with
-whole coefficients, so that sums stay exact. PAIR and BERNSTEIN are shapes that share out a constant among them:
+integer coefficients, so that sums stay exact. The shapes of PAIR, and of BERNSTEIN (Bernstein polynomials of degree 2),
+add up to a constant:
 
     (g - low) + (high - g)                                 = N
     (high - g)² + 2 (g - low)(high - g) + (g - low)²       = N²
 
-so what a row adds to all sums of the group together does not depend on its value, and the group tells how many rows
-there are.
+so what a row adds to all sums of the group together does not depend on its value, and the sums give the number of rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fractions import Fraction
 class Shape(Enum):
     ITSELF = "g"
     CENTRED = "2g - low - high"  # doubled, so that the middle of the bounds is on the grid
-    RESIDUAL = "g - centre"  # the centre is chosen before, on the grid
+    RESIDUAL = "g - centre"  # an earlier measurement chose the centre, on the grid
     ABOVE = "g - low"
     BELOW = "high - g"
     TWICE_BELOW = "(high - g)²"
@@ -32,27 +32,27 @@ class Shape(Enum):
 PAIR = (Shape.ABOVE, Shape.BELOW)
 BERNSTEIN = (Shape.TWICE_BELOW, Shape.BETWEEN, Shape.TWICE_ABOVE)
 
-# In L2 the middle one of three may be weighed more: with p = t(1 - t) and its square weighed 7/2, the squares of all
-# three together are 1 - 4p + 2p² + 14p², convex in p, and 1 at both ends of [0, 1/4]. (28 / 15)² is a little less.
+# In L2 the middle one of three may have a larger weight: with p = t(1 - t) and its square weighed 7/2, the squares of
+# all three together are 1 - 4p + 2p² + 14p², convex in p, and 1 at both ends of [0, 1/4]. (28 / 15)² is a little less.
 BETWEEN_IN_L2 = Fraction(15, 28)
 
 
 @dataclass(frozen=True, slots=True)
 class Polynomial:
-    """So many times the square of a number, so many times the number, and so much more."""
+    """A polynomial of degree 2."""
 
     squares: int
     times: int
     plus: int
 
     def above(self, low: int) -> Polynomial:
-        """The same of how far the number is above `low`."""
+        """The same polynomial in the difference from `low`."""
         times = 2 * low * self.squares + self.times
         return Polynomial(self.squares, times, (self.squares * low + self.times) * low + self.plus)
 
 
 def polynomial(shape: Shape, low: int, high: int, centre: int) -> Polynomial:
-    """What a row adds, of its value on the grid."""
+    """What a row adds, as a polynomial of its value on the grid."""
     match shape:
         case Shape.ITSELF:
             return Polynomial(0, 1, 0)
@@ -85,7 +85,7 @@ def largest(shape: Shape, low: int, high: int) -> int:
 
 
 def weighed(shape: Shape, low: int, high: int, *, squares: bool) -> int:
-    """The size of a shape within its group: of one row, what it adds divided by this makes at most one together.
+    """The size of a shape within its group: what one row adds, divided by these sizes, adds up to at most 1.
 
     Claim: over the shapes of a group, |added| / weighed adds up to at most 1; with `squares`, its squares do.
     Because: see above: the shapes add up to N or N². In L2 the size of BETWEEN is 15/28 of that of the others; so that

@@ -1,14 +1,15 @@
-"""Which sums to measure, so that what was asked of one set of rows is answered with the least error.
+"""Chooses which sums to measure, so that the aggregates over one set of rows have the least error.
 
-A mean can be made of a sum and a count, of a sum around the middle of the bounds and a count, or of a pair of sums that
-tell the count as well (`shapes`). Which is best depends on what else is asked of the same rows, and on the noise. It is
-weighed here, in terms of errors alone: nothing is read, and nothing of it carries the guarantee.
+A mean can be estimated from a sum and a count, from a sum centred at the middle of the bounds and a count, or from a
+pair of sums that also give the count (`basis`). Which is best depends on the other aggregates over the same rows, and
+on the noise. Only errors decide: no data are read, and the guarantee does not depend on the choice.
 
-Where bounds are loose and a centre is searched for, sums count differences from it. A typical value then stands for the
-width: differences are taken to be half of it in size, and the mean of a cell to be a sixth of it away from the centre.
+Where bounds are loose and a centre is searched for, sums count differences from it. A typical value then takes the
+place of the width: differences are assumed to be half of it in size, and the mean of a cell a sixth of it away from the
+centre.
 
 With R the width of the bounds, a value is L + R t. For each output, its error is a sum over the noises of a coefficient
-times the noise; a mean's coefficients depend on the mean itself, which is private: it is taken as uniform.
+times the noise; a mean's coefficients depend on the mean itself, which is private: it is assumed to be uniform.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fractions import Fraction
 from dpsql.privacy.allocation import Degree, error
 from dpsql.privacy.estimators.basis import BERNSTEIN, BETWEEN_IN_L2, PAIR, Shape
 
-_MOST_PAIRS = 50  # values that are tried as the one that counts the rows: each trial looks at all values
+_MOST_PAIRS = 50  # values tried as the one that counts the rows; each trial visits all values
 
 
 class Form(Enum):
@@ -40,56 +41,56 @@ class Form(Enum):
 
     @property
     def counts(self) -> bool:
-        """Whether it tells the number of rows, too."""
+        """Whether it also gives the number of rows."""
         return self in (Form.PAIR, Form.BERNSTEIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of one value."""
+    """The aggregates of one value."""
 
     low: Fraction  # the lower bound, in widths of the bounds
-    ways: tuple[Form, ...]  # those that its grid allows
-    total: int  # in how many outputs
+    ways: tuple[Form, ...]  # the forms that its grid allows
+    total: int  # the number of outputs with its sum
     mean: bool
     spread: bool
 
     @property
     def loose(self) -> bool:
-        """Whether a centre may be searched for."""
+        """Whether its bounds are loose, so that a centre may be searched for."""
         return Form.RESIDUAL in self.ways
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """How each value is measured, and whether rows are counted by a sum of their own."""
+    """The form of each value, and whether rows have a count of their own."""
 
     ways: tuple[Form, ...]
     counted: bool
 
     @property
     def pivot(self) -> int | None:
-        """The value whose sums tell the number of rows."""
+        """The value whose sums give the number of rows."""
         if self.counted:
             return None
         return next((i for i, way in enumerate(self.ways) if way.counts), None)
 
 
-# A noise: that of the count, or of a shape of a value.
+# A noise term: of the count, or of a shape of a value.
 Term = tuple[int, Shape] | None
-# The coefficient a + b t of a noise, with t the mean.
+# The coefficient a + b t of a noise term, where t is the mean.
 Coefficient = tuple[Fraction, Fraction]
 Errors = dict[Term, Coefficient]
 
-# Of a loose value, in typical values: how far the mean of a cell is from the centre.
+# Where bounds are loose: the distance of a cell's mean from the centre, in typical values.
 AWAY = Fraction(1, 6)
 _ZERO, _HALF, _ONE = Fraction(0), Fraction(1, 2), Fraction(1)
-# The variance of a spread around the mean t, of few differences: squares of t², t(1 - t) and (1 - t)², on average.
+# The error of a variance around the mean t: the squares of t², t(1 - t) and (1 - t)², averaged over t.
 _SPREAD = dict(zip(BERNSTEIN, (Fraction(1, 5), Fraction(1, 30), Fraction(1, 5)), strict=True))
 
 
 def choose(asked: Sequence[Asked], *, counted: bool, fixed: bool, degree: Degree) -> Design:
-    """The design with the least error. `counted`: the number of rows is asked; `fixed`: it is measured in any case."""
+    """The design with the least error. `counted`: the row count is an output; `fixed`: it is measured anyway."""
     found = [
         (error(list(sized.values()), degree), design)
         for design in _candidates(asked, fixed=fixed, degree=degree)
@@ -104,7 +105,7 @@ def _candidates(asked: Sequence[Asked], *, fixed: bool, degree: Degree) -> Itera
     for ways in _ways(asked):
         if not fixed:
             yield Design(tuple(ways), False)
-            # Under Gaussian noise a pair is no better than a centred sum and a count: it is the same, turned by 45°.
+            # Under Gaussian noise a pair equals a centred sum and a count: it is their rotation by 45°.
             for i, one in enumerate(asked[:_MOST_PAIRS]):
                 if degree == 3 and Form.PAIR in one.ways and not one.spread:
                     yield Design((*ways[:i], Form.PAIR, *ways[i + 1 :]), False)
@@ -126,9 +127,9 @@ def _ways(asked: Sequence[Asked]) -> Iterator[list[Form]]:
 def weights(
     design: Design, asked: Sequence[Asked], *, counted: bool, degree: Degree
 ) -> dict[frozenset[Term], Fraction] | None:
-    """How much the variance of each group of sums counts in all outputs, each relative to the best it could have.
+    """The weight of the variance of each group of sums in all outputs, each relative to its best possible error.
 
-    None where the design does not tell what is asked.
+    None where the design cannot give all outputs.
     """
     around = (Form.CENTRED, Form.RESIDUAL)
     needs = counted or any(way in around or one.mean for way, one in zip(design.ways, asked, strict=True))
@@ -189,7 +190,7 @@ def _total(i: int, way: Form, one: Asked, rows: Errors) -> Errors:
 
 
 def _plus(errors: Errors, others: Errors, times: Coefficient) -> Errors:
-    """The errors of a sum, where the other part is multiplied; of that no error depends on t yet."""
+    """The errors of one part plus a multiple of the other, whose errors must not depend on t."""
     found = dict(errors)
     for term, (c, _) in others.items():
         a, b = found.get(term, (_ZERO, _ZERO))
@@ -198,7 +199,7 @@ def _plus(errors: Errors, others: Errors, times: Coefficient) -> Errors:
 
 
 def _variance(shape: Shape, one: Asked, degree: Degree) -> Fraction:
-    """Of its noise at the whole price, in squares of the width, or of a row."""
+    """The variance of its noise at the whole price, in squares of the width, or of a row."""
     match shape:
         case Shape.ITSELF:
             return _largest(one) ** 2

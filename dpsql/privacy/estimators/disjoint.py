@@ -1,4 +1,4 @@
-"""Conditions that no row fulfils both of: a row then adds to one of two sums only."""
+"""Disjoint conditions: no row meets both, so that a row adds to only one of the two sums."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def disjoint(left: Scalar, right: Scalar) -> bool:
     Claim: if it says so, no row makes both true, whatever it holds.
     Because: both are conjunctions, and a part of one contradicts a part of the other: it is its negation, or both
     compare the same expression with constants that leave no common value. An alternative (OR) is excluded where all its
-    parts are. Of the same row, an expression has the same value wherever it stands. Doubles are compared with constants
-    as doubles. Texts that differ in blanks at their end are neither told apart, since an engine may take them for
-    equal, nor taken for the same, since it may not.
+    parts are. In one row, an expression has the same value wherever it occurs. Doubles are compared with constants as
+    doubles. Texts that differ only in trailing blanks count neither as different nor as the same, since engines differ
+    on it.
     Needs: expressions whose value depends on the row alone (others are refused).
     """
     spend()
@@ -57,7 +57,7 @@ def _asserted(condition: Scalar) -> Scalar:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The values of an expression that pass: some, all but some, or those of an interval."""
+    """The values of an expression that meet a condition: listed ones, all but listed ones, or an interval."""
 
     of: Scalar
     points: frozenset[Point] | None = None
@@ -94,23 +94,23 @@ def _excludes(left: Scalar, right: Scalar) -> bool:
 
 
 class DisjointConditions:
-    """Conditions of which every two are disjoint; another one is compared with all of them at once where it can be.
+    """Pairwise disjoint conditions. A new one is compared with all of them at once where possible.
 
     Claim: after `add` returned true, the new condition and each one before it are never true of the same row.
-    Because: where each of them leaves some values of one expression alone, these are kept in order, and what the new
-    one leaves of it lies between. Otherwise it is compared with each of them (`disjoint`).
+    Because: where each of them restricts the same expression to some of its values, these are kept in order, and the
+    values of the new one lie between them. Otherwise it is compared with each of them (`disjoint`).
     """
 
     def __init__(self, first: Scalar) -> None:
         self._all = [first]
-        self._of: Scalar | None = None  # the expression whose values tell them apart
+        self._of: Scalar | None = None  # the expression whose values distinguish them
         self._regions = _regions(first)  # of the first one
-        self._only = True  # they say nothing but what values the expression has
+        self._only = True  # no condition restricts anything but this expression
         self._points: set[Point] = set()
         self._ends: list[_End] = []  # of intervals and of single numbers, which are in order and do not overlap
 
     def add(self, condition: Scalar) -> bool:
-        """Take it in if it is disjoint from all of them."""
+        """Add the condition if it is disjoint from all of them; otherwise return false."""
         regions = _regions(condition)
         region = None if self._of is None else regions.get(self._of)
         settled = region is not None and self._only and _says_only(condition, region)
@@ -161,7 +161,7 @@ _End = tuple[float | Fraction, int]
 
 
 def _stretches(region: _Values) -> Iterator[tuple[_End, _End]]:
-    """The numbers that are left, as intervals with both ends."""
+    """The remaining numbers, as intervals with both ends."""
     if region.points is not None:
         yield from (((point, 0), (point, 0)) for point in region.points if isinstance(point, Fraction))
     elif region.low is not None or region.high is not None:
@@ -177,7 +177,7 @@ def _others(region: _Values) -> Iterator[Point]:
 
 @lru_cache(maxsize=512)
 def _regions(condition: Scalar) -> Mapping[Scalar, _Values]:
-    """For each expression that a conjunction compares with constants: values that are left, or an interval."""
+    """For each expression that a conjunction compares with constants: its remaining values, or an interval."""
     found: dict[Scalar, _Values] = {}
     for part in conjuncts(condition):
         values = _values(part)
@@ -187,13 +187,13 @@ def _regions(condition: Scalar) -> Mapping[Scalar, _Values]:
 
 
 def _says_only(condition: Scalar, region: _Values) -> bool:
-    """Whether a condition is nothing but its region of one expression."""
+    """Whether a condition restricts nothing but one expression to its region."""
     parts = [_values(part) for part in conjuncts(condition)]
     return all(values is not None and not values.but and values.of == region.of for values in parts)
 
 
 def _both(one: _Values, other: _Values) -> _Values:
-    """Values that both leave."""
+    """The values that are in both."""
     if one.points is None and other.points is None:
         lows = [each.low for each in (one, other) if each.low is not None]
         highs = [each.high for each in (one, other) if each.high is not None]
@@ -205,7 +205,7 @@ def _both(one: _Values, other: _Values) -> _Values:
 
 @lru_cache(maxsize=512)
 def _values(condition: Scalar) -> _Values | None:
-    """What a comparison with constants leaves; None where it is something else."""
+    """The values that meet a comparison with constants; None for other conditions."""
     if not isinstance(condition, Call):
         return None
     if condition.op is Op.NOT:

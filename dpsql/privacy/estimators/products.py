@@ -1,8 +1,8 @@
-"""Values that are products of other values: the sums of these nearly tell theirs.
+"""Values that are products of other values, whose sums nearly determine theirs.
 
-With f the further factors of a product p f, which lie between a and b, and m the middle of these two,
-p f = m p + p (f - m). Where the sum of p is measured anyway, what is left is the sum of p (f - m), which is small: at
-most p times (b - a) / 2. Prices with and without a discount of at most a tenth differ by so little.
+Let f be the product of the further factors of a product p f, a <= f <= b, and m the middle of a and b. Then
+p f = m p + p (f - m). Where the sum of p is measured anyway, only the sum of p (f - m) remains, which is small: at most
+p (b - a) / 2. Prices with and without a discount of at most a tenth are an example.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _MOST = Fraction(1, 4)
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A value as `times` the base and a rest."""
+    """A value as `times` the base, plus a rest."""
 
     base: Scalar
     times: Fraction
     rest: Scalar
     bounds: Interval  # of the rest
-    part: Fraction  # how far the further factors may be from their middle, as a part of it
+    part: Fraction  # the largest deviation of the further factors from their middle, relative to it
 
 
 def products(values: Iterable[Scalar], facts: Facts) -> dict[Scalar, Product]:
-    """Those of the values that are products of others among them, which are none themselves."""
+    """The values that are products of others among them, which are not products themselves."""
     found: dict[Scalar, Product] = {}
     bases: list[Scalar] = []
     for value in sorted(values, key=lambda each: len(_factors(each))):

@@ -1,9 +1,9 @@
-"""Declared keys: every value a GROUP BY expression can take, from the policy and the query alone.
+"""Declared keys: every value that a GROUP BY expression can have, from the policy and the query alone.
 
 Claim: the list depends on query text and policy only, so returning every key of it, zeros included, tells nothing.
 Because: it is computed by evaluating the expression over declared values and bounds; rows whose key is not
 in it are dropped before they are counted.
-Needs: at most `limit` keys; where that is not known, the keys are unknown and a threshold must choose them.
+Needs: at most `limit` keys; otherwise the keys are unknown, and partition selection must choose them.
 NULL is a key only where the policy (`nullable_key`) or the query itself (a CASE without ELSE) says so.
 """
 
@@ -46,7 +46,7 @@ def domain(node: Scalar, facts: Facts, limit: int) -> Domain | None:
 
 
 def in_order(keys: Iterable[Value]) -> Domain:
-    """Different keys in the order in which they are returned, NULL last."""
+    """Distinct keys in the order in which they are returned, NULL last."""
     return tuple(sorted(set(keys), key=_order))
 
 
@@ -113,8 +113,8 @@ def _coalesced(args: tuple[Scalar, ...], facts: Facts, limit: int) -> Domain | N
 def _mapped(node: Call, facts: Facts, limit: int) -> Domain | None:
     """A function of columns with few values: its value on each combination of them.
 
-    A column that may be NULL is evaluated there too: `x IS NULL` has two keys. A NULL that only comes of an
-    undeclared NULL is no key.
+    A column that may be NULL is evaluated at NULL, too: `x IS NULL` has two keys. A NULL result that only an undeclared
+    NULL leads to is not a key.
     """
     fields = {ref.field.id: ref for ref in refs(node)}
     domains = [domain(ref, facts, limit) for ref in fields.values()]
@@ -241,7 +241,7 @@ def periods(unit: str, low: Fraction, high: Fraction, limit: int) -> Domain | No
 
 
 def _zoned_units(option: str, low: datetime, high: datetime, limit: int) -> Domain | None:
-    """Hours, minutes or seconds of a zone between two moments: from each change of its offset on they begin anew."""
+    """Hours, minutes or seconds of a zone between two moments; each change of its offset starts a new sequence."""
     unit, name = option.split(" ")
     step = timedelta(seconds=FINE_UNITS[unit])
     if (high - low) / step > limit:

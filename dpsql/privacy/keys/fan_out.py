@@ -1,10 +1,12 @@
 """How many public rows one private row may meet in a join: counted over the rows of the public relation.
 
-Claim: no private row meets more public rows than this, as long as the public tables are as they were read.
-Because: rows that one private row meets agree in every column that is compared with it by =, and their ranges hold the
-same value of whatever is compared with it by <, <=, > or >=. The most of such rows are counted.
-Needs: nothing for privacy. What a unit adds is clipped to so many rows whatever the tables hold by then; a table that
-has grown since may have rows that are cut off.
+Claim: no private row joins more public rows than this, as long as the public tables have not changed since they were
+read.
+Because: the public rows that one private row joins agree in every column that is compared with it by =, and their
+ranges hold the same value of whatever is compared with it by <, <=, > or >=. The largest number of such rows is
+counted.
+Needs: nothing for privacy. What a unit adds is clipped to this many rows whatever the tables hold later; if a table has
+grown since, some rows may be cut off.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from dpsql.types import Value
 
 _MIRRORED = {Op.LT: Op.GT, Op.LE: Op.GE, Op.GT: Op.LT, Op.GE: Op.LE}
 
-# A place among all values: a number or a text, and whether it is just behind it.
+# A position among all values: a number or a text, and whether it is just after it.
 _Place = tuple[Fraction | str, int]
 
 
 @dataclass(slots=True)
 class _Range:
-    """Which values of a private expression a public row accepts: from `low` to just before `high`."""
+    """The values of a private expression that a public row joins: from `low` to just before `high`."""
 
     low: _Place | None = None
     high: _Place | None = None
@@ -47,15 +49,15 @@ class _Range:
 
 @dataclass(slots=True)
 class _Met:
-    """Public rows by what they are compared with: values of columns, and ranges of private expressions."""
+    """Public rows by what the join compares: values of columns, and ranges of private expressions."""
 
     rows: list[Row]
-    same: list[list[Hashable]] = field(default_factory=list)  # for each row the values that = compares
+    same: list[list[Hashable]] = field(default_factory=list)  # for each row, the values compared by =
     ranges: dict[Scalar, list[_Range]] = field(default_factory=dict)
 
 
 def fan_out(found: Rows, conditions: Sequence[Scalar], fields: Sequence[Field], apart: Sequence[Scalar] = ()) -> int:
-    """The most rows of a public relation that one private row meets; those counted agree in the values of `apart`."""
+    """The most rows of a public relation that one private row joins, among rows with the same values of `apart`."""
     here = {f.id for f in fields}
     met = _Met([*found.rows], [[] for _ in found.rows])
     alive = [True] * len(met.rows)
@@ -92,7 +94,7 @@ def _keep(alive: list[bool], values: list[Value] | None, test: object) -> None:
 
 
 def _compare(condition: Call, here: set[int], met: _Met, alive: list[bool]) -> None:
-    """A comparison of a public value with a private one: rows whose value is NULL meet nobody."""
+    """A comparison of a public value with a private one: rows whose value is NULL join no row."""
     if len(condition.args) != 2 or (condition.op is not Op.EQ and condition.op not in _MIRRORED):
         return
     sides = [{ref.field.id for ref in refs(arg)} for arg in condition.args]
@@ -119,13 +121,13 @@ def _compare(condition: Call, here: set[int], met: _Met, alive: list[bool]) -> N
 
 
 def _most(group: Sequence[int], met: _Met) -> int:
-    """The most rows of a group whose ranges have a value in common, by whichever expression tells most."""
+    """The most rows of a group whose ranges have a value in common, by the most selective expression."""
     return min((_overlap([ranges[i] for i in group]) for ranges in met.ranges.values()), default=len(group))
 
 
 def _overlap(ranges: Iterable[_Range]) -> int:
     known = [found for found in ranges if not found.is_empty]
-    # At each place ranges end before others begin; those without a beginning are there from the start.
+    # At each position ranges end before others begin; those without a lower end are there from the start.
     begins = sorted(found.low for found in known if found.low is not None)
     ends = sorted(found.high for found in known if found.high is not None)
     now = most = len(known) - len(begins)

@@ -1,8 +1,8 @@
-"""Keys together: which combinations of GROUP BY expressions a row can have, from policy, query and public tables alone.
+"""Joint keys: the combinations of GROUP BY values that a row can have, from policy, query and public tables alone.
 
 Claim: the list depends on nothing else, so returning every combination of it, zeros included, tells nothing. Every row
-within the declared values that meets the query's conditions has one of these combinations, as long as public tables are
-as they were read.
+within the declared values that meets the query's conditions has one of these combinations, as long as public tables
+have not changed since they were read.
 Because: keys are evaluated over all rows of public relations, all declared values of a column, or values that stand for
 all of them (`representatives`), and over combinations of these only where no condition of the query excludes it. What
 cannot be evaluated is taken for possible. Other rows are dropped before noise, as those with undeclared keys are.
@@ -26,18 +26,18 @@ from dpsql.privacy.keys.representatives import Usage, compared, representatives,
 from dpsql.privacy.keys.spread import rows_in_one_cell
 from dpsql.types import Kind, Value
 
-# More values of one column are not tried one by one.
+# At most this many values of one column are tried one by one.
 MOST_VALUES = 10_000
-# More combinations are not tried, nor more steps taken for the keys of one relation.
+# At most this many combinations are tried, and steps taken, for the keys of one relation.
 MOST_TRIED = 50_000
 MOST_STEPS = 200_000
 MOST_CONDITIONS = 50
 
 Cell = tuple[Value, ...]
 _Row = Mapping[int, Value]
-_Part = tuple[tuple[int, ...], list[Cell]]  # the places of some keys, and their combinations
+_Part = tuple[tuple[int, ...], list[Cell]]  # the positions of some keys, and their combinations
 _COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IN, Op.DISTINCT_FROM})
-# Whose constants are bounds of what they are compared with.
+# Comparisons whose constants bound the other side.
 _BOUNDING = frozenset({Op.EQ, Op.LT, Op.LE, Op.GT, Op.GE})
 
 
@@ -54,7 +54,7 @@ class _NotListed(Exception):
 
 
 class _TooManySteps(Exception):
-    """It would take more steps than there are left."""
+    """It would take more steps than are left."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class _Steps:
 
 @dataclass(slots=True)
 class _Source:
-    """What takes one value, or one row of values, in every row of the relation."""
+    """A source of values: every row of the relation has one of its rows."""
 
     fields: frozenset[int]
     rows: Sequence[_Row]
@@ -109,7 +109,7 @@ class JointKeys:
 
 
 def _together(parts: Sequence[_Part]) -> Combinations:
-    """Every combination of one part with every one of the others, in the order of the keys."""
+    """Every combination of each part with every one of the other parts, in the order of the keys."""
     places = [place for part, _ in parts for place in part]
     order = [places.index(i) for i in range(len(places))]
     columns = [column for _, cells in parts for column in zip(*cells, strict=True)] if all(c for _, c in parts) else []
@@ -130,16 +130,16 @@ class _Search:
     origins: Origins
     limit: int
     steps: _Steps
-    sources: dict[int, _Source] = field(default_factory=dict)  # by each field of theirs
+    sources: dict[int, _Source] = field(default_factory=dict)  # by each of their fields
     conditions: list[Scalar] = field(default_factory=list)
-    undeclared: dict[int, set[Value]] = field(default_factory=dict)  # what columns may show though it is not declared
-    _shown: set[int] = field(default_factory=set)  # columns that are keys as they are
+    undeclared: dict[int, set[Value]] = field(default_factory=dict)  # undeclared values of columns
+    _shown: set[int] = field(default_factory=set)  # columns that are keys themselves
     _usages: dict[int, Usage] = field(default_factory=dict)
     _atoms: dict[tuple[Scalar, bool], Field] = field(default_factory=dict)
-    _found: dict[tuple[int, Usage], list[Value] | None] = field(default_factory=dict)  # of columns, as they are read
+    _found: dict[tuple[int, Usage], list[Value] | None] = field(default_factory=dict)  # by column and usage
 
     def parts(self, keys: Sequence[Scalar], apart: Sequence[Domain | None]) -> Iterator[_Part | None]:
-        """Keys in groups that nothing ties to each other, each with its combinations; None for unknown ones."""
+        """Keys in independent groups, each with its combinations; None for unknown keys."""
         expanded = [self.origins.expanded(key) for key in keys]
         for public in self.origins.public:
             for known in public.fields:
@@ -175,7 +175,7 @@ class _Search:
         here: set[int],
         conditions: Sequence[Scalar],
     ) -> Iterator[_Part | None]:
-        """The combinations of keys that share columns or conditions; each by itself where they cannot be found."""
+        """The combinations of keys that share columns or conditions; each key by itself where they cannot be found."""
         alone = len(group) == 1 and not conditions and apart[0] is not None
         found = None if alone else self._evaluated(keys, apart, here, conditions)
         if found is not None and len(found) <= self.limit:
@@ -184,7 +184,7 @@ class _Search:
         for place, values in zip(group, apart, strict=True):
             yield None if values is None else ((place,), [(value,) for value in values])
 
-    # --- which columns are listed, and how ---
+    # --- listing columns ---
 
     def _read(self, value: Scalar) -> None:
         for column in {ref.field.id: ref.field for ref in refs(value)}.values():
@@ -193,7 +193,7 @@ class _Search:
                 self._usages[column.id] = self._usages.get(column.id, Usage()) | found
 
     def _listed(self, value: Scalar) -> Scalar:
-        """The expression over what can be listed: columns, or parts of it that have few values of their own."""
+        """The expression over parts that can be listed: columns, or subexpressions with few values of their own."""
         match value:
             case Const():
                 return value
@@ -216,7 +216,7 @@ class _Search:
                 return self._atom(value)
 
     def _condition(self, value: Scalar) -> Scalar:
-        """A condition of CASE. Rows with undeclared values meet it as well, and have keys by it."""
+        """A condition of CASE. Rows with undeclared values may meet it, too, and get their keys from it."""
         read = {ref.field.id: Ref(ref.field) for ref in refs(value)}.values()
         if all(self._is_bound(ref) or not usage(value, ref).whole for ref in read):
             return self._listed(value)
@@ -229,10 +229,10 @@ class _Search:
                 return self._atom(value)
 
     def _is_bound(self, ref: Ref) -> bool:
-        """Whether every row has one of the values that are known of a column, or is not counted.
+        """Whether every row that counts has one of the known values of a column.
 
-        The scan clamps to bounds. Declared values are a promise that nothing keeps: a row with another value is left
-        out only where the column is a key itself.
+        The scan clamps to bounds. Declared values are not enforced: a row with another value is only dropped where the
+        column is a key itself.
         """
         column = ref.field.id
         if any(column in public.fields for public in self.origins.public):
@@ -248,7 +248,7 @@ class _Search:
             return False
 
     def _atom(self, value: Scalar, comparison: Call | None = None) -> Ref:
-        """A column of our own in the place of an expression: independent of all others, as far as anybody knows."""
+        """A column of our own that replaces an expression; it is treated as independent of all others."""
         facts = self.origins.facts
         named = value, comparison is not None
         column = self._atoms.setdefault(named, Field(-(10**9) - len(self._atoms) - 1, "", value.type))
@@ -282,7 +282,7 @@ class _Search:
     def _values(self, ref: Ref, read: Usage | None = None) -> list[Value] | None:
         """Values of a column that stand for all of them."""
         read = self._usages.get(ref.field.id, Usage()) if read is None else read
-        asked = ref.field.id, read  # each branch of a CASE asks again
+        asked = ref.field.id, read  # asked for again by each branch of a CASE
         if asked not in self._found:
             self._found[asked] = self._values_read(ref, read)
         return self._found[asked]
@@ -310,7 +310,7 @@ class _Search:
     # --- conditions ---
 
     def _tie(self, keys: Iterable[Scalar]) -> None:
-        """The conditions that exclude combinations: those on what the keys read, and on what these tie to it."""
+        """Add the conditions that exclude combinations: on what the keys read, and on what conditions tie to it."""
         here = {found for key in keys for found in self._reads(key)}
         waiting = [c for c in self.origins.conditions if _is_evaluated(c)][:MOST_CONDITIONS]
         changed = True
@@ -327,7 +327,7 @@ class _Search:
                 changed = True
 
     def _is_known(self, condition: Scalar) -> bool:
-        """Whether what the condition excludes is not among the listed values anyway (`refine`)."""
+        """Whether the listed values already exclude what the condition excludes (`refine`)."""
         read = {ref.field.id: ref for ref in refs(condition)}
         if len(read) != 1:
             return False
@@ -340,7 +340,7 @@ class _Search:
         return whole and isinstance(condition, Call) and condition.op in _BOUNDING and _compared(condition) == ref
 
     def _add(self, condition: Scalar) -> bool:
-        """Whether all that a condition reads can be listed, such that it can be evaluated."""
+        """Whether everything a condition reads can be listed, so that it can be evaluated."""
         fresh: dict[Ref, Usage] = {}
         for ref in {ref.field.id: ref for ref in refs(condition)}.values():
             column = ref.field.id
@@ -361,7 +361,7 @@ class _Search:
         return True
 
     def _reads(self, value: Scalar) -> set[int]:
-        """The columns that an expression reads, with all of the rows that they are in."""
+        """The columns that an expression reads, with all columns of their sources."""
         found: set[int] = set()
         for ref in refs(value):
             source = self.sources.get(ref.field.id)
@@ -408,7 +408,7 @@ class _Search:
         ]
 
     def _may_show(self, value: Value, key: Scalar, row: _Row) -> bool:
-        """Of keys that are known only here: undeclared values make none, nor NULL where only that makes it NULL."""
+        """Whether a computed value is a key: not if it comes from undeclared values, or only they make it NULL."""
         if value is not None and key.type.kind is Kind.DOUBLE:
             return False
         shown = ((row[ref.field.id], self.undeclared.get(ref.field.id, set())) for ref in refs(key))
@@ -421,7 +421,7 @@ def _few(values: Iterable[Value]) -> list[Value] | None:
 
 
 def _compared(value: Call) -> Scalar | None:
-    """What a comparison holds against constants."""
+    """The expression that is compared with constants."""
     of = next((arg for arg in value.args if not isinstance(arg, Const)), None)
     return of if of is not None and compared(value, of) is not None else None
 
@@ -436,7 +436,7 @@ def _is_evaluated(condition: Scalar) -> bool:
 def _joined(
     sources: Sequence[_Source], conditions: Sequence[Scalar], wanted: set[int], steps: _Steps
 ) -> list[_Row] | None:
-    """The combinations of rows that meet all conditions, as far as they tell keys apart; None if they are too many."""
+    """The combinations of rows that meet all conditions, as far as the keys differ; None if there are too many."""
     waiting, left = list(sources), list(conditions)
     rows: list[_Row] = [{}]
     bound: set[int] = set()
@@ -457,7 +457,7 @@ def _joined(
             try:
                 passed = steps.values(condition, pairs)
             except NotConstant:
-                continue  # what cannot be told excludes nothing
+                continue  # what cannot be evaluated excludes nothing
             pairs = [row for row, value in zip(pairs, passed, strict=True) if value is True]
         needed = wanted | {ref.field.id for c in left for ref in refs(c)}
         rows = _different(pairs, needed & bound)
@@ -473,7 +473,7 @@ _Equal = list[tuple[Scalar, Scalar]]
 
 
 def _equalities(conditions: Iterable[Scalar], bound: set[int], fields: frozenset[int]) -> _Equal:
-    """Pairs of what is bound already and what a source has, that conditions want to be equal."""
+    """Pairs of a value that is bound already and a source's value, which conditions require to be equal."""
     found: _Equal = []
     for condition in conditions:
         if isinstance(condition, Call) and condition.op is Op.EQ:

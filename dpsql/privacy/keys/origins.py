@@ -1,9 +1,9 @@
-"""What the rows of a private relation are made of: columns of tables, rows of public relations, and conditions on them.
+"""What the rows of a private relation derive from: columns of tables, rows of public relations, and conditions on them.
 
-Claim: every row of the relation has a value for each column listed here and a row of each public relation, of which all
-conditions are true; its own columns are made of these by the expressions that `expanded` gives.
-Because: each node either keeps rows, or puts rows together, or leaves some out.
-Needs: nothing of the data. What is not followed further is a column of which facts are all that is known.
+Claim: every row of the relation has a value for each column listed here and a row of each public relation, for which
+all conditions are true; its own columns are computed from these by the expressions that `expanded` gives.
+Because: each node keeps rows, combines rows, or drops rows.
+Needs: nothing of the data. Where this stops, a column is known by its facts alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dpsql.privacy.rules.joins import public_facts
 from dpsql.privacy.rules.relations import scan
 from dpsql.types import BOOLEAN
 
-# An expression with more parts than this is not put in the place of a column.
+# An expression with more parts than this is not substituted for a column.
 MOST_PARTS = 1_000
 
 _INNER = (JoinKind.INNER, JoinKind.CROSS)
@@ -48,7 +48,7 @@ class Origins:
     _markers: Iterator[int] = field(default_factory=lambda: iter(range(-1, -(10**9), -1)))
 
     def expanded(self, value: Scalar) -> Scalar:
-        """The same expression over the columns that everything is made of; as it is, where that would be long."""
+        """The same expression over the original columns; unchanged where that would be long."""
         return self._expanded(value) if self._size(value) <= MOST_PARTS else value
 
     def _expanded(self, value: Scalar) -> Scalar:
@@ -59,7 +59,7 @@ class Origins:
     def _size(self, value: Scalar) -> int:
         return sum(self._sizes.get(part.field.id, 1) if isinstance(part, Ref) else 1 for part in walk(value))
 
-    # --- the way down ---
+    # --- descending the plan ---
 
     def follow(self, plan: Plan) -> None:
         match plan:
@@ -109,7 +109,7 @@ class Origins:
         self._stop(plan, public.fields)
         if found is None:
             return
-        # Every row has a public one that meets the condition, or NULL in its place.
+        # Every row has a public row that meets the condition, or NULLs instead.
         marker = Field(next(self._markers), "", BOOLEAN)
         rows = [{**row, marker.id: True} for row in found.rows]
         alone = {**dict.fromkeys(found.fields), marker.id: None}

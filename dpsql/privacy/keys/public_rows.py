@@ -1,10 +1,10 @@
-"""The rows of public relations, where they were read: computed in Python, before anything private is.
+"""The rows of public relations whose tables were read: computed in Python, before anything private.
 
 Claim: every row that the engine computes for the relation is among those found here, and at least as often.
 Because: tables are as they were read, expressions are evaluated as the engines do, and where one cannot be, the row
-stays and its value is left out. What was added to a table since is not among them: who uses these rows must be right,
-if less exact, without that.
-Needs: nothing of private rows; only relations that read none are asked for.
+stays and its value is left out. Rows added to a table since then are missing: callers must stay correct, if less exact,
+without them.
+Needs: relations that read no private rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dpsql.policy.model import Column
 from dpsql.privacy.bounds import as_number
 from dpsql.types import Kind, Value, exact_decimal
 
-# More rows than this are not made of others.
+# At most this many rows are computed from others.
 MOST_ROWS = 20_000
 
 Row = Mapping[int, Value]
@@ -54,7 +54,7 @@ class Rows:
 def public_rows(plan: Plan, *, counted: bool = True) -> Rows | None:
     """The rows of a public relation; None where a table was not read, or they would be too many.
 
-    Without `counted` a row may stand for any number of equal ones, so that more tables are known.
+    Without `counted`, a row represents any number of equal rows, so that more tables can be used.
     """
     match plan:
         case OneRow():
@@ -92,7 +92,7 @@ def public_rows(plan: Plan, *, counted: bool = True) -> Rows | None:
 
 
 def may_hold(condition: Scalar, row: Row) -> bool:
-    """Whether a condition is true of a row, or cannot be told."""
+    """Whether a condition is true of a row, or unknown."""
     try:
         return evaluate(condition, row) is True
     except NotConstant:
@@ -104,7 +104,7 @@ def _ids(fields: Sequence[Field] | Iterator[Field]) -> frozenset[int]:
 
 
 def _scanned(plan: Scan, *, counted: bool) -> Rows | None:
-    """A table as scans show it: values beyond declared bounds are clamped to them."""
+    """A table as a scan returns it: values are clamped to the declared bounds."""
     table = plan.table
     names, stored = tuple(table.columns), table.rows
     if stored is None and not counted and table.combinations is not None:
@@ -164,7 +164,7 @@ def _distinct(found: Rows) -> Rows:
 
 
 def _united(plan: SetOperation, *, counted: bool) -> Rows | None:
-    """UNION [ALL]. VALUES nest as deep as they have rows, so that all are put together at once."""
+    """UNION [ALL]. VALUES nest as deep as they have rows, so all sides are combined at once."""
     leaves, waiting = list[Plan](), [plan.right, plan.left]
     while waiting:
         part = waiting.pop()
@@ -193,7 +193,7 @@ def _joined(plan: Join, *, counted: bool) -> Rows | None:
     if plan.condition is not None:
         pairs = [(a, b) for a, b in pairs if may_hold(plan.condition, {**a, **b})]
     rows: list[Row] = [{**a, **b} for a, b in pairs]
-    # A row may stay alone wherever its side is kept: whether it does would need every condition to be known.
+    # A row of a kept side may stay unmatched: to rule that out, every condition would have to be known.
     if plan.kind in (JoinKind.LEFT, JoinKind.FULL):
         rows += [{**a, **dict.fromkeys(right.fields)} for a in left.rows]
     if plan.kind in (JoinKind.RIGHT, JoinKind.FULL):

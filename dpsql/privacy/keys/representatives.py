@@ -1,9 +1,9 @@
-"""A few values that stand for all values of a column: those between which the expressions that read it do not change.
+"""Representatives of all values of a column: between them, the expressions that read the column do not change.
 
 Claim: whatever value a column has, every expression that was read gives the same for it as for one of these.
 Because: an expression that only compares a column with constants changes at these constants; one that takes a part of a
 date changes where a period begins, on the clocks of the zone that it is read in. One value of each stretch between such
-places is listed.
+points is listed.
 Needs: expressions that were read with `usage`, and bounds where a column is read by its periods or in a time zone.
 """
 
@@ -43,7 +43,7 @@ _PARTS = {
 class Usage:
     """How expressions read a column."""
 
-    whole: bool = False  # by its very value
+    whole: bool = False  # by its exact value
     periods: frozenset[tuple[str, Conversions]] = frozenset()  # by the period it is in, on the clocks of some zone
     points: frozenset[Value] = frozenset()  # by comparing it with these
     local_points: frozenset[tuple[Value, Conversions]] = frozenset()  # by comparing what clocks show with these
@@ -80,7 +80,7 @@ def usage(value: Scalar, of: Scalar) -> Usage:
 
 
 def compared(value: Call, of: Scalar) -> list[Value] | None:
-    """The constants that a comparison holds against an expression, if it does nothing else."""
+    """The constants that an expression is compared with, if that is all the condition does."""
     first, *rest = value.args if not isinstance(value.args[0], Const) else value.args[::-1]
     if not _is(first, of) or not all(isinstance(arg, Const) for arg in rest):
         return None
@@ -88,7 +88,7 @@ def compared(value: Call, of: Scalar) -> list[Value] | None:
 
 
 def _compared_clocks(value: Call, of: Scalar) -> list[tuple[Value, Conversions]] | None:
-    """The constants that a comparison holds against what clocks show at a moment."""
+    """The constants that the local time of a moment is compared with."""
     first = next((arg for arg in value.args if not isinstance(arg, Const)), None)
     clocks = None if first is None or first.type.kind is Kind.DATE else _clocks(first, of)
     constants = None if first is None else compared(value, first)
@@ -96,7 +96,7 @@ def _compared_clocks(value: Call, of: Scalar) -> list[tuple[Value, Conversions]]
 
 
 def _clocks(value: Scalar, of: Scalar) -> Conversions | None:
-    """By which conversions between zones the expression is made of `of`; None if it is made otherwise."""
+    """The time zone conversions that turn `of` into the expression; None if it is anything else."""
     inner, conversions = converted(value)
     if conversions and not of.type.is_temporal:
         return None
@@ -104,7 +104,7 @@ def _clocks(value: Scalar, of: Scalar) -> Conversions | None:
 
 
 def _is(value: Scalar, of: Scalar) -> bool:
-    """Whether this is the expression itself, or in a type that keeps its order and all that it tells apart."""
+    """Whether this is the expression itself, or a cast of it that keeps order and distinctness."""
     if value == of or as_moment(value) == of:
         return True
     value = as_moment(value)
@@ -134,7 +134,7 @@ def _period(value: Call) -> str | None:
 
 
 def representatives(type_: Type, bounds: Interval, read: Usage, limit: int) -> list[Value] | None:
-    """Values that stand for all those between the bounds; None where they would be too many, or are not known."""
+    """Values that represent all those between the bounds; None where there would be too many, or they are unknown."""
     if read.whole:
         return None
     if type_.kind is Kind.BOOLEAN:
@@ -167,7 +167,7 @@ def representatives(type_: Type, bounds: Interval, read: Usage, limit: int) -> l
 
 
 def _place(point: Value, type_: Type) -> Fraction | None:
-    """Where a constant lies among the values of a type: dates count in days, moments in seconds."""
+    """A constant as a number: dates in days, timestamps in seconds."""
     place = as_number(point)
     if place is None or not isinstance(point, date):
         return place
@@ -197,7 +197,7 @@ def _grain(type_: Type) -> Fraction | None:
 
 
 def _around(places: Iterable[Fraction], type_: Type) -> Iterator[Fraction]:
-    """Each place, and one before and behind it, as near as the type has any."""
+    """Each number, and its nearest neighbours on both sides in the type."""
     grain = _grain(type_)
     if grain is not None:
         for place in places:
@@ -212,7 +212,7 @@ def _around(places: Iterable[Fraction], type_: Type) -> Iterator[Fraction]:
 
 
 def _moments(point: Value, type_: Type, bounds: Interval, clocks: Conversions) -> list[Fraction] | None:
-    """Where clocks may show a time."""
+    """The moments at which the local time may be this."""
     local = as_number(point)
     if bounds.low is None or bounds.high is None or local is None:
         return None
@@ -223,7 +223,7 @@ def _moments(point: Value, type_: Type, bounds: Interval, clocks: Conversions) -
 
 
 def _beginnings(type_: Type, bounds: Interval, unit: str, clocks: Conversions, limit: int) -> list[Fraction] | None:
-    """Where a period begins on these clocks, or the clocks are changed."""
+    """The moments at which a period begins in local time, or the zone's offset changes."""
     if bounds.low is None or bounds.high is None:
         return None
     by_day = type_.kind is Kind.DATE

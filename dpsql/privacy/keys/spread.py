@@ -1,4 +1,4 @@
-"""Rows of one unit that keys keep apart: where cells are those of the public rows that a row meets."""
+"""Rows of one unit in different cells, where the keys are columns of the public rows that a row joins."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Keys = Callable[[], Sequence[Scalar]]  # as `Origins` expands them, which is not
 
 
 def rows_in_one_cell(plan: Plan, keys: Keys, rows: int) -> int | None:
-    """Of the `rows` rows of a unit that count, how many may have the same keys; None: all of them may.
+    """How many of a unit's `rows` rows may have the same keys; None: all of them.
 
-    Claim: a unit that keeps to what is declared has no more of its rows in one cell.
-    Because: of the public rows that a private one meets, those with the same keys are counted; rows of the others are
-    in other cells. Through several joins the counts multiply, as the rows do.
-    Needs: nothing for privacy: it only chooses the clip, and the clip is what sensitivities are made of.
+    Claim: a unit within the declared limits has no more of its rows in one cell.
+    Because: of the public rows that a private row joins, those with the same keys are counted; the others are in other
+    cells. Through several joins the counts multiply, as the rows do.
+    Needs: nothing for privacy: it only chooses the clip, and sensitivities follow from the clip.
     """
     share = _share(plan, keys)
     return None if share == 1 else max(int(rows * share), 1)

@@ -1,4 +1,4 @@
-"""Time zones in keys: stretches of a column's values in which the clocks that are read run evenly.
+"""Time zones in keys: stretches of a column's values in which all zones involved keep their offset.
 
 Claim: `stretches` covers all values between the bounds, and within each stretch every conversion adds the same.
 Because: what a conversion adds is a step function of the moment (`zones.Steps`), and a stretch ends where it steps.
@@ -29,7 +29,7 @@ class Stretch:
 
 
 def converted(value: Scalar) -> tuple[Scalar, Conversions]:
-    """What stands within conversions between zones, and these."""
+    """The expression inside conversions between zones, and these conversions."""
     moment = as_moment(value)
     if isinstance(moment, Call) and moment.op in (Op.TO_ZONE, Op.FROM_ZONE):
         inner, before = converted(moment.args[0])
@@ -38,7 +38,7 @@ def converted(value: Scalar) -> tuple[Scalar, Conversions]:
 
 
 def stretches(conversions: Conversions, low: Fraction, high: Fraction) -> list[Stretch] | None:
-    """None where they are not known."""
+    """The stretches between the bounds; None where they are unknown."""
     found = [Stretch(low, high, 0)]
     for op, name in conversions:
         split: list[Stretch] = []
@@ -69,5 +69,5 @@ def _split(stretch: Stretch, op: Op, name: str) -> list[Stretch] | None:
 
 
 def moments(found: list[Stretch], local: Fraction) -> Iterator[Fraction]:
-    """The values whose clocks may show this."""
+    """The values that may have this local time."""
     return (local - stretch.ahead for stretch in found)

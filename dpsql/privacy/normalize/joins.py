@@ -1,4 +1,4 @@
-"""FROM a, b, c WHERE …: inner joins as a list of relations and conditions, put together so that each join has a reason.
+"""Inner joins (FROM a, b, c WHERE …) as a list of relations and conditions, joined so that each join has a condition.
 
 Claim: the plan that comes out has the same rows.
 Because: inner joins and conjunctions may be taken in any order; no condition is dropped, and none is added.
@@ -35,7 +35,7 @@ def flatten(plan: Plan) -> tuple[list[Plan], list[Scalar]]:
 
 
 def factored(condition: Scalar) -> Scalar:
-    """(a AND x) OR (a AND y) as a AND (x OR y): what must hold in any case can tie relations together."""
+    """(a AND x) OR (a AND y) as a AND (x OR y): a condition of every alternative can join relations."""
     if not isinstance(condition, Call) or condition.op not in (Op.AND, Op.OR):
         return condition
     if condition.op is Op.AND:
@@ -69,9 +69,9 @@ def _either(left: Scalar, right: Scalar) -> Scalar:
 
 
 def joined(relations: Sequence[Plan], conditions: Sequence[Scalar]) -> tuple[Plan, list[Scalar]]:
-    """One relation after the other, each tied to those before it; and the conditions that are left for a filter.
+    """Join one relation after the other, each by a condition on those before it; and the conditions left for a filter.
 
-    Private ones come first: a table that refers to another is then joined to it directly, and takes its owner.
+    Private relations come first: a table that refers to another is then joined to it directly, and gets its owner.
     """
     private = [plan for plan in relations if is_private(plan)]
     public = [plan for plan in relations if not is_private(plan)]
@@ -98,19 +98,19 @@ def _is_tied(result: Plan, plan: Plan, conditions: Sequence[Scalar], everything:
 
 
 def _within(condition: Scalar, here: set[int], everything: set[int]) -> bool:
-    """Whether a condition reads these columns only; what it takes from around the query is a constant."""
+    """Whether a condition reads only these columns; outer columns count as constants."""
     return all(ref.field.id in here for ref in refs(condition) if ref.field.id in everything)
 
 
 def _joins(condition: Scalar, left: Plan, right: Plan) -> bool:
-    """Whether a condition compares the two. Subqueries are left to a filter above, which knows what they may see."""
+    """Whether a condition compares the two. Subqueries are left to a filter above, which knows what they may read."""
     used = {ref.field.id for ref in refs(condition)}
     ties = bool(used & {f.id for f in left.fields}) and bool(used & {f.id for f in right.fields})
     return ties and not has_subquery(condition)
 
 
 # ------------------------------------------------------------
-# The rows a query reads, before its conditions choose among them: on these a clip is searched for, once for all.
+# The rows that a query reads before its conditions select among them. One bound search over them serves all queries.
 
 
 def unfiltered(plan: Plan) -> Plan:

@@ -1,7 +1,7 @@
 """Outer joins that keep public rows: FROM states LEFT JOIN people … GROUP BY states.code.
 
-A public row that meets nobody belongs to no unit. Aggregates of private columns see nothing of it, and where keys are
-the public table's own, every key is returned in any case. So such a row may be left out, if nobody can tell.
+A public row without a match belongs to no unit. Aggregates of private columns ignore it, and where the keys are the
+public table's own, every key is returned in any case. So such a row may be left out where no result depends on it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _LENIENT = frozenset(
 
 
 def without_unowned_rows(plan: Aggregate) -> Aggregate:
-    """The same aggregation over a join that keeps no public row without a private one.
+    """The same aggregation over a join that drops public rows without a private row.
 
-    Claim: each aggregate of each key is the same, up to keys that nobody has.
+    Claim: each aggregate of each key is the same, except for keys without rows.
     Because: on a row that has no private side, every aggregate's argument (or its FILTER) is NULL, conditions on
     private columns do not pass, and keys are made of public columns alone.
-    Needs: what is checked here. COUNT(*), IS NULL and keys of private columns would tell such rows, and are refused.
+    Needs: what is checked here. COUNT(*), IS NULL and keys of private columns would depend on such rows, and are
+    refused.
     """
     conditions: list[Scalar] = []
     child: Plan = plan.child
@@ -83,7 +84,7 @@ def _position(value: Scalar) -> int | None:
 
 def _refusal(what: str, position: int | None) -> NotSupported:
     return NotSupported(
-        f"{what} would count rows of a public table that match nobody and belong to no unit",
+        f"{what} would count unmatched rows of a public table, which belong to no unit",
         hint="Count a private column, as in COUNT(x), group by public columns, or use INNER JOIN.",
         position=position,
     )

@@ -1,5 +1,5 @@
-"""A private plan made explicit, before it is proved and written: joins in an order that has reasons, subqueries told
-apart, sums per unit exact, windows in a total order.
+"""Normalizes a private plan before it is proved and lowered: each join gets a condition, each subquery its kind, sums
+per unit become exact, windows get a total order.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from dpsql.types import integer as integer_type
 
 
 class Normalizer:
-    """Prepares the private relations of one query.
+    """Normalizes the private relations of one query.
 
-    `stage` turns a subquery of public or released values into a constant; `public` makes a relation without private
-    rows ready to stand in a private query; `limit` caps lists of keys.
+    `stage` turns a subquery over public or released values into a constant; `public` prepares a relation without
+    private rows for use in a private query; `limit` caps lists of keys.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Normalizer:
                     )
                 return SetOperation(set_kind, self.relation(left), self.relation(right), fields)
             case Sort(child=child, limit=None, offset=0, fields=fields):
-                # An order below an aggregate means nothing.
+                # An aggregate ignores the order of its input.
                 return Project(self.relation(child), tuple((field, Ref(field)) for field in fields))
             case Distinct(child=child):
                 # The unit is among the columns: one row per unit and values.
@@ -121,7 +121,7 @@ class Normalizer:
             case Window(child=child, items=windows):
                 return self._windows(self.relation(child), windows)
             case SemiJoin() | OfUnit() | Sort():
-                return plan  # derive says why not
+                return plan  # refused by derive
             case _:
                 assert_never(plan)
 
@@ -134,7 +134,7 @@ class Normalizer:
     # --- expressions ---
 
     def scalar(self, value: Scalar, fields: tuple[Field, ...]) -> Scalar:
-        """An expression over a private relation with these fields, its subqueries told apart."""
+        """An expression over a private relation with these fields, its subqueries resolved."""
         if isinstance(value, Subquery):
             return self._correlation.subquery(value, fields)
         return rebuild(value, lambda part: self.scalar(part, fields))
@@ -145,7 +145,7 @@ class Normalizer:
         return changed
 
     def _filtered(self, child: Plan, predicate: Scalar) -> Plan:
-        """WHERE unit [NOT] IN (SELECT unit …) is a join with the list of owners; all else is a filter."""
+        """WHERE unit [NOT] IN (SELECT unit …) is a semi-join with the list of owners; anything else is a filter."""
         negated = isinstance(predicate, Call) and predicate.op is Op.NOT
         inner = predicate.args[0] if negated and isinstance(predicate, Call) else predicate
         if isinstance(inner, Subquery) and inner.kind == "in" and inner.arg is not None and is_unit(inner.arg):
@@ -232,7 +232,7 @@ class Normalizer:
 
 def _check_digits(value: Scalar, position: int | None) -> None:
     """Claim: no sum over rows of a unit overflows, whatever their number. Because: there is room for any count of rows.
-    Needs: this, because the engine would fail for the rows of one unit, and that would tell of them.
+    Needs: this, because otherwise the engine would fail for the rows of one unit, and so reveal them.
     """
     if value.type.precision > SAFE_DIGITS:
         raise NotSupported(
@@ -243,7 +243,7 @@ def _check_digits(value: Scalar, position: int | None) -> None:
 
 
 def _on_grid(value: Scalar, facts: Facts, position: int | None) -> tuple[Scalar, int]:
-    """A double as a whole number of steps, and how many there are in one."""
+    """A double as an integer number of steps, and the number of steps in one."""
     bounds = interval(value, facts)
     if not bounds.bounded:
         raise MissingDeclaration(

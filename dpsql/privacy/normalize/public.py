@@ -1,4 +1,4 @@
-"""Public relations inside private queries: what is computed there meets private values, so it must never fail."""
+"""Public relations inside private queries: they are computed together with private values, so they must never fail."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SUMS_IN_WINDOWS = frozenset({"sum", "avg"})
 def check_total(plan: Plan) -> None:
     """Refuse aggregates of public values that could overflow, or depend on the order of rows.
 
-    Claim: the engine computes the relation without an error, whichever of its rows are asked for, and to the last digit
-    the same whenever it does.
+    Claim: the engine computes the relation without an error, whichever of its rows are needed, and always with the same
+    result, to the last digit.
     Because: expressions are total, and sums are exact, of numbers whose digits leave room for any count of rows.
-    Needs: this, because private rows may decide which public ones are added up, and when: an error would tell of them;
-    and a digit would change what all of them add at once, which compare themselves with it.
+    Needs: this, because private rows may decide which public ones are added up, and when: an error would reveal them;
+    and a different digit would change at once what all rows add that are compared with it.
     """
     for node in nodes(plan):
         for value in scalars(node):
@@ -38,9 +38,8 @@ def in_fixed_order(plan: Plan) -> Plan:
     """The same relation, where LIMIT and window functions choose among tied rows by all their columns.
 
     Claim: it has the same rows whenever the engine computes it.
-    Because: rows that are tied still are equal, and which of them is taken does not matter.
-    Needs: this, because every private row meets what was chosen, and the engine's own order may be another one each
-    time.
+    Because: rows that are still tied are equal, so it does not matter which of them is taken.
+    Needs: this, because the choice affects every private row, and the engine's own order may change each time.
     """
     match plan:
         case Join() | SetOperation():
@@ -61,7 +60,7 @@ def in_fixed_order(plan: Plan) -> Plan:
 def _check_exact(call: Aggregated) -> None:
     if call.function not in _EXACT:
         raise NotSupported(
-            f"{call.function.value} of public values beside private rows depends on the order of rows",
+            f"{call.function.value} of public values in a private query depends on the order of rows",
             hint="Write it with SUM and COUNT, as in SUM(x * x) / COUNT(*).",
             position=call.position,
         )

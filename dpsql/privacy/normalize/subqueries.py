@@ -1,8 +1,8 @@
-"""Subqueries inside private expressions, told apart.
+"""Subqueries inside private expressions, by kind.
 
-What reads public tables alone may look at anything. What reads private tables sees the rows of its own unit alone,
-where the analyst's condition says so. What is released first is a constant. All else would compare rows of different
-units.
+A subquery over public tables alone may read any of their rows. One over private tables may read only the rows of its
+own unit, where the analyst's condition says so. A released one is a constant. Anything else would compare rows of
+different units.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """A private row around a subquery: its columns, and under which name the subquery sees its owner."""
+    """The private row outside a subquery: its columns, and the name of its owner inside the subquery."""
 
     fields: tuple[Field, ...]
     owner: Field
@@ -52,7 +52,7 @@ class Correlation:
         self._around: list[_Around] = []
 
     def subquery(self, node: Subquery, fields: tuple[Field, ...]) -> Scalar:
-        """What stands for a subquery over a private row with these fields."""
+        """The expression that replaces a subquery, for an outer private row with these fields."""
         plan = node.plan
         outer = free_refs(plan)
         if not outer and not self._compares_units(node):
@@ -72,12 +72,12 @@ class Correlation:
             if not (_is_one_row(inner) or derivation.conclusion.single):
                 raise _several_rows(node)
             bounds = derivation.conclusion.facts.get(inner.fields[0].id, NOTHING).interval
-        # Inside another subquery the unit may be that of a row further out, which shows its owner already.
+        # Inside another subquery the unit may be that of a row further out, which already has its owner column.
         shown = any(isinstance(part, OfUnit) and part.owner == around.owner for part in nodes(inner))
         return _correlated(node, inner, arg, outer, around.owner if shown else None, bounds)
 
     def _compares_units(self, node: Subquery) -> bool:
-        """x IN (SELECT y …) where both name the unit, or a row of it, in the same way: equal values have one owner."""
+        """x IN (SELECT y …) where both identify the unit, or a row of it, in the same way: equal values, one owner."""
         if node.kind != "in" or not isinstance(node.arg, Ref) or not is_private(node.plan):
             return False
         shown = node.plan.fields[0]
@@ -85,9 +85,9 @@ class Correlation:
         if not equal_owners([same], [node.arg.field], [shown]):
             return False
         if shown.optional:
-            # NULL in the list decides NOT IN for everybody.
+            # A NULL in the list decides NOT IN for all units.
             raise NotSupported(
-                f'"{shown.name}" may be NULL in this list, which would decide for all units',
+                f'"{shown.name}" may be NULL in this list, which would change the result for all units',
                 hint="Join inside the subquery with INNER JOIN.",
                 position=node.position,
             )
@@ -114,7 +114,7 @@ class Correlation:
     # --- private ---
 
     def _of_unit(self, plan: Plan, node: Subquery) -> Plan:
-        """The subquery with every private relation in it cut down to the unit of the row around it."""
+        """The subquery with every private relation in it restricted to the unit of the outer row."""
         if not reads_private(plan):
             return self._preparation.public(plan)
         match plan:
@@ -150,11 +150,11 @@ class Correlation:
                 raise self._refusal(plan, node)
 
     def _above(self, value: Scalar) -> Scalar:
-        """An expression over rows that are the unit's already: subqueries in it may see rows further out."""
+        """An expression over rows that already belong to the unit: subqueries in it may read rows further out."""
         return self._preparation.scalar(value, ())
 
     def _owner(self, plan: Plan, node: Subquery) -> Field | None:
-        """The owner of the row around, where a condition of the subquery says that this relation's rows are its own."""
+        """The owner of the outer row, where a condition of the subquery says that this relation's rows belong to it."""
         relations, conditions = flatten(plan)
         fields = [field for relation in relations if is_private(relation) for field in relation.fields]
         for around in reversed(self._around):
@@ -185,7 +185,7 @@ def _correlated(
 
 
 def _is_one_row(plan: Plan) -> bool:
-    """An aggregate over everything has one row whatever there is; HAVING may leave none."""
+    """An aggregate without keys has one row for any input; HAVING may leave none."""
     match plan:
         case Project(child=child) | Filter(child=child):
             return _is_one_row(child)
@@ -212,7 +212,7 @@ def _is_unique(plan: Plan) -> bool:
 
 def _several_rows(node: Subquery) -> NotSupported:
     return NotSupported(
-        "this subquery might return several rows for one, and fail for some values only",
+        "the subquery could return more than one row for some values",
         hint="Use MAX or another aggregate in it, or compare a column that the database declares unique.",
         position=node.position,
     )

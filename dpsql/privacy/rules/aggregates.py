@@ -1,6 +1,6 @@
 """Rules for aggregates: what the engine adds up, and how far one unit moves the sums.
 
-Every aggregate is made of a few integer sums. The sums get noise; the aggregate is computed from the noisy sums.
+Every aggregate is estimated from a few integer sums: the sums get noise, the rest is post-processing.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ from dpsql.types import BOOLEAN, Kind
 # A unit's whole contribution stays below this, so that squares and products fit in 128 bits on every engine.
 LARGEST_CLIP = 2**48
 # Where no step is declared, the grid is coarse enough for a unit's contribution to stay below this, and below the
-# second number where squares of steps are summed. Noise may be 2**50 steps wide, which does for sensible prices; for
-# lower ones the grid is made coarser still (`Stability.coarser`). Rounding to it moves the sum of a billion rows by
-# less than a fiftieth of what one unit may add.
+# second number where squares of steps are summed. Noise may be 2**50 steps wide, which is enough for sensible prices;
+# for lower ones the grid is coarser still (`Stability.coarser`). Rounding to it moves the sum of a billion rows by less
+# than a fiftieth of what one unit may add.
 DEFAULT_CLIP = 2**36
 SQUARES_CLIP = 2**41
-# A clipped 1 must not vanish when it is scaled down and cut to an integer.
+# Fixed-point factor, so that a 1 does not vanish when the clip scales it down and truncates it.
 FINEST = 1024
-# A unit's weights, all of its keys together, in fixed point.
+# The weight of a unit, all of its keys together, in fixed point.
 WHOLE_WEIGHT = 2**20
 # Relative grain of double precision sums; far below any noise.
 REAL_DIGITS = 12
-# Where the policy says nothing, more rows per unit than these are taken for more than most units have.
+# Where the policy says nothing, a limit of more rows per unit is taken to be loose: more than most units have.
 MANY_ROWS = 10
-# A clip is searched for down to this many halves of the declared one: a thousandth.
+# A bound search tries this many halvings of the declared clip: down to a thousandth.
 HALVINGS = 10
-# Among so many values between the bounds at most a centre is chosen.
+# The most values between the bounds among which a centre is chosen.
 CENTRES = 1024
-# So many values at most are candidates for a quantile; wider bounds get a coarser step.
+# The most candidates for a quantile; wider bounds get a coarser step.
 MOST_CANDIDATES = 2**20
 
 
 class StatisticKind(Enum):
     ROWS = "rows"  # a sum over rows
     UNITS = "units"  # how many units have at least one row that counts
-    WEIGHTS = "weights"  # how much the units weigh that have the key: the less, the more keys they have
-    DISTINCT = "distinct"  # how many different values
-    DISTINCT_SUM = "distinct sum"  # the sum of different values
-    CLIP = "clip"  # not a sum, but how much of one unit shall count, chosen among a few clips
-    CENTRE = "centre"  # not a sum, but the value that later sums count differences from
-    RANKED = "ranked"  # the value at a rank: not a sum, but chosen among all values of the grid
-    COMMONEST = "commonest"  # the most common value: chosen among all that are declared
+    WEIGHTS = "weights"  # the sum of weights of the units that have the key; units with more keys weigh less in each
+    DISTINCT = "distinct"  # the number of distinct values
+    DISTINCT_SUM = "distinct sum"  # the sum of distinct values
+    CLIP = "clip"  # not a sum: the contribution bound, chosen among a few clips
+    CENTRE = "centre"  # not a sum: the value that later sums count differences from
+    RANKED = "ranked"  # not a sum: the value at a rank, chosen among all values of the grid
+    COMMONEST = "commonest"  # not a sum: the most common value, chosen among all declared values
 
 
-# No sums, and nothing that is shown: they say how later sums are measured.
+# Neither sums nor outputs: they decide how later sums are measured.
 SEARCHED = frozenset({StatisticKind.CLIP, StatisticKind.CENTRE})
-# No sums: a value is chosen from a histogram.
+# Not sums: a value is chosen from a histogram.
 CHOSEN = frozenset({StatisticKind.RANKED, StatisticKind.COMMONEST})
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic(CachedHash):
-    """One integer sum per cell: what is added, on which grid, and how far one unit moves it."""
+    """One integer sum per cell: what is added, its grid, and how far one unit moves it."""
 
     kind: StatisticKind
     value: Scalar | None  # None: every row counts one
@@ -78,22 +78,22 @@ class Statistic(CachedHash):
     factor: int  # fixed-point factor of the clip
     clip: int  # the norm a unit's vector is clipped to, factor included
     sensitivity: Sensitivity
-    rank: Fraction | None = None  # of a value at a rank: the share of rows below it; 0 and 1 are the extremes
-    shape: Shape = Shape.ITSELF  # what a row adds, made of its value on the grid
-    centre: int = 0  # of residuals: what is subtracted from the value on the grid
-    loose: bool = False  # whether a smaller clip is worth a search
-    cut: bool = False  # whether a clip was chosen, which units within the declared limits may exceed
+    rank: Fraction | None = None  # for a value at a rank: the fraction of rows below it; 0 and 1 are the extremes
+    shape: Shape = Shape.ITSELF  # what a row adds, from its value on the grid
+    centre: int = 0  # for residuals: what is subtracted from the value on the grid
+    loose: bool = False  # whether a bound search is worthwhile
+    cut: bool = False  # whether the clip was chosen by a search, so that units within the declared limits may exceed it
 
     __hash__ = CachedHash.__hash__
 
     @property
     def width(self) -> int:
-        """How many steps the grid is long."""
+        """The length of the grid in steps."""
         return max(self.high - self.low, 1)
 
     @property
     def value_of_one(self) -> Fraction:
-        """What a one in the sum stands for: a part of the value's own unit, or of a row."""
+        """The value of a one in the sum: a fraction of the value's own unit, or of a row."""
         match self.shape:
             case Shape.ITSELF | Shape.RESIDUAL | Shape.ABOVE | Shape.BELOW:
                 return self.step
@@ -109,7 +109,7 @@ class Statistic(CachedHash):
 
 
 def truth(statistic: Statistic) -> Interval:
-    """Between which numbers a sum would lie without noise, in steps: no number of rows or units is below zero."""
+    """The range of a sum without noise, in steps: no count of rows or units is negative."""
     match statistic.kind, statistic.shape:
         case ((StatisticKind.RANKED | StatisticKind.COMMONEST), _):
             return Interval(Fraction(statistic.low), Fraction(statistic.high))
@@ -126,9 +126,9 @@ def truth(statistic: Statistic) -> Interval:
 
 
 def share(part: Statistic, whole: Statistic) -> tuple[Fraction, Fraction] | None:
-    """Between which numbers a sum divided by a count would lie without noise, in steps; None: not known.
+    """The range of a sum divided by a count without noise, in steps; None: unknown.
 
-    Of rows that are among those counted, a count is no more than all, and a sum no more than the bounds times all.
+    Where its rows are among those counted, a count is at most the whole count, and a sum at most the bounds times it.
     """
     counts = whole.value is None and whole.kind in (StatisticKind.ROWS, StatisticKind.UNITS)
     same = part.kind is whole.kind or (part.kind is StatisticKind.UNITS and whole.kind is StatisticKind.ROWS)
@@ -158,9 +158,9 @@ class Cells:
     keyed: bool  # False: one cell for everything
     groups: int  # how many cells one unit may touch
     limited: bool  # the limit on cells is enforced by choosing among the unit's own keys
-    among: bool = False  # the cells are those that are chosen of all: of the others a unit may touch any number
-    selected: bool = False  # which cells there are is not declared: a threshold selects those that enough units have
-    # Where noise is Gaussian: of a unit at most so many of its rows are in one cell. None: they may all be in one.
+    among: bool = False  # only selected cells count; a unit may touch any number of other cells
+    selected: bool = False  # the cells are not declared: partition selection releases those that enough units have
+    # Where noise is Gaussian: the most rows of one unit in one cell. None: all of them may be in one.
     in_one: int | None = None
 
 
@@ -198,7 +198,7 @@ def count_units(where: Scalar | None, cell: Cells) -> Statistic:
 
     Claim: linf <= 1, l0 <= groups, l1 <= groups, l2² <= groups (times the factor).
     Because: a unit adds at most one to each of the cells it touches, and touches at most `groups` after limit or clip,
-    or where no more of them are looked at.
+    or where no more of them are selected.
     Needs: nothing more.
     """
     factor = 1 if not cell.keyed or cell.limited or cell.among else FINEST
@@ -211,12 +211,14 @@ def count_units(where: Scalar | None, cell: Cells) -> Statistic:
 
 
 def key_weights(cell: Cells, norm: Literal["l1", "l2"]) -> Statistic:
-    """What selects unknown keys where units may have many: each unit gives all its keys the same weight.
+    """The statistic for partition selection where units may have many keys: a unit gives all its keys the same weight.
+
+    The weighted histogram of differentially private set union (Gopi et al. 2020).
 
     Claim: l1 <= 1 (where noise is Laplace), l2 <= 1 (where it is Gaussian), in fixed point; l0 <= groups.
     Because: a unit with d keys adds at most `key_weight(d)` to each, and d / d = d (1 / sqrt d)² = 1. The hash leaves
-    it at most `groups` keys. So noise is that of one key, however many units may have, and units with few keys weigh
-    as much in each as they can.
+    it at most `groups` keys. So the noise is that of one key, however many keys units may have, and units with few keys
+    weigh more in each.
     Needs: d counted after the limit, so that it depends on the unit's own rows alone.
     """
     whole = Fraction(WHOLE_WEIGHT)
@@ -229,13 +231,13 @@ def key_weights(cell: Cells, norm: Literal["l1", "l2"]) -> Statistic:
 
 
 def key_selector(cell: Cells, asked: Container[Statistic], norm: Literal["l1", "l2"]) -> Statistic:
-    """What selects unknown keys: the count of units where it is asked for or each has one key, else their weights."""
+    """The statistic for partition selection: units where they are counted anyway or have one key each, else weights."""
     count = count_units(None, cell)
     return count if cell.groups == 1 or count in asked else key_weights(cell, norm)
 
 
 def weight_in_keys(selector: Statistic, norm: Literal["l1", "l2"]) -> Callable[[int], int]:
-    """The most that a unit with so many keys adds to what selects each of them."""
+    """The most that a unit adds to the selecting statistic of each of its keys, by its number of keys."""
     return partial(key_weight, norm=norm) if selector.kind is StatisticKind.WEIGHTS else one_in_each
 
 
@@ -245,7 +247,7 @@ def one_in_each(keys: int) -> int:
 
 
 def key_weight(keys: int, norm: Literal["l1", "l2"]) -> int:
-    """The most that a unit with so many keys adds to each of them: 1 / keys or 1 / sqrt(keys), toward zero."""
+    """The weight of a unit in each of its keys: 1 / keys or 1 / sqrt(keys), rounded toward zero."""
     return WHOLE_WEIGHT // keys if norm == "l1" else math.isqrt(WHOLE_WEIGHT**2 // keys)
 
 
@@ -269,7 +271,7 @@ def sum_expression(
     cell: Cells,
     digits: int = REAL_DIGITS,
 ) -> Statistic:
-    """A sum dpsql needs itself (a product, a square), with bounds it knows. Same claim as `sum_rows`."""
+    """A sum that an estimator needs (a product, a square), with known bounds. Same claim as `sum_rows`."""
     assert bounds.low is not None and bounds.high is not None
     if max(abs(bounds.low), abs(bounds.high)) > LARGEST:
         raise MissingDeclaration(
@@ -290,12 +292,12 @@ def sum_shapes(
     squares: bool,
     exact: bool = True,
 ) -> tuple[Statistic, ...] | None:
-    """Sums of shapes of a value, which one unit moves together by no more than it may move one of them.
+    """Sums of shapes of a value: one unit moves all of them together no further than one of them alone.
 
     Claim: of one unit, the changes of all sums, each divided by its own claim (l1, or l2 with `squares`), add up to at
     most 1 in that norm. Of one shape alone this is the claim of `sum_rows`, with what the shape adds at most.
-    Because: of one row that holds (`shapes.weighed`), and a unit has at most `rows` rows that count; norms of sums are
-    no more than sums of norms. The clip of the group enforces it (`bounding`), whatever the number of rows.
+    Because: it holds for one row (`basis.weighed`), and a unit has at most `rows` rows that count; norms of sums are at
+    most sums of norms. The clip of the group enforces it (`lowering.bounding`), whatever the number of rows.
     Needs: the sums are clipped together, as one vector. None where the grid is too fine for them: with `exact` it is
     the grid of `sum_rows`, else it may be made coarser.
     """
@@ -321,11 +323,11 @@ def sum_shapes(
 def sum_residuals(
     child: Stability, value: Scalar, where: Scalar | None, cell: Cells, centre: Fraction | None, *, squares: bool
 ) -> Statistic | None:
-    """The sum of how far values lie above a centre, which an earlier measurement chose; the middle until it is known.
+    """The sum of differences from a centre that an earlier measurement chose; from the middle until it is known.
 
     Claim: l1 and l2 <= rows * (high - low), as of any shape alone (`sum_shapes`).
     Because: the centre is one of the values from `low` to `high`, whatever was chosen.
-    Needs: a clip that is searched for too, for the claim is wide. None where the grid is too fine.
+    Needs: a bound search for its clip, since the claim is wide. None where the grid is too fine.
     """
     found = sum_shapes(child, value, where, (Shape.RESIDUAL,), cell, squares=squares)
     if found is None:
@@ -344,9 +346,9 @@ def count_distinct(child: Stability, value: Scalar, where: Scalar | None, cell: 
     """COUNT(DISTINCT x).
 
     Claim: l1 <= rows, l2 <= rows, linf <= rows.
-    Because: at most `rows` pairs of key and value are kept per unit, chosen by a keyed hash over the unit's own rows;
-    a pair that another unit also has is counted once with or without this unit. Several values side by side (`Array`)
-    are one value, in which NULL is like any other.
+    Because: at most `rows` pairs of key and value are kept per unit, chosen by a keyed hash over the unit's own rows; a
+    pair that another unit also has is counted once with or without this unit. Several values in a row (`Array`) are one
+    value, in which NULL is like any other.
     Needs: nothing more.
     """
     rows = Fraction(child.rows)
@@ -374,11 +376,11 @@ def value_at_rank(child: Stability, value: Scalar, where: Scalar | None, rank: F
 
     Claim: in the histogram that counts the rows of each cell by their value on the grid, one unit changes at most
     `rows` in L1 (times the factor), over all cells and values together. So the loss of a candidate, the distance in
-    rows between the wanted rank and its own, moves by max(rank, 1 - rank) times as much at most (`mechanisms.chosen`).
+    rows between the wanted rank and its own, moves by max(rank, 1 - rank) times as much at most (`noise_laws.chosen`).
     Because: a unit owns at most `rows` rows that count, each in one bar of the histogram; the clip enforces it in L1
     whatever the accounting. With one row per unit, one bar is chosen by the keyed hash instead.
-    Needs: declared bounds of the argument, so that the candidates are known without looking; a grid that doubles hold
-    exactly, or a value could become one beyond its ends, which is no candidate without that row.
+    Needs: declared bounds of the argument, so that the candidates do not depend on data; a grid that doubles hold
+    exactly, or a value could round to one beyond its ends, which would not be a candidate without that row.
     """
     cell = Cells(True, child.rows, child.rows == 1)
     bounds, step = bounds_and_step(child, value, cell)
@@ -396,13 +398,13 @@ def rank_of(statistic: Statistic) -> Fraction:
 
 
 def most_common(child: Stability, value: Scalar, where: Scalar | None, low: int, high: int) -> Statistic:
-    """MODE: the value that most rows have, each value being a whole number from `low` to `high`.
+    """MODE: the value that most rows have, where each value is an integer from `low` to `high`.
 
     Claim: in the histogram that counts the rows of each cell by their value, one unit adds at most `rows` in L1 (times
     the factor), over all cells and values together, and takes nothing from any bar.
     Because: as for `value_at_rank`; a unit's rows are clipped and limited by themselves, so that without it every other
     unit adds what it added before.
-    Needs: candidates that are known without looking.
+    Needs: candidates that do not depend on data.
     """
     cell = Cells(True, child.rows, child.rows == 1)
     bars = _row_sum(child, None, where, Interval(Fraction(0), Fraction(1)), Fraction(1), cell)
@@ -411,7 +413,7 @@ def most_common(child: Stability, value: Scalar, where: Scalar | None, low: int,
 
 
 def is_loose(child: Stability, value: Scalar | None) -> bool:
-    """Whether units may stay far below the declared clip: the policy's word, else by the rows it allows."""
+    """Whether units may stay far below the declared clip: as the policy says, else by the number of rows it allows."""
     said = {child.facts.get(ref.field.id, NOTHING).tight for ref in refs(value)} if value is not None else set()
     if False in said or said == {True}:
         return False in said
@@ -422,9 +424,9 @@ def centre_search(child: Stability, value: Scalar) -> Statistic:
     """The value that later sums count differences from: about the median, over units, of each unit's mean.
 
     Claim: in the histogram that counts units by the place of their mean between the bounds, one unit changes one bar by
-    one. The choice is that of a value at a rank (`mechanisms.chosen`).
+    one. The choice is that of a value at a rank (`noise_laws.chosen`).
     Because: the engine makes one mean of all that a unit has, and looks up one place for it.
-    Needs: declared bounds of the argument, so that the places are known without looking.
+    Needs: declared bounds of the argument, so that the places do not depend on data.
     """
     cell = Cells(False, 1, False)
     whole = _row_sum(child, value, None, *bounds_and_step(child, value, cell), cell)
@@ -433,7 +435,7 @@ def centre_search(child: Stability, value: Scalar) -> Statistic:
 
 
 def centres(search: Statistic) -> int:
-    """Among how many places between the bounds a centre is chosen."""
+    """The number of places between the bounds among which a centre is chosen."""
     return min(search.width, CENTRES)
 
 
@@ -443,12 +445,13 @@ def centre_at(search: Statistic, place: int) -> Fraction:
 
 
 def clip_search(child: Stability, value: Scalar | None) -> Statistic:
-    """How much of one unit's sum, or of its rows, shall count: chosen among a few clips (`mechanisms.clip_chosen`).
+    """Bound search: the contribution bound of a sum, or of a count of rows, chosen among a few clips
+    (`noise_laws.clip_chosen`).
 
     Claim: in the histogram that counts units by the least clip that holds their whole contribution, one unit changes
     one bar by one.
     Because: the engine adds up what each unit contributes to each cell, and looks up one clip for the norm of all.
-    Needs: declared bounds of the argument, so that the clips are known without looking.
+    Needs: declared bounds of the argument, so that the clips do not depend on data.
     """
     cell = Cells(False, 1, False)
     if value is None:
@@ -459,7 +462,7 @@ def clip_search(child: Stability, value: Scalar | None) -> Statistic:
 
 
 def residual_search(child: Stability, value: Scalar, centre: Fraction | None, *, squares: bool) -> Statistic | None:
-    """The same of how far one unit's values lie from a centre, all together. None where the grid is too fine."""
+    """The same for the sum of one unit's distances from a centre. None where the grid is too fine."""
     whole = sum_residuals(child, value, None, Cells(False, 1, False), centre, squares=squares)
     return None if whole is None else _as_search(replace(whole, loose=False))
 
@@ -470,7 +473,7 @@ def _as_search(whole: Statistic) -> Statistic:
 
 
 def clips(search: Statistic) -> tuple[int, ...]:
-    """The clips among which a search chooses, in steps: the declared one, its halves, and one between each two."""
+    """The clips that a search chooses among, in steps: the declared one, its halves, and one between each two."""
     halvings = min(HALVINGS, search.clip.bit_length() - 1)
     squares = (-(-(search.clip**2) >> k) for k in range(2 * halvings, -1, -1))
     return tuple(dict.fromkeys(math.isqrt(square - 1) + 1 for square in squares))
@@ -510,7 +513,7 @@ def _row_sum(
 
 
 def _fitting(clip: int) -> Fraction:
-    """What one unit adds at most, or a refusal: it must leave room for squares and products."""
+    """The most that one unit adds, or a refusal: it must leave room for squares and products."""
     if clip > LARGEST_CLIP:
         raise MissingDeclaration(
             "the bounds are too wide for the step",
@@ -525,7 +528,7 @@ def _is_scaled(cell: Cells) -> bool:
 
 
 def _factor(size: int, *, scaled: bool) -> int:
-    """Fixed point, where a unit's vector may be scaled down."""
+    """The fixed-point factor, above 1 where a unit's vector may be scaled down."""
     factor = 1
     while scaled and size * factor < FINEST:
         factor *= 2
@@ -553,7 +556,7 @@ def _clipped_sum(
 
 
 def _touched(cell: Cells) -> int | None:
-    """How many cells a unit changes; a clip alone does not bound that."""
+    """The number of cells a unit changes; None where only a clip bounds its vector."""
     if not cell.keyed:
         return 1
     return cell.groups if cell.limited or cell.among else None
@@ -567,7 +570,7 @@ def _grid(bounds: Interval, step: Fraction) -> tuple[int, int, int]:
 
 
 def bounds_and_step(child: Stability, value: Scalar, cell: Cells) -> tuple[Interval, Fraction]:
-    """The clamp of an argument and the grain of its sum, or a refusal that names what is missing."""
+    """The bounds of an argument and the step of its sum, or a refusal that names what is missing."""
     bounds = interval(value, child.facts)
     if not bounds.bounded:
         keys = domain(value, child.facts, 10_000)
@@ -586,7 +589,7 @@ def bounds_and_step(child: Stability, value: Scalar, cell: Cells) -> tuple[Inter
 
 
 def _default_step(value: Scalar, bounds: Interval, digits: int = REAL_DIGITS) -> Fraction:
-    """The grain of a sum whose column declares none: a static rule of type and bounds."""
+    """The step of a sum whose column declares none, from type and bounds alone."""
     match value.type.kind:
         case Kind.INTEGER:
             return Fraction(1)

@@ -1,4 +1,4 @@
-"""Rules for joins: every row of the result has one owner, and depends on that owner's rows and public ones alone."""
+"""Rules for joins: every result row has one owner, and depends only on that owner's rows and public rows."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def join_units(
 ) -> Stability:
     """private ⋈ private on the same unit.
 
-    Claim: every row has one owner (that of the left row, of the right one, or of whichever is there), and at most so
-    many rows of a unit come out as the pairs of its rows, or fewer where a key is compared that is unique.
-    Because: the generated join compares owners too, so the rows of one unit meet no others; whether a row stays alone
-    in an outer join depends on its own unit's rows.
-    Needs: conditions of the analyst that make the owners equal (checked by the caller), so nothing is added to them.
+    Claim: every row has one owner (that of the left row, of the right row, or of whichever exists); a unit has at most
+    as many result rows as pairs of its rows, or fewer where a unique key is compared.
+    Because: the generated join compares owners, too, so rows of different units never match; whether a row stays
+    unmatched in an outer join depends on its own unit's rows.
+    Needs: conditions of the analyst that make the owners equal (checked by the caller), so that comparing owners
+    changes no result.
     """
     few_right = _at_most_one(right.unique, conditions, sides[1])
     few_left = _at_most_one(left.unique, conditions, sides[0])
@@ -55,20 +56,20 @@ def join_units(
             rows, single = max(pairs, left.rows + right.rows), False
     facts = _joined_facts(kind, left.facts, right.facts, conditions, sides, limit)
     groups = [found for found in (left.groups, right.groups) if found is not None]
-    # A side keeps what is unique in it where each of its rows comes out once at most, and none is made up of NULL.
+    # A side keeps its unique columns where each of its rows appears at most once, and no row of NULLs replaces it.
     unique: frozenset[frozenset[int]] = frozenset()
     if one_right and kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT):
         unique |= left.unique
     if one_left and kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
         unique |= right.unique
-    # What is the same in all rows of a unit stays so, unless an outer join leaves NULL in some.
+    # Columns with one value per unit stay so, unless an outer join puts NULL into some rows.
     fixed: frozenset[int] = frozenset()
     if kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT):
         fixed |= left.fixed
     if kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
         fixed |= right.fixed
     tight = both_tight(left.tight, right.tight)
-    # A side whose rows all come out at most once, and of which every row that comes out has one.
+    # A side whose rows appear at most once each, and that every result row has a row of.
     within = None
     if one_left and kind in (JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT):
         within = right.within
@@ -90,12 +91,12 @@ def join_public(
 ) -> Stability:
     """private ⋈ public, where every row of the result has a private row.
 
-    Claim: every row belongs to the owner of its private row; of a unit as many rows count as counted before, times the
-    most public rows that one of them meets.
-    Because: each row of the result is one private row with a public one, or alone. The clip bounds what a unit adds,
-    whatever the public table holds by then; that most is known where the table was read (`fan_out`). Where it was not,
-    as many rows count as before.
-    Needs: no row that has a public side only.
+    Claim: every row belongs to the owner of its private row; the number of a unit's rows that count is multiplied by
+    the most public rows that one of them joins.
+    Because: each row of the result is one private row with a public row, or unmatched. The clip bounds what a unit
+    adds, whatever the public table holds later; the multiplier is known where the table was read (`fan_out`). Where it
+    was not, as many rows count as before.
+    Needs: no result row without a private row.
     """
     mine = child.facts
     facts = _joined_facts(
@@ -116,14 +117,14 @@ def join_public(
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """How many public rows one private row meets in a join."""
+    """How many public rows one private row joins."""
 
-    is_unique: bool  # at most one, whatever the public table will hold: the engine sees to it
-    most: int | None  # at most so many, as the public table was read; None: not known
+    is_unique: bool  # at most one, whatever the public table will hold: enforced by the engine
+    most: int | None  # the most, when the public table was read; None: unknown
 
 
 def public_met(public: Plan, conditions: Sequence[Scalar], apart: Sequence[Scalar] = ()) -> Met:
-    """How many rows of a public relation one private row meets, of those that agree in the values of `apart`."""
+    """How many rows of a public relation one private row joins, among rows with the same values of `apart`."""
     if _at_most_one(public_unique(public), conditions, public.fields):
         return Met(True, 1)
     found = public_rows(public)
@@ -133,13 +134,13 @@ def public_met(public: Plan, conditions: Sequence[Scalar], apart: Sequence[Scala
 
 
 def _declared_most(public: Plan, conditions: Sequence[Scalar]) -> int | None:
-    """What the policy says of the rows that share a value, of the columns that equalities fix."""
+    """The declared number of rows per value, for the columns that equalities fix."""
     fixed = fixed_fields(conditions, {field.id for field in public.fields})
     return min((most for field, most in _rows_per_value(public).items() if field in fixed), default=None)
 
 
 def _rows_per_value(plan: Plan) -> dict[int, int]:
-    """For columns of a public relation that is one table: how many rows at most have the same value."""
+    """For the columns of a public relation that is one table: the most rows with the same value."""
     match plan:
         case Scan(table=table, fields=fields, columns=columns):
             declared = ((field.id, table.columns[name]) for field, name in zip(fields, columns, strict=True))
@@ -164,7 +165,7 @@ def _at_most_one(unique: frozenset[frozenset[int]], conditions: Sequence[Scalar]
 
 
 def fixed_fields(conditions: Iterable[Scalar], here: Set[int]) -> set[int]:
-    """The columns of a relation that equalities fix to one value, given all that stands outside it."""
+    """The columns of a relation that equalities fix to one value, given everything outside it."""
     found: set[int] = set()
     for condition in conditions:
         if isinstance(condition, Call) and condition.op is Op.EQ:
@@ -176,7 +177,7 @@ def fixed_fields(conditions: Iterable[Scalar], here: Set[int]) -> set[int]:
 
 
 def _uncast(value: Scalar) -> Scalar:
-    """Different integers stay different as decimals."""
+    """An integer column without a cast to decimal, which keeps different values different."""
     if isinstance(value, Call) and value.op is Op.CAST and value.type.kind is Kind.DECIMAL:
         inner = value.args[0]
         return inner if inner.type.kind is Kind.INTEGER and inner.type.precision <= value.type.precision else value
@@ -203,7 +204,7 @@ def _joined_facts(
 
 
 def _or_null(facts: Facts, fields: Sequence[Field], limit: int) -> Facts:
-    """The facts of the side that may be missing: NULL is a key that the query itself makes."""
+    """The facts of the side that may be missing: the query itself adds NULL to its keys."""
     found: dict[object, Fact] = {}
     for field in fields:
         keys = domain(Ref(field), facts, limit)
@@ -216,7 +217,7 @@ def _or_null(facts: Facts, fields: Sequence[Field], limit: int) -> Facts:
 
 
 def public_facts(plan: Plan, limit: int) -> Facts:
-    """What is known of the columns of a public relation; nothing where it is not plain."""
+    """The known facts about the columns of a public relation."""
     match plan:
         case Scan(table=table, fields=fields, columns=columns):
             return {f.id: public_fact(table, name) for f, name in zip(fields, columns, strict=True)}
@@ -258,7 +259,7 @@ def _either(left: Fact, right: Fact) -> Fact:
 
 
 def public_fact(table: Table, name: str) -> Fact:
-    """A column of a public table: as declared, else as a small table shows."""
+    """A column of a public table: as declared, else as read from a small table."""
     fact = column_fact(table, table.columns[name])
     values = None if table.contents is None else table.contents[name]
     if values is None:
@@ -270,13 +271,13 @@ def public_fact(table: Table, name: str) -> Fact:
 
 
 def is_small(plan: Plan) -> bool:
-    """Whether a public relation has few rows: made of constants, or of one table that was small when it was read."""
+    """Whether a public relation has few rows: constants, or one table that was small when it was read."""
     scans = [node for node in nodes(plan) if isinstance(node, Scan)]
     return len(scans) <= 1 and all(scan.table.contents is not None for scan in scans)
 
 
 def public_unique(plan: Plan) -> frozenset[frozenset[int]]:
-    """Sets of columns in which no two rows of a public relation agree."""
+    """Sets of columns that are unique in a public relation."""
     match plan:
         case Scan(table=table, fields=fields, columns=columns):
             return unique_columns(table, fields, columns)
@@ -294,7 +295,7 @@ def public_unique(plan: Plan) -> frozenset[frozenset[int]]:
 
 
 def has_equality(conditions: Iterable[Scalar], fields: Sequence[Field]) -> bool:
-    """Whether an equality ties a relation to the rest: each side of it reads one of the two."""
+    """Whether an equality joins a relation to the rest: its two sides read one each."""
     here = {field.id for field in fields}
     for condition in conditions:
         if not isinstance(condition, Call) or condition.op is not Op.EQ:

@@ -37,7 +37,7 @@ def scan(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> S
 
 
 def unique_columns(table: Table, fields: tuple[Field, ...], columns: tuple[str, ...]) -> frozenset[frozenset[int]]:
-    """What the engine holds unique, as far as the query sees it unchanged: clamping makes different values equal."""
+    """The columns that the engine keeps unique and the scan leaves unchanged: clamping may make values equal."""
     seen = {
         name: field.id
         for field, name in zip(fields, columns, strict=True)
@@ -57,8 +57,8 @@ def column_fact(table: Table, column: Column) -> Fact:
     bounds = Interval(low, high)
     if column.values is not None and low is None:
         numbers = [number for number in map(as_number, column.values) if number is not None]
-        # A column with declared values is not clamped, so its values do not bound it: rows outside are only dropped
-        # where it is a key. Numeric values lists are clamped to their hull at the scan.
+        # A column with declared values is not clamped to them, so they do not bound it: other rows are only dropped
+        # where it is a key. Lists of numeric values are clamped to their hull at the scan.
         bounds = Interval(min(numbers), max(numbers)) if numbers else UNBOUNDED
     nullable = column.nullable or column.type.kind is Kind.DOUBLE or column.type.is_temporal
     return Fact(bounds, keys, column.step, (table.name, column.name), nullable, column.tight)
@@ -81,12 +81,12 @@ def filter_rows(child: Stability, predicate: Scalar) -> Stability:
 
     Claim: stability is that of the input; keys and bounds are those that the predicate leaves.
     Because: a row is kept or dropped by its own values, constants and the rows of its own unit alone. A condition on
-    the number of a row within its unit leaves no more rows than it admits numbers.
+    the number of a row within its unit leaves at most one row per number that it admits.
     Needs: a predicate without rows of other units (subqueries are released first, or see their own unit alone).
     """
     facts = refine(child.facts, predicate)
     rows, single = child.rows, child.single
-    # Of the numbers, only what the predicate itself says is taken: the declared bounds are no promise.
+    # For row numbers, only the predicate itself counts: declared bounds are not enforced.
     admitted = refine(dict.fromkeys(child.numbered, NOTHING), predicate)
     for column in child.numbered:
         high = admitted[column].interval.high
@@ -123,7 +123,7 @@ def project(child: Stability, items: tuple[tuple[Field, Scalar], ...], limit: in
 
 
 def is_fixed(value: Scalar, child: Stability) -> bool:
-    """Whether an expression is the same for all rows of a unit: it reads only columns that are."""
+    """Whether an expression has the same value in all rows of a unit: it reads only columns that do."""
     return all(not isinstance(part, Correlated | Windowed) for part in walk(value)) and all(
         ref.field.id in child.fixed for ref in refs(value)
     )
@@ -161,13 +161,16 @@ def set_operation(
 ) -> Stability:
     """UNION, INTERSECT, EXCEPT, with and without ALL, of rows that name their unit.
 
-    Claim: at most as many rows per unit as go in; UNION adds them up, INTERSECT has no more than either side.
-    Because: rows are equal only if their owners are, which are compared as well: one unit's rows never meet another's.
-    Needs: a column on both sides that names the unit (checked by the caller), so that this is what the analyst asked.
+    Claim: at most as many rows per unit as in the input; UNION adds both sides up, INTERSECT has no more than either
+    side.
+    Because: owners are compared, too, so rows are equal only if their owners are: one unit's rows never match
+    another's.
+    Needs: a column on both sides that identifies the unit (checked by the caller), so that the query's meaning is
+    unchanged.
     """
     both_sides = union_all(left, right, fields, sides)
     if not kind.value.endswith("ALL") and all(is_unit(Ref(field)) and not field.readable for field in fields):
-        # A set of owners: each is there once.
+        # A set of owners: one row each.
         return replace(both_sides, rows=1, single=True, groups=None)
     match kind:
         case SetKind.UNION | SetKind.UNION_ALL:
@@ -181,10 +184,10 @@ def set_operation(
 
 
 def of_unit(child: Stability) -> Stability:
-    """Inside a correlated subquery: the rows of the unit of the row around it.
+    """Inside a correlated subquery: the rows of the outer row's unit.
 
     Claim: what is computed from them depends on that unit's rows and on public tables alone.
-    Because: rows of other units are left out before anything else happens to them.
+    Because: rows of other units are dropped before anything is computed from them.
     Needs: the analyst's own condition makes the owners equal (checked by the caller), so no answer is changed.
     """
     return child
@@ -198,11 +201,12 @@ def aggregate_by_unit(
 ) -> Stability:
     """GROUP BY that contains the unit.
 
-    Claim: one row per unit and further keys; never more rows per unit than went in. Keys that are the same in all rows
-    of a unit make no further groups.
+    Claim: one row per unit and further keys; never more rows per unit than in the input. Keys with the same value in
+    all rows of a unit make no further groups.
     Because: groups of different units never share a row, so each output row depends on one unit's rows alone.
-    Needs: the unit among the keys. Results are clamped to the bounds that follow from the declared rows. Which of equal
-    values stands for a group, or is its smallest, is chance, so no operation may tell equal values apart.
+    Needs: the unit among the keys. Results are clamped to the bounds that follow from the declared rows. Which of
+    several equal values represents a group, or is its smallest, is arbitrary, so no operation may distinguish equal
+    values.
     """
     facts: dict[object, Fact] = {}
     further = False
@@ -215,7 +219,7 @@ def aggregate_by_unit(
             facts[field.id] = expression_fact(value, child, limit)
     for field, call in aggregates:
         facts[field.id] = Fact(per_unit_interval(call, child, bool(keys)), nullable=call.function is not Agg.COUNT)
-    # Per unit, the further keys tell the groups apart.
+    # Per unit, the further keys distinguish the groups.
     unique = frozenset({frozenset(field.id for field, value in keys if not is_unit(value))})
     if further:
         fixed = frozenset(field.id for field, value in keys if is_fixed(value, child))

@@ -1,4 +1,4 @@
-"""Rules for window functions over private rows: they look at the rows of one unit alone."""
+"""Rules for window functions over private rows: they read the rows of one unit only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpsql.privacy.stability import Stability
 
 _RANKS = frozenset({"row_number", "rank", "dense_rank", "ntile"})
 _SHARES = frozenset({"percent_rank", "cume_dist"})
-# These depend on the order of rows that ORDER BY leaves tied.
+# Functions that depend on the order of rows that ORDER BY leaves tied.
 _ORDERED = frozenset({"row_number", "ntile", "lag", "lead", "first_value", "last_value", "nth_value"})
 _WHOLE = "BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 
@@ -25,9 +25,9 @@ def window_in_unit(child: Stability, items: tuple[tuple[Field, Windowed], ...]) 
 
     Claim: stability is that of the input, with columns that depend on one unit's rows alone.
     Because: a partition holds rows of one unit (the owner is added to it), and the order in it is total: ORDER BY is
-    completed with all columns of the row, so that physical order, which other units move, decides nothing.
-    Needs: the unit in PARTITION BY, and functions that tied rows cannot tell apart, or an order without ties; rows that
-    are equal in all columns are so to every operation above, also in the signs of their zeros.
+    completed with all columns of the row, so that physical order, which other units affect, does not matter.
+    Needs: the unit in PARTITION BY, and functions that do not depend on the order of ties, or an order without ties;
+    rows that are equal in all columns are equal for every operation above, also in the signs of their zeros.
     """
     facts = dict(child.facts)
     numbered = set(child.numbered)
@@ -55,7 +55,7 @@ def _fact(call: Windowed, child: Stability) -> Fact:
 
 
 def in_total_order(call: Windowed, child: Plan) -> Windowed:
-    """The same function over an order without ties, where ties would show."""
+    """The same function over an order without ties, where ties would change the result."""
     rows = call.frame.startswith("ROWS")
     if call.function not in _ORDERED and not rows:
         return call
@@ -63,7 +63,7 @@ def in_total_order(call: Windowed, child: Plan) -> Windowed:
         from_start = call.frame in ("", "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW")
         if call.function != "first_value" or not from_start:
             raise NotSupported(
-                f"{call.function} with this frame depends on rows that ORDER BY does not tell apart",
+                f"{call.function} with this frame depends on the order of rows that are tied in ORDER BY",
                 hint="Write ROWS BETWEEN … AND … in the window.",
             )
     named = {key.value for key in call.order}
