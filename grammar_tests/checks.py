@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import psycopg
 import sqlglot
 
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.compliance.cases import Case
 from dpsql.compliance.lab import ToyDataset
 from dpsql.errors import Error

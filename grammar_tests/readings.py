@@ -23,7 +23,7 @@ from pathlib import Path
 import psycopg
 import sqlglot
 
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.compliance.cases import Case, all_cases
 from dpsql.compliance.lab import Lab
 from dpsql.errors import EngineFailed, Error, InternalError

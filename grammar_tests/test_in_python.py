@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpsql.answering.answer import Rows
 from dpsql.answering.answer_store import StoredAnswer
-from dpsql.answering.dataset import Dataset, Rows
+from dpsql.answering.rest import RestOfQueries
 from dpsql.compliance.cases import all_files, read
 from dpsql.compliance.lab import Lab
 from dpsql.errors import Error
@@ -51,20 +52,20 @@ def _moved(column: Integers, chance: random.Random) -> Integers:
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in all_files()])
 def test_python_and_duckdb_agree(path: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = Dataset._computed
+    computed = RestOfQueries.computed
     agreed = Counter[bool]()
 
-    def both(self: Dataset, release: Release, rest: Rest, known: Mapping[int, StoredAnswer]) -> Rows | None:
+    def both(self: RestOfQueries, release: Release, rest: Rest, known: Mapping[int, StoredAnswer]) -> Rows | None:
         ours = computed(self, release, rest, known)
         if ours is not None:
-            monkeypatch.setattr(Dataset, "_computed", lambda *_: None)
-            theirs = self._finish(release, rest, known, None)
-            monkeypatch.setattr(Dataset, "_computed", both)
+            monkeypatch.setattr(RestOfQueries, "computed", lambda *_: None)
+            theirs = self.rows(release, rest, known, None)
+            monkeypatch.setattr(RestOfQueries, "computed", both)
             assert shown(ours) == shown(theirs), rest.sql
         agreed[ours is not None] += 1
         return ours
 
-    monkeypatch.setattr(Dataset, "_computed", both)
+    monkeypatch.setattr(RestOfQueries, "computed", both)
     chance = random.Random(path.stem)  # noqa: S311
     for case in read(path):
         for _ in range(3):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.answer import Answer
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import bind_all
 from dpsql.answering.session import Session
 from dpsql.compliance.cases import Case

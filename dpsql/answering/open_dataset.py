@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from dpsql.answering.dataset import Dataset, this_minute
+from dpsql.answering.dataset import Dataset
+from dpsql.answering.releases import this_minute
 from dpsql.engines.base import Engine
 from dpsql.engines.registry import engine_kind
 from dpsql.errors import BadSetting, Error

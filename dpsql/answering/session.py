@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.answer import Answer
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.tidy import tidied
 from dpsql.answering.times import in_zone
 from dpsql.effort import Cancellation

@@ -14,7 +14,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from fractions import Fraction
 from itertools import accumulate
 
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.plan.patterns import Rising
 from dpsql.release import Output
 from dpsql.tables import ResultTable

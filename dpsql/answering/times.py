@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.plan.zones import Zone, second_of
 from dpsql.types import Cell, Kind, Type
 

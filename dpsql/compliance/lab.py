@@ -9,7 +9,8 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.answer import Answer
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import bind_all
 from dpsql.answering.session import Session
 from dpsql.compliance.cases import Case

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dpsql import errors
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.answer import Answer
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.session import Session, SessionSettings
 from dpsql.driver import display as notebook

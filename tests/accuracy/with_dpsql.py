@@ -14,7 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.answer import Answer
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import bind_all, open_backend
 from dpsql.answering.session import Session
 from dpsql.engines.base import Engine

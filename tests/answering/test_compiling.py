@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket
 import threading
@@ -92,7 +93,8 @@ def test_too_long(tmp_path: Path) -> None:
     with dataset_with(tmp_path, "compile_timeout = 0.3") as dataset:
         refusal = refusal_of(dataset, HUGE)
         assert refusal.sqlstate == "57014"
-        assert refusal.message == "the query takes more than 0.3 seconds of processor time to compile"
+        # On a busy machine the clock is first.
+        assert re.search("more than 0.3 seconds of processor time|not compiled within 1.8 seconds", refusal.message)
         assert "compile_timeout" in (refusal.hint or "")
 
 

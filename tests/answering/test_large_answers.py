@@ -9,11 +9,12 @@ import duckdb
 import numpy as np
 import pytest
 
-import dpsql.answering.dataset
+import dpsql.answering.rest
+from dpsql.answering.answer import Answer
 from dpsql.answering.answer_store import decode, encode
-from dpsql.answering.dataset import Answer, Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.postprocess import Postprocessor
+from dpsql.answering.rest import RestOfQueries
 from dpsql.answering.session import Session
 from dpsql.errors import Error
 from dpsql.lowering.noisy_tables import array_of
@@ -46,14 +47,14 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture(autouse=True)
 def _everything_in_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Dataset, "_computed", lambda *_: None)
+    monkeypatch.setattr(RestOfQueries, "computed", lambda *_: None)
 
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_rows_are_the_same(session: Session, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(many: int) -> list[tuple[Cell, ...]]:
-        monkeypatch.setattr(dpsql.answering.dataset, "MANY", many)
-        session.dataset._answers.clear()
+        monkeypatch.setattr(dpsql.answering.rest, "MANY", many)
+        session.dataset._rest._answers.clear()
         found = session.execute(sql)
         assert isinstance(found, Answer)
         return found.wide
@@ -70,16 +71,16 @@ def test_tables_are_used_where_they_can_be(session: Session, monkeypatch: pytest
         return run(self, *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Postprocessor, "run", watched)
-    monkeypatch.setattr(dpsql.answering.dataset, "MANY", 0)
+    monkeypatch.setattr(dpsql.answering.rest, "MANY", 0)
     for sql in QUERIES[:3]:
-        session.dataset._answers.clear()
+        session.dataset._rest._answers.clear()
         session.execute(sql)
     assert used == [{"n0"}] * 3
 
 
 @pytest.mark.parametrize("subquery", ["EXISTS (SELECT age FROM {})", "35 IN (SELECT age FROM {})"])
 def test_stages_read_tables_too(session: Session, subquery: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpsql.answering.dataset, "MANY", 0)
+    monkeypatch.setattr(dpsql.answering.rest, "MANY", 0)
     groups = "(SELECT age, COUNT(*) AS n FROM people GROUP BY age) WHERE n > -1000"
     found = session.execute(f"SELECT COUNT(*) FROM people WHERE {subquery.format(groups)}")
     assert isinstance(found, Answer)

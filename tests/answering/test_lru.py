@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsql.answering import dataset as module
+from dpsql.answering import rest as module
+from dpsql.answering.answer import Answer
 from dpsql.answering.answer_store import StoredAnswer, decode, encode
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.lru import MOST, WeightedLru
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.errors import OperationalError
@@ -41,7 +42,7 @@ def ask(dataset: Dataset, sql: str, *, fresh: bool = False) -> Answer:
 @pytest.mark.parametrize("sql", [BY_STATE, ABOVE])
 def test_a_remembered_answer_is_the_one_that_would_be_computed(dataset: Dataset, sql: str) -> None:
     first, remembered = ask(dataset, sql), ask(dataset, sql)
-    dataset._answers.clear()
+    dataset._rest._answers.clear()
     computed = ask(dataset, sql)
     assert first.table == remembered.table == computed.table
     assert first.margins == remembered.margins == computed.margins
@@ -75,18 +76,18 @@ def test_long_texts_and_many_rows_are_not_remembered(dataset: Dataset) -> None:
         "SELECT age, COUNT(*) FROM people GROUP BY age",
     ):
         first = ask(dataset, sql)
-        assert not dataset._answers
+        assert not dataset._rest._answers
         assert ask(dataset, sql).table == first.table
 
 
 def test_what_is_free_to_ask_does_not_fill_the_memory(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """EXPLAIN of many cells costs nothing, and a compiled query of 80,000 of them takes five megabytes."""
-    monkeypatch.setattr(dataset._releases, "_room", 200_000)
+    monkeypatch.setattr(dataset._releases._releases, "_room", 200_000)
     for income in range(20):
         sql = f"SELECT age, state, smoker, COUNT(*) FROM people WHERE income > {income} GROUP BY age, state, smoker"
         release = dataset.compile(sql, (), QuerySettings())
         dataset.preview(release, "alice")
-    assert 0 < len(dataset._releases) < 10
+    assert 0 < len(dataset._releases._releases) < 10
     assert dataset.compile(sql, (), QuerySettings()) is release
 
 

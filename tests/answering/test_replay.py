@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.answer import Answer
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import build_dataset, open_backend
 from dpsql.effort import Cancellation
 from dpsql.engines.base import Engine

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpsql
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.answering.reuse import _Part, _weighted, _written
 from dpsql.answering.session import Session
 from dpsql.noise.samplers import Sampler

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.session import Session
 from dpsql.answering.tidy import _least_squares, _rounded

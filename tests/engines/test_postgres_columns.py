@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.answer import Answer
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import build_dataset, open_backend
 from dpsql.answering.session import Session
 from dpsql.compliance.lab import ZeroNoise

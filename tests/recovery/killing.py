@@ -21,6 +21,8 @@ from typing import Any
 from dpsql.answering.dataset import Dataset
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.postprocess import Postprocessor
+from dpsql.answering.purchases import Purchases
+from dpsql.answering.rest import RestOfQueries
 from dpsql.errors import Error
 from dpsql.ledger import accounts
 from dpsql.ledger.group_commit import GroupCommit
@@ -38,10 +40,10 @@ NOBODY = 65_534
 # Where a question goes.
 STEPS: tuple[Callable[..., Any], ...] = (
     Dataset.answer,
-    Dataset._bill,
-    Dataset._charge,
+    Purchases.bill,
+    Purchases._charge,
     Dataset._measure,
-    Dataset._finished,
+    RestOfQueries.of_answer,
     SqlLedger.charge,
     SqlLedger.store,
     GroupCommit.do,

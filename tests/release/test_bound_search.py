@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.answering.session import Session
 from dpsql.errors import EngineFailed
 from dpsql.ledger.sql_ledger import SqlLedger
@@ -285,7 +285,7 @@ def test_another_centre_is_another_search_and_another_answer(asked: Clinic) -> N
     """The key of what was measured around a centre names it: what was found around another is not reused."""
     release = asked.dataset.compile(MEAN, (), QuerySettings())
     paid = release.unsettled or release
-    bills = [asked.dataset._bill(paid, "alice", fresh=True) for _ in range(2)]
+    bills = [asked.dataset._purchases.bill(paid, "alice", fresh=True) for _ in range(2)]
     (centre,) = (i for i in paid.searches if paid.measurements[i].statistics[0].kind is StatisticKind.CENTRE)
     clip = next(i for i in paid.searches if paid.measurements[i].clips)
     assert bills[0].instances[centre] != bills[1].instances[centre] and bills[0].keys[centre] == bills[1].keys[centre]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.session import Session
 from dpsql.privacy.mechanisms.quantiles import ranks_within

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsql.answering.dataset import Answer
+from dpsql.answering.answer import Answer
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.session import Session
 from dpsql.noise.samplers import SystemSampler

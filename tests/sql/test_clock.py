@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 import dpsql
-from dpsql.answering.dataset import this_minute
 from dpsql.answering.open_dataset import check
+from dpsql.answering.releases import this_minute
 
 POLICY = """
 [database]
@@ -51,12 +51,12 @@ def paid(cursor: dpsql.Cursor, sql: str) -> bool:
 def test_the_same_minute_is_the_same_question(clinic: Path, monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     with dpsql.connect(clinic) as connection:
         cursor = connection.cursor()
-        monkeypatch.setattr("dpsql.answering.dataset.this_minute", lambda: datetime(2024, 4, 1, 0, 30))
+        monkeypatch.setattr("dpsql.answering.releases.this_minute", lambda: datetime(2024, 4, 1, 0, 30))
         assert paid(cursor, sql)
         first = cursor.fetchall()
         assert not paid(cursor, sql)
         assert cursor.fetchall() == first
-        monkeypatch.setattr("dpsql.answering.dataset.this_minute", lambda: datetime(2024, 4, 1, 9, 30))
+        monkeypatch.setattr("dpsql.answering.releases.this_minute", lambda: datetime(2024, 4, 1, 9, 30))
         assert paid(cursor, sql)
         ((found,),) = cursor.fetchall()
         assert isinstance(found, int) and abs(found - 429) < 20  # of 1,000 minutes, those after 8:30
@@ -66,11 +66,11 @@ def test_the_same_minute_is_the_same_question(clinic: Path, monkeypatch: pytest.
 def test_what_is_made_of_the_clock_is_a_constant(clinic: Path, monkeypatch: pytest.MonkeyPatch, since: str) -> None:
     with dpsql.connect(clinic) as connection:
         cursor = connection.cursor()
-        monkeypatch.setattr("dpsql.answering.dataset.this_minute", lambda: datetime(2024, 4, 1, 0, 30))
+        monkeypatch.setattr("dpsql.answering.releases.this_minute", lambda: datetime(2024, 4, 1, 0, 30))
         assert paid(cursor, f"SELECT COUNT(*) FROM people WHERE joined >= {since}")
-        monkeypatch.setattr("dpsql.answering.dataset.this_minute", lambda: datetime(2024, 4, 1, 23, 59))
+        monkeypatch.setattr("dpsql.answering.releases.this_minute", lambda: datetime(2024, 4, 1, 23, 59))
         assert not paid(cursor, f"SELECT COUNT(*) FROM people WHERE joined >= {since}")
-        monkeypatch.setattr("dpsql.answering.dataset.this_minute", lambda: datetime(2024, 5, 1, 0, 0))
+        monkeypatch.setattr("dpsql.answering.releases.this_minute", lambda: datetime(2024, 5, 1, 0, 0))
         assert paid(cursor, f"SELECT COUNT(*) FROM people WHERE joined >= {since}")
 
 

@@ -12,7 +12,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-from dpsql.answering.dataset import Answer, Dataset
+from dpsql.answering.answer import Answer
+from dpsql.answering.dataset import Dataset
 from dpsql.answering.session import Session, SessionSettings
 from dpsql.effort import Cancellation
 from dpsql.engines.runtime import log_engine_error
