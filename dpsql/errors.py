@@ -108,7 +108,7 @@ _CONDITIONS = (
     Condition("57P03", "cannot_connect_now", "The server starts or ends.", "Try again soon."),
     Condition("58000", "system_error", "The engine, the ledger or the server failed.",
               "Try again; the owner finds the cause in the log."),
-    Condition("F0000", "config_file_error", "Policy, database and ledger do not fit together.",
+    Condition("F0000", "config_file_error", "Policy, database and ledger do not match.",
               "The owner runs dpsql check."),
     Condition("XX000", "internal_error", "A defect of dpsql.", "Report it."),
 )  # fmt: skip
@@ -495,7 +495,7 @@ class UnknownDatabase(OperationalError):
 
 
 class PolicyError(OperationalError):
-    """The policy, the database or the ledger do not fit together."""
+    """The policy, the database or the ledger do not match."""
 
     sqlstate = "F0000"
 

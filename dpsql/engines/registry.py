@@ -34,8 +34,8 @@ def _whole(kind: EngineKind) -> EngineKind:
     missing = [member for member in _MEMBERS if getattr_static(kind, member, _ABSENT) is _ABSENT]
     if missing:
         raise PolicyError(
-            f'the engine for "{kind.schemes[0]}://" lacks what this version of dpsql asks of engines: {missing[0]}',
-            hint="Install a version of it that fits this version of dpsql.",
+            f'the engine for "{kind.schemes[0]}://" lacks what this version of dpsql requires: {missing[0]}',
+            hint="Install a version of it that is compatible with this version of dpsql.",
         )
     return kind
 

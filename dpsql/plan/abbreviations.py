@@ -1,6 +1,6 @@
-"""Abbreviations of time zones, with the seconds that each is ahead of UTC: PostgreSQL's default set.
+"""Time zone abbreviations with their offset from UTC in seconds: PostgreSQL's default set.
 
-Those whose distance depends on the year are left out, and refused.
+Abbreviations whose offset depends on the year are left out, and refused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Values of expressions over constants, and the formats of dates.
 
-The value of an expression over constants, in Python, exactly as the engines compute it.
+Values are computed in Python, exactly as the engines compute them.
 
-Used for two things that must be known without data: whether a predicate is constant, and which keys a
-GROUP BY expression can take. What is not evaluated here is simply not known; nothing is guessed.
+They decide two things without data: whether a predicate is constant, and which keys a GROUP BY expression can have. An
+expression that is not evaluated here has an unknown value; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 class NotConstant(Exception):
-    """The value cannot be told without data, or not in Python."""
+    """The value is not known without data, or cannot be computed in Python."""
 
 
-LONGEST_TEXT = 1_000  # characters of a text that is made here
+LONGEST_TEXT = 1_000  # characters of a computed text
 
 # Wide enough for every decimal of an engine; Python's own default would round after 28 digits.
 _DIGITS = Context(prec=100)
@@ -68,7 +68,7 @@ def _evaluate(node: Scalar, env: Mapping[int, Value] | None) -> Value:
 
 
 def apply(node: Call, values: list[Value]) -> Value:
-    """One operation on values that are already known."""
+    """Apply one operation to known values."""
     op = node.op
     match op:
         case Op.AND:
@@ -114,9 +114,9 @@ def apply(node: Call, values: list[Value]) -> Value:
 
 
 def _is_held(value: Value) -> bool:
-    """Whether engines hold a value as well, and it is no longer than one that is looked at.
+    """Whether engines can hold a value, and its size is within the limits here.
 
-    Without an end, `a * a` and `a || a` in each of many subqueries would have as many digits as two to their number.
+    Without a limit, `a * a` or `a || a` in each of n nested subqueries would have 2^n digits.
     """
     match value:
         case int():
@@ -142,7 +142,7 @@ def cast(value: Value, source: Type, target: Type) -> Value:
 
 
 def _converted(value: Value, source: Type, target: Type) -> Value:
-    """A cast. Between moments, and of one to a date, it is that of UTC: for other zones TO_ZONE comes before."""
+    """A cast. Casts between timestamps, and from them to dates, are in UTC: other zones need TO_ZONE first."""
     if value is None:
         return None
     if source.kind is target.kind and target.kind is not Kind.DECIMAL:
@@ -161,7 +161,7 @@ def _converted(value: Value, source: Type, target: Type) -> Value:
         case Kind.TEXT, int() if not isinstance(value, bool):
             return str(value)
         case Kind.TEXT, Decimal() if source.kind is Kind.DECIMAL:
-            return format(value.quantize(Decimal(1).scaleb(-source.scale)) + 0, "f")  # plus nothing: zero has no sign
+            return format(value.quantize(Decimal(1).scaleb(-source.scale)) + 0, "f")  # + 0: zero has no sign
         case Kind.TEXT, datetime() if source.kind is Kind.TIMESTAMP:
             return (
                 value.isoformat(sep=" ", timespec="auto").rstrip("0") if value.microsecond else value.isoformat(sep=" ")
@@ -284,7 +284,7 @@ FINE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
 
 
 def truncate_in_zone(option: str, moment: datetime) -> datetime | None:
-    """date_trunc of an instant to an hour or less, with the offset that holds at the instant."""
+    """date_trunc of an instant to an hour or less, with the offset at that instant."""
     unit, name = option.split(" ")
     ahead = timedelta(seconds=known_zone(name).leaving.at(second_of(moment)) % FINE_UNITS[unit])
     return _in_calendar(lambda: truncate(unit, moment + ahead) - ahead)
@@ -316,7 +316,7 @@ def _make_date(_: Call, year: int, month: int, day: int) -> Value:
 
 
 def _in_calendar(moment: Callable[[], T]) -> T | None:
-    """NULL for what lies outside the years that dpsql knows: they are Python's as well."""
+    """NULL for values outside the supported years, which are Python's."""
     try:
         return moment()
     except OverflowError:
@@ -328,7 +328,7 @@ def _add_seconds(_: Call, moment: datetime, seconds: int | Decimal | float) -> V
 
 
 def _add_months(_: Call, moment: datetime, months: int) -> Value:
-    """A day that the month does not have is its last one. Engines keep a distance from the ends of the calendar."""
+    """A day beyond the end of the month becomes its last day. Engines keep away from the ends of the calendar."""
     if (datetime.max - moment if months > 0 else moment - datetime.min) < timedelta(days=31 * abs(months)):
         return None
     year, month = divmod(moment.year * 12 + moment.month - 1 + months, 12)
@@ -336,16 +336,16 @@ def _add_months(_: Call, moment: datetime, months: int) -> Value:
 
 
 def _replace(_: Call, text: str, old: str, new: str) -> Value:
-    if len(text) * len(new) > LONGEST_TEXT**2:  # longer than is held, unless little of it is replaced
+    if len(text) * len(new) > LONGEST_TEXT**2:  # could exceed the limit, depending on how much is replaced
         raise NotConstant
     return text.replace(old, new)
 
 
 def _like(node: Call, text: str, pattern: str) -> Value:
-    """% stands for any text, _ for one character; behind the escape character both are themselves.
+    """LIKE: % matches any text, _ one character; after the escape character both are literal.
 
-    Whatever the pattern, no more steps than characters of the text times those of the pattern: where a character does
-    not fit, only the last % takes one more.
+    Takes at most length of text times length of pattern steps: on a mismatch, only the last % matches one more
+    character.
     """
     parts: list[str | None] = []  # characters; "" for any one, None for any text
     escaped = False
@@ -356,7 +356,7 @@ def _like(node: Call, text: str, pattern: str) -> Value:
         parts.append(character if escaped else {"%": None, "_": ""}.get(character, character))
         escaped = False
     at, part, steps = 0, 0, 0
-    last, taken = -1, 0  # the last % and how far it reaches
+    last, taken = -1, 0  # the last %, and the end of its match
     while at < len(text):
         steps += 1
         if steps % 64 == 0:
@@ -427,7 +427,7 @@ _RULES: dict[Op, Callable[..., Value]] = {
     Op.MONTHS_BETWEEN: _months_between,
 }
 
-# What is evaluated here; of all else only what stands above it may be known.
+# The operations evaluated here; the value of any other operation is unknown.
 EVALUATED = frozenset(
     {
         *_RULES,
@@ -437,14 +437,12 @@ EVALUATED = frozenset(
 )
 
 
-# ------------------------------------------------------------
-# The formats of to_char for dates: pieces that every engine writes alike.
-#
-# PostgreSQL pads Month and Day with blanks, and names depend on a language: only those pieces are known that come out
-# the same everywhere, beside digits and letters in double quotes. A format is read into pieces once; engines and
-# Python write the same ones.
+# ------------------------------------------------------------ The formats of to_char for dates: fields that all engines
+# write the same way. PostgreSQL pads Month and Day with blanks, and names depend on the language: only fields with the
+# same result everywhere are supported, and digits and letters in double quotes. A format is parsed once; engines and
+# Python write the same fields.
 
-# A piece as PostgreSQL writes it, with the unit of date_trunc below which it does not look, and strftime's name for it.
+# A field in PostgreSQL's notation, with the date_trunc unit that determines it, and strftime's name for it.
 _PIECES: dict[str, tuple[str, str]] = {
     "YYYY": ("year", "%Y"),
     "YY": ("year", "%y"),
@@ -469,13 +467,13 @@ PIECES = tuple(_PIECES)
 
 
 def pieces(written: str) -> list[str] | None:
-    """The pieces of a format, or None if one of them is not known."""
+    """The fields of a format, or None if one of them is not supported."""
     found = _PIECE.findall(written)
     return found if found and "".join(found) == written else None
 
 
 def finest_unit(format_: str) -> str:
-    """The unit of date_trunc that loses nothing a format shows. Weeks do not nest in months: then it is the day."""
+    """The coarsest date_trunc unit that determines the formatted text; the day where weeks and months are mixed."""
     units = {_PIECES[piece][0] for piece in pieces(format_) or [] if piece in _PIECES}
     if "week" in units and units != {"week"}:
         units.add("day")
@@ -487,7 +485,7 @@ def as_strftime(format_: str) -> str:
 
 
 def written(moment: date, format_: str) -> str:
-    """What to_char makes of a moment."""
+    """The result of to_char."""
     at = moment if isinstance(moment, datetime) else datetime.combine(moment, time())
     iso = at.isocalendar()
     values = {
@@ -509,16 +507,16 @@ def written(moment: date, format_: str) -> str:
     return "".join(values.get(piece, piece.strip('"')) for piece in pieces(format_) or [])
 
 
-# What to_timestamp reads, each with as many digits as it has when it is written.
+# The fields that to_timestamp reads, each with its full number of digits.
 _READ_DIGITS = {"YYYY": 4, "MM": 2, "DD": 2, "HH24": 2, "MI": 2, "SS": 2, "MS": 3, "US": 6}
 _READ = re.compile("|".join(_READ_DIGITS) + r"|[-/.,:; _]")
 
 
 def moment(text: str, format_: str) -> datetime | None:
-    """What to_timestamp makes of a text, or None if the text is not written in the format to the letter.
+    """The result of to_timestamp, or None if the text does not match the format exactly.
 
-    Raises KeyError for a format that is not known: a year, and each piece once, is what it needs. Case does not matter
-    for numbers.
+    Raises KeyError for an unsupported format: it needs a year, and each field at most once. Case does not matter for
+    numbers.
     """
     format_ = format_.upper()
     found = _READ.findall(format_)

@@ -1,4 +1,4 @@
-"""Values that remember their hash: they are looked up again and again, each time through all their parts."""
+"""Values that cache their hash, which would otherwise be computed over all their parts at each lookup."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import cache
 
 
 class CachedHash:
-    """A base for frozen dataclasses, which must say `__hash__ = CachedHash.__hash__`, or they would make their own.
+    """A base for frozen dataclasses, which must set `__hash__ = CachedHash.__hash__`, or they would generate their own.
 
-    What is remembered is no field, so that it is neither compared nor copied into another process, where texts hash
-    otherwise.
+    The cache is not a field, so that it is neither compared nor copied into another process, where strings hash
+    differently.
     """
 
     __slots__ = ("_hash", "_parts")
     _hash: int
-    _parts: int  # what kinds of parts it has, once somebody has asked
+    _parts: int  # the kinds of its parts, cached by `parts_in`
 
     def __hash__(self) -> int:
         try:

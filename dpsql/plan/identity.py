@@ -1,7 +1,7 @@
-"""Plans as texts that say what they mean: without analysts' names, and of tables only what decides answers.
+"""Canonical texts of plans: without analysts' names, and with only those facts of tables that decide answers.
 
-Two plans with one text have the same rows in every database. Columns are numbered as the text comes to them; of each
-the text ends with what is known of it.
+Two plans with the same text have the same rows in every database. Columns are numbered in the order of the text, which
+ends with the facts about each column.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpsql.policy.canonical import Canonical, canonical, digest, leaf, term
 from dpsql.policy.fingerprint import facts_of
 from dpsql.types import Type
 
-_LONG = 500  # characters; of a longer expression its hash stands in the text, for expressions share parts
+_LONG = 500  # characters; a longer expression is replaced by its hash, since expressions share parts
 _ZONED = frozenset({Op.TO_ZONE, Op.FROM_ZONE, Op.ZONED_TRUNC})
 _COMMUTES = frozenset({Op.AND, Op.OR})
 _SYMMETRIC = frozenset({Op.EQ, Op.NE, Op.DISTINCT_FROM})
@@ -27,16 +27,16 @@ _SYMMETRIC = frozenset({Op.EQ, Op.NE, Op.DISTINCT_FROM})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Read:
-    """A table, or one of its declared columns, and a hash of what the policy says of it and decides answers."""
+    """A table, or one of its declared columns, and a hash of the policy's declarations for it that decide answers."""
 
     source: tuple[str, ...]  # in the database
     column: str  # empty: the table itself
     facts: str
 
 
-# The nodes that are written here, and not field by field, with the fields that they had when this was written.
+# The nodes that are written by hand instead of field by field, with the fields that this code handles.
 WRITTEN: Mapping[type, tuple[str, ...]] = {
-    # Names are analysts'. Links prove which rows meet; they do not decide it.
+    # Names are the analyst's. Links prove which rows join; they do not decide it.
     Field: ("id", "name", "type", "unit", "readable", "optional", "links"),
     Ref: ("field", "position"),
     Type: ("kind", "precision", "scale", "big", "numeric", "mixed", "element"),
@@ -56,30 +56,31 @@ WRITTEN: Mapping[type, tuple[str, ...]] = {
 
 
 class PlanText(Canonical):
-    """Writes the parts of one question, in which a column has one number; what it reads is known afterwards.
+    """Writes the parts of one question, with one number per column; afterwards it knows what the question reads.
 
     Claim: two questions with one text, each with its `end`, mean the same.
-    Because: the plan can be read from the text, but for what decides nothing: names, places in a text, columns that are
-    not read, the order of conditions. Every expression is total, so these may be tested in any order.
-    Needs: that nodes are written with all their fields; `WRITTEN` lists those that are not written by themselves.
+    Because: the plan can be recovered from the text, except for what decides nothing: names, positions in a text,
+    columns that are not read, the order of conditions. Every expression is total, so conditions may be tested in any
+    order.
+    Needs: nodes written with all their fields; `WRITTEN` lists the nodes that are written by hand.
     """
 
     def __init__(self, stages: Sequence[int] = (), measurements: Sequence[int] = ()) -> None:
-        """Earlier values and noisy tables are known by their places in these; what they are is said elsewhere."""
+        """Earlier stages and noisy tables are written by their positions here; their identities are elsewhere."""
         self._stages = stages
         self._measurements = measurements
         self._ids: dict[int, int] = {}
-        self._shown: dict[int, int] = {}  # of columns that show another: which one
-        self._fields: dict[tuple[object, ...], int] = {}  # by what is known of it
+        self._shown: dict[int, int] = {}  # column -> the column that it shows unchanged
+        self._fields: dict[tuple[object, ...], int] = {}  # by the facts about it
         self._shared: dict[int, tuple[Scalar, str]] = {}  # by identity
         self.reads: dict[Read, None] = {}
 
     def end(self) -> str:
-        """What is known of each column, in the order of their numbers."""
+        """The facts about each column, in the order of their numbers."""
         return term(*map(canonical, self._fields))
 
     def text(self, value: object) -> str:
-        """Expressions share parts, and there may be very many ways to one: each is written once, and is short."""
+        """The text of a value. Expressions may share parts exponentially often, so each is written once, in short."""
         if not isinstance(value, Call | Case):
             return super().text(value)
         if (found := self._shared.get(id(value))) is not None:
@@ -126,7 +127,7 @@ class PlanText(Canonical):
                 return None
 
     def _hands_on(self, plan: Project) -> bool:
-        """Whether a projection does nothing but choose and rename columns: these are then known by what they show."""
+        """Whether a projection only selects and renames columns, which are then written as the originals."""
         pairs = [(target, value.field) for target, value in plan.items if isinstance(value, Ref)]
         if len(pairs) < len(plan.items) or any(_known_of(one) != _known_of(other) for one, other in pairs):
             return False
@@ -134,7 +135,7 @@ class PlanText(Canonical):
         return True
 
     def _with_columns(self, plan: Plan) -> str:
-        """A relation whose columns are told apart by their places."""
+        """A relation whose columns are identified by their positions."""
         return self.text(plan) + term(*map(self._field, plan.fields))
 
     def _field(self, field: Field) -> str:
@@ -184,7 +185,7 @@ class PlanText(Canonical):
         return term(_CORRELATED, outer, self.text(plan), *map(self._field, shown), owner, *others)
 
     def _owner(self, field: Field) -> str:
-        """An owner is only compared with owners, whatever type is written of it."""
+        """An owner is only compared with owners, whatever its type."""
         return leaf(f"@{self._ids.setdefault(field.id, len(self._ids))}")
 
 
@@ -199,7 +200,7 @@ def _known_of(field: Field) -> tuple[object, ...]:
 
 
 def _parts(values: Sequence[Scalar], op: Op) -> list[Scalar]:
-    """What AND, or OR, joins, however it is bracketed."""
+    """The operands of nested AND, or OR."""
     found: list[Scalar] = []
     waiting = list(values[::-1])
     while waiting:
@@ -213,7 +214,7 @@ def _parts(values: Sequence[Scalar], op: Op) -> list[Scalar]:
 
 @cache
 def _zone_text(option: str) -> str:
-    """The offsets of a zone, which may become others with newer data."""
+    """The offsets of a zone, which may change with newer zone data."""
     zone = known_zone(option.rpartition(" ")[2])
     return leaf(digest(canonical((zone.leaving, zone.arriving))).hex())
 

@@ -1,8 +1,8 @@
 """Dates and timestamps in constants, as PostgreSQL 16 reads them (DateStyle ISO, MDY).
 
-A text is cut into fields: numbers, dates with separators, times of day, words, distances from UTC. Each says what it
-can say, given what is known from those before it; what is said twice is refused. A number of three or more digits is a
-year where a date begins; else months come before days, and days before years.
+A text is split into fields: numbers, dates with separators, times of day, words, offsets from UTC. The meaning of a
+field depends on the fields before it; a part that is set twice is refused. A number of three or more digits is a year
+at the start of a date; otherwise months come before days, and days before years.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpsql.plan.zones import Zone, fixed_zone, zone_of_value
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a text says: a day, how far into it, and the zone, if one is named."""
+    """The contents of a text: a day, the time of day, and the zone, if there is one."""
 
     day: date
     into: timedelta
@@ -26,12 +26,12 @@ class Moment:
 
     @property
     def at(self) -> datetime:
-        """What clocks show. OverflowError beyond the calendar."""
+        """The local time. Raises OverflowError beyond the calendar."""
         return datetime.combine(self.day, time()) + self.into
 
 
 class Unreadable(ValueError):
-    """The text names no moment. `why` says what is wrong, `word` which part of it."""
+    """The text is not a valid moment. `why` is the kind of error, `word` the offending part."""
 
     def __init__(self, why: str, word: str = "") -> None:
         super().__init__(why)
@@ -40,12 +40,12 @@ class Unreadable(ValueError):
 
 
 SYNTAX = "syntax"
-FIELD = "field"  # a part is out of its range
-DISTANCE = "distance"  # too far from UTC
-ZONE = "zone"  # no zone has this name
-CLOCK = "clock"  # a word that means the moment of the statement, where there is none
+FIELD = "field"  # a field is out of range
+DISTANCE = "distance"  # the offset from UTC is too large
+ZONE = "zone"  # there is no zone of this name
+CLOCK = "clock"  # a word for the current time, where there is none
 INFINITE = "infinite"
-CALENDAR = "calendar"  # a moment of PostgreSQL's calendar, but not of dpsql's
+CALENDAR = "calendar"  # a moment within PostgreSQL's calendar, but not dpsql's
 
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -92,7 +92,7 @@ _FIELDS = re.compile(
     re.ASCII | re.VERBOSE,
 )
 _TAIL = re.compile(r"[-+/_.:a-z0-9]+", re.ASCII)
-_LONGEST = 128  # characters that PostgreSQL looks at, with one more for each field
+_LONGEST = 128  # characters that PostgreSQL reads, with one more for each field
 _MOST_FIELDS = 25
 
 
@@ -125,7 +125,7 @@ def _fields(text: str) -> list[tuple[str, str]]:
 
 
 def _is_compound(word: str, following: str) -> bool:
-    """Whether a date or the name of a zone goes on behind a word."""
+    """Whether a date or the name of a zone continues after a word."""
     return following in "-/." or ((following == "+" or following.isdigit()) and word not in _WORDS)
 
 
@@ -148,7 +148,7 @@ class _Reading:
     half: str = ""  # am or pm
     label: str = ""  # what the next number is: julian or t
 
-    # --- what is said ---
+    # --- fields ---
 
     def says(self, *parts: str) -> None:
         if self.known.intersection(parts):
@@ -187,7 +187,7 @@ class _Reading:
     def _of_julian(self, number: int) -> None:
         self.says("year", "month", "day")
         self.julian = True
-        self._set(number - 1_721_425)  # the day before the year 1 begins
+        self._set(number - 1_721_425)  # the day before year 1
 
     def _set(self, ordinal: int) -> None:
         try:
@@ -211,7 +211,7 @@ class _Reading:
         if len(whole) not in (4, 6):
             raise Unreadable(SYNTAX)
         self.says("time")
-        # PostgreSQL looks at no range here: 0195 is 35 minutes after two.
+        # PostgreSQL checks no range here: 0195 is 02:35.
         hour, minute, second = int(whole[:2]), int(whole[2:4]), int(whole[4:] or 0)
         self._clock(hour, minute, second, _micros(places) if point else 0)
 
@@ -220,7 +220,7 @@ class _Reading:
         self.seconds = hour * 3600 + minute * 60 + second
 
     def _single(self, text: str) -> None:
-        """One number: what it is follows from what is known already."""
+        """One number, whose meaning follows from the fields before it."""
         whole, point, places = text.partition(".")
         if not whole:
             raise Unreadable(SYNTAX)
@@ -228,7 +228,7 @@ class _Reading:
         if point and len(whole) > 2:
             return self._compact_time(text)
         if point:
-            self.micros = _micros(places)  # of the second, even behind a year
+            self.micros = _micros(places)  # of the second, even after a year
         known = self.dated
         if len(text) == 3 and known == {"year"} and 1 <= value <= 366:
             self.says("doy", "month", "day")
@@ -244,7 +244,7 @@ class _Reading:
         elif known == {"year", "month"}:
             part = "day"
             if self.named_month and long and self.short_year:
-                # It was the day that came first.
+                # The first number was the day.
                 self.says("day")
                 self.day, self.year, self.short_year = self.year, value, False
                 return None
@@ -261,7 +261,7 @@ class _Reading:
         return None
 
     def date(self, text: str) -> None:
-        """A date in one piece: named months first, numbers in their order then."""
+        """A date with separators: first named months, then numbers in their order."""
         parts, rest = [], text
         while rest:
             rest = rest.lstrip("-/._:+")
@@ -269,7 +269,7 @@ class _Reading:
             if match is None:
                 raise Unreadable(SYNTAX)
             parts.append(match[0])
-            rest = rest[match.end() + 1 :]  # whatever the character is
+            rest = rest[match.end() + 1 :]  # any separator
         for part in parts:
             if part.isalpha():
                 if part not in _MONTHS:
@@ -283,7 +283,7 @@ class _Reading:
             raise Unreadable(SYNTAX)
 
     def compound(self, text: str) -> None:
-        """A date, the name of a zone, or a time without colons and its distance from UTC."""
+        """A date, the name of a zone, or a time without colons and its offset from UTC."""
         if self.label == "t" or {"month", "day"} <= self.known:
             if not (text[0].isdigit() or self.label):
                 self.zone = zone_of_value(text)
@@ -323,7 +323,7 @@ class _Reading:
         self._clock(hour, minute, second, micros)
 
     def distance(self, text: str) -> None:
-        """How far clocks are ahead of UTC."""
+        """The offset from UTC."""
         found = re.fullmatch(r"([+-])(\d*)(?::(\d*)(?::(\d*))?)?(.*)", text, re.ASCII)
         if found is None:
             raise Unreadable(SYNTAX)
@@ -389,7 +389,7 @@ class _Reading:
         if self.zone is None:
             raise Unreadable(SYNTAX)
 
-    # --- all together ---
+    # --- the result ---
 
     def moment(self) -> Moment:
         if self.label or ("year" in self.known and not self._year_is_valid()):
@@ -427,7 +427,7 @@ class _Reading:
 
 
 def read_moment(text: str, now: Callable[[], datetime] | None = None) -> Moment:
-    """The moment that a text names. `now` is what clocks of the session show, for words like today."""
+    """The moment in a text. `now` is the local time of the session, for words like today."""
     fields = _fields(text)
     words = [part for kind, part in fields if kind == "word"]
     if len(fields) == 1 and words:

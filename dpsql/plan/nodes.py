@@ -1,4 +1,4 @@
-"""Relational plans: what is asked, before anyone has looked at whether it may be answered."""
+"""Relational plans: the query, before anything decides whether it may be answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpsql.policy.model import Table
 
 
 class _Fields:
-    """A node that remembers its fields: they are asked for again and again, and those of many joins are many."""
+    """A node that caches its fields, which are read often and may be many."""
 
     __slots__ = ("_fields",)
     _fields: tuple[Field, ...]
@@ -31,7 +31,7 @@ class _Fields:
 
 
 class _Proved(_Fields):
-    """A node that remembers its proof: it stands in that of each node above it, and each of these is asked for."""
+    """A node that caches its proof, which is part of the proof of every node above it."""
 
     __slots__ = ("_proof",)
     _proof: tuple[int, object]
@@ -58,7 +58,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """A relation that has no rows whatever the data: what tools ask for to learn the columns."""
+    """A relation without rows, whatever the data: tools query it to learn the columns."""
 
     fields: tuple[Field, ...]
 
@@ -103,7 +103,7 @@ class SemiJoin:
 
 @dataclass(frozen=True, slots=True)
 class OfUnit:
-    """Inside a correlated subquery: the rows that belong to the unit of the row around it, whose owner is `owner`."""
+    """Inside a correlated subquery: the rows of the outer row's unit, whose owner is `owner`."""
 
     child: Plan
     owner: Field
@@ -197,7 +197,7 @@ class Distinct:
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """ORDER BY, LIMIT and OFFSET, then the choice of the columns that go on."""
+    """ORDER BY, LIMIT and OFFSET, then a selection of columns."""
 
     child: Plan
     keys: tuple[SortKey, ...]

@@ -1,4 +1,4 @@
-"""Patterns in plans: running totals, outputs that rise, the keys with the most, cells added up.
+"""Patterns in plans: running totals, monotone outputs, top keys, sums of cells.
 
 Finds running totals of aggregates: SUM(COUNT(*)) OVER (PARTITION BY some keys ORDER BY the others).
 """
@@ -19,14 +19,14 @@ RUNNING = ("", *(f"{kind} BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW" for kind 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """How an aggregate is added up: along which of its keys, in which order."""
+    """A running total of an aggregate: the keys along which it runs, and their order."""
 
-    along: tuple[tuple[int, SortKey], ...]  # places among the keys of the GROUP BY
-    singly: bool  # the aggregate itself is asked for as well
+    along: tuple[tuple[int, SortKey], ...]  # positions among the keys of the GROUP BY
+    singly: bool  # whether the aggregate itself is used as well
 
 
 def running_totals(plan: Plan) -> Mapping[int, Running]:
-    """By the field of an aggregate, the first running total that is asked for of it."""
+    """By the field of an aggregate, the first running total of it."""
     found: dict[int, Running] = {}
     for node in nodes(plan):
         if isinstance(node, Window) and (below := _aggregate_below(node)) is not None:
@@ -44,7 +44,7 @@ def _aggregate_below(plan: Plan) -> Aggregate | None:
 
 
 def _origin(value: Scalar, plan: Plan) -> int | None:
-    """The field of the aggregate below that a column shows as it is."""
+    """The field of the aggregate below that a column shows unchanged."""
     while isinstance(value, Ref) and isinstance(plan, Window | Project):
         if isinstance(plan, Project):
             items: Mapping[int, Scalar] = {field.id: item for field, item in plan.items}
@@ -56,7 +56,7 @@ def _origin(value: Scalar, plan: Plan) -> int | None:
 
 
 def _running(call: Windowed, below: Aggregate, window: Window) -> tuple[int, tuple[tuple[int, SortKey], ...] | None]:
-    """The aggregate that is added up and its keys in order; every key must be in PARTITION BY or in ORDER BY."""
+    """The aggregate of a running total and its keys in order; every key must be in PARTITION BY or in ORDER BY."""
     if not _is_sum(call) or not call.order or call.frame not in RUNNING:
         return 0, None
     keys = [field.id for field, _ in below.keys]
@@ -73,8 +73,8 @@ def _is_sum(call: Windowed) -> bool:
 
 
 def _used_singly(plan: Plan, below: Aggregate) -> set[int]:
-    """Aggregates that are shown, or used otherwise than added up."""
-    same = {field.id: field.id for field, _ in below.aggregates}  # columns that show an aggregate as it is
+    """Aggregates that are used other than in running totals."""
+    same = {field.id: field.id for field, _ in below.aggregates}  # columns that show an aggregate unchanged
     used: set[int] = set()
     for node in reversed(list(nodes(plan))):
         for field, value in _outputs(node):
@@ -94,19 +94,19 @@ def _outputs(node: Plan) -> Iterator[tuple[int, Scalar]]:
 
 
 # ------------------------------------------------------------
-# Finds outputs that rise along others whatever the data: running totals of counts, and their shares of the whole.
+# Finds monotone outputs, whatever the data: running totals of counts, and their fractions of the whole.
 
 
 @dataclass(frozen=True, slots=True)
 class Rising:
-    """The outputs within which one rises, and those along which it does: places, from the lowest on or the highest."""
+    """A monotone output: the outputs that partition it, and those along which it rises, by position and direction."""
 
     apart: tuple[int, ...]
     along: tuple[tuple[int, bool], ...]  # True: descending
 
 
 def rising_outputs(plan: Plan) -> Mapping[int, Rising]:
-    """By the place of an output that counts cannot let fall."""
+    """The outputs that never decrease for non-negative counts, by position."""
     below = _Below(plan)
     shown = [below.number(Ref(field)) for field in plan.fields]
     found: dict[int, Rising] = {}
@@ -123,9 +123,9 @@ def rising_outputs(plan: Plan) -> Mapping[int, Rising]:
 
 
 class _Below:
-    """What the columns of a plan are, in terms of the groups below it.
+    """The columns of a plan in terms of the groups below it.
 
-    Columns are followed, never written into each other: twenty subqueries of `a + a` would become a million parts.
+    Columns are followed, never substituted: twenty nested subqueries of `a + a` would become a million parts.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -141,13 +141,13 @@ class _Below:
         self._numbers: dict[Scalar, int] = {}
 
     def shown(self, value: Scalar) -> Scalar:
-        """What a column shows, if it is one; its parts may be columns again."""
+        """The expression behind a column; its parts may be columns again."""
         while isinstance(value, Ref) and value.field in self._items:
             value = self._items[value.field]
         return value
 
     def number(self, value: Scalar) -> int:
-        """The same number for expressions that are the same in terms of the groups."""
+        """Equal numbers for expressions that are equal in terms of the groups."""
         if isinstance(value, Ref) and value.field in self._of_fields:
             return self._of_fields[value.field]
         parts = rebuild(self.shown(value), lambda part: Ref(Field(self.number(part), "", part.type)))
@@ -158,7 +158,7 @@ class _Below:
 
 
 def _total_in(value: Scalar, below: _Below) -> Windowed | None:
-    """The running total that a number rises with."""
+    """The running total that a value increases with."""
     divisors: list[Scalar] = []
     while True:
         match below.shown(value):
@@ -195,7 +195,7 @@ def _is_positive(value: Scalar, below: _Below) -> bool:
 
 
 def _is_whole(value: Scalar, total: Windowed, below: _Below) -> bool:
-    """The sum of the same counts over all rows within which the total runs: the same for all of them."""
+    """Whether a value sums the same counts over the running total's whole partition, where it is constant."""
     value = below.shown(value)
     while isinstance(value, Call) and value.op in (Op.CAST, Op.NULLIF):
         value = below.shown(value.args[0])
@@ -207,13 +207,13 @@ def _is_whole(value: Scalar, total: Windowed, below: _Below) -> bool:
 
 
 # ------------------------------------------------------------
-# Finds the keys with the most: SELECT k, COUNT(…) … GROUP BY k ORDER BY COUNT(…) DESC LIMIT n.
+# Finds top keys: SELECT k, COUNT(…) … GROUP BY k ORDER BY COUNT(…) DESC LIMIT n.
 
 
 def top_keys(plan: Plan) -> Mapping[int, int]:
-    """By the field of an aggregate, how many keys are looked at: those where it is largest.
+    """By the field of an aggregate, the number of keys used: those where it is largest.
 
-    Nothing else in the query reads its GROUP BY: other aggregates are seen of the same keys only.
+    Nothing else in the query reads its GROUP BY: other aggregates are used for the same keys only.
     """
     read = Counter(field.id for node in nodes(plan) if isinstance(node, Aggregate) for field, _ in node.aggregates)
     found: dict[int, int] = {}
@@ -227,7 +227,7 @@ def top_keys(plan: Plan) -> Mapping[int, int]:
 
 
 def _aggregate(value: Scalar, plan: Plan) -> int | None:
-    """The field of an aggregate below, where `value` shows it as it is and every key makes a row."""
+    """The field of an aggregate below, if `value` shows it unchanged and every key has a row."""
     while isinstance(value, Ref) and isinstance(plan, Project):
         value, plan = {field.id: item for field, item in plan.items}[value.field.id], plan.child
     if not isinstance(plan, Aggregate) or len(plan.sets) != 1 or not plan.keys or not isinstance(value, Ref):
@@ -236,7 +236,7 @@ def _aggregate(value: Scalar, plan: Plan) -> int | None:
 
 
 # ------------------------------------------------------------
-# Cells of a noisy table added up by some of its keys.
+# Sums of the cells of a noisy table, grouped by some of its keys.
 
 
 def added_up(

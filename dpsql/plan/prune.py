@@ -1,4 +1,4 @@
-"""Plans without the columns that nobody reads."""
+"""Removes columns that are not read from plans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dpsql.plan.visit import fields_read
 
 
 def pruned(plan: Plan, wanted: Set[int]) -> Plan:
-    """The same rows, of which only the columns with these ids are looked at; others may be missing."""
+    """The same rows with at least the columns of these ids; others may be missing."""
     match plan:
         case Scan(table=table, fields=fields, columns=columns):
             kept = [i for i, field in enumerate(fields) if field.id in wanted]
@@ -79,7 +79,7 @@ def _whole(plan: Plan) -> Plan:
 
 
 def _only(side: Plan, places: list[int]) -> Plan:
-    """A side of a set operation with the columns at these places, and no others."""
+    """A side of a set operation with only the columns at these positions."""
     shown: list[tuple[Field, Scalar]] = [(side.fields[i], Ref(side.fields[i])) for i in places]
     if len(places) == len(side.fields):
         return _whole(side)

@@ -1,7 +1,7 @@
 """Scalar expressions: closed, typed, with PostgreSQL's meaning.
 
-Everything an analyst writes inside a query becomes one of these nodes or is refused. They hold no
-analyst text but constants, and compare by structure, so that equal expressions are found equal.
+Everything an analyst writes inside a query becomes one of these nodes or is refused. They hold no text of the analyst
+except constants, and compare by structure.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class Op(Enum):
     EXTRACT = "extract"
     DATE_TRUNC = "date_trunc"
     DATE_BIN = "date_bin"
-    TO_ZONE = "at time zone"  # what clocks of a zone show at an instant
-    FROM_ZONE = "from time zone"  # the instant at which they show it
-    ZONED_TRUNC = "date_trunc in a zone"  # of an instant, to an hour or less: the offset stays
+    TO_ZONE = "at time zone"  # the local time of an instant in a zone
+    FROM_ZONE = "from time zone"  # the instant of a local time in a zone
+    ZONED_TRUNC = "date_trunc in a zone"  # of an instant, to an hour or less: the offset is kept
     MAKE_DATE = "make_date"
     TO_CHAR = "to_char"
     ADD_DAYS = "date + days"
@@ -109,12 +109,12 @@ class Op(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Says that a column, with the other parts of the key, names a row of `table` of the same unit."""
+    """A reference: the column, with the other parts of the key, identifies a row of `table` of the same unit."""
 
     table: str
     key: tuple[str, ...]
     part: int  # which column of the key
-    row: int  # parts are of one key only where they come from one row: the scan they come from
+    row: int  # the scan that the row comes from: parts belong to one key only if they come from one row
     exact: bool = True  # False where the column is clamped, so that equal values may stand for different keys
 
 
@@ -125,9 +125,9 @@ class Field:
     id: int
     name: str
     type: Type
-    unit: bool = False  # carries the identity of the privacy unit
-    readable: bool = True  # False for a unit or a reference that the policy does not declare as a column
-    optional: bool = False  # NULL where an outer join found no row: then even the unit's own column does not name it
+    unit: bool = False  # identifies the privacy unit
+    readable: bool = True  # False for a unit or a reference that is not declared as a column
+    optional: bool = False  # may be NULL by an outer join: there even a unit column is no owner
     links: tuple[Link, ...] = ()
 
     def __hash__(self) -> int:
@@ -171,7 +171,7 @@ class Case(CachedHash):
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Values side by side: released ones; of private rows only what is counted, each combination once."""
+    """An array of released values; over private rows, only in COUNT(DISTINCT) of combinations."""
 
     items: tuple[Scalar, ...]
     type: Type
@@ -188,7 +188,7 @@ class Subscript:
 
 @dataclass(frozen=True, slots=True)
 class Subquery:
-    """A scalar subquery, EXISTS or IN (subquery), not yet told apart into public, released or private."""
+    """A scalar subquery, EXISTS or IN (subquery), before it is classified as public, released or private."""
 
     kind: str  # "scalar", "exists", "in", or a comparison with any or all: "> any", "<> all"
     plan: Plan
@@ -223,8 +223,8 @@ class Correlated:
     plan: Plan
     type: Type
     arg: Scalar | None
-    outer: tuple[Ref, ...]  # what it takes from the row around it
-    owner: Field | None  # under which it sees the owner of the row around it; None if it reads public tables alone
+    outer: tuple[Ref, ...]  # what it reads from the outer row
+    owner: Field | None  # the owner of the outer row, inside the subquery; None if it reads only public tables
     low: Fraction | None = None  # bounds of a scalar one
     high: Fraction | None = None
 
@@ -244,7 +244,7 @@ class Agg(Enum):
     CORR = "corr"
     REGR_SLOPE = "regr_slope"
     REGR_INTERCEPT = "regr_intercept"
-    PERCENTILE_CONT = "percentile_cont"  # of a value and a constant share between 0 and 1
+    PERCENTILE_CONT = "percentile_cont"  # of a value and a constant fraction between 0 and 1
     PERCENTILE_DISC = "percentile_disc"
     MODE = "mode"
     BOOL_AND = "bool_and"
@@ -332,7 +332,7 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def walk(node: Scalar) -> Iterator[Scalar]:
-    """The expression and all its parts, each before what it is made of."""
+    """The expression and all its parts, in pre-order."""
     waiting = [node]
     while waiting:
         spend()
@@ -342,13 +342,13 @@ def walk(node: Scalar) -> Iterator[Scalar]:
 
 
 def as_moment(node: Scalar) -> Scalar:
-    """A moment without the casts between moments around it: they change its type, never its value."""
+    """A moment without surrounding casts between kinds of moments, which change its type, never its value."""
     while isinstance(node, Call) and node.op is Op.CAST and node.type.is_moment and node.args[0].type.is_moment:
         (node,) = node.args
     return node
 
 
-# What is asked about parts again and again, as bits: most expressions have none of these.
+# Kinds of parts that are often tested for, as bits: most expressions have none of them.
 COLUMN, CHOICE, QUOTIENT, SUBQUERY, CORRELATED, STAGE, INTERVAL_END, OTHER = (1 << place for place in range(8))
 _BITS: dict[type, int] = {
     Case: CHOICE,
@@ -365,9 +365,9 @@ _BITS: dict[type, int] = {
 
 
 def parts_in(node: Scalar) -> int:
-    """Which kinds of parts an expression has, itself among them: bits, remembered where there may be many parts.
+    """The kinds of parts that an expression has, itself included, as bits; cached where there may be many parts.
 
-    OTHER is whatever is no column, constant, operation or CASE.
+    OTHER is any part that is not a column, constant, operation or CASE.
     """
     if isinstance(node, Ref | Const):
         return COLUMN if isinstance(node, Ref) else 0
@@ -385,7 +385,7 @@ def parts_in(node: Scalar) -> int:
 
 
 def is_constant(node: Scalar) -> bool:
-    """Whether a value is made of constants by operations alone."""
+    """Whether a value is computed from constants by operations alone."""
     return not parts_in(node) & ~QUOTIENT
 
 
@@ -444,7 +444,7 @@ FALSE = Const(False, BOOLEAN)
 
 
 def both(left: Scalar | None, right: Scalar | None) -> Scalar | None:
-    """The conjunction of two optional predicates; one that stands there already is not said again."""
+    """The conjunction of two optional predicates, without duplicates."""
     if left is None or right is None:
         return right if left is None else left
     return left if right in _conjuncts(left) else Call(Op.AND, (left, right), BOOLEAN)

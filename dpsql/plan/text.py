@@ -1,4 +1,4 @@
-"""Scalars as short text for EXPLAIN and tests; the analyst's own names, never values of data."""
+"""Scalars as short text for EXPLAIN and tests, with the analyst's names, never values of data."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a plan is made of, and expressions with each part once.
+"""Traversals of plans, and expressions with shared parts.
 
-What a plan is made of: is it empty, what does it take from outside, where does a column come from?
+Answers whether a plan is empty, what it reads from outside, and where a column comes from.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def is_empty(plan: Plan) -> bool:
 
 
 def free_fields(plan: Plan) -> set[int]:
-    """Fields that a plan uses but does not make: it is correlated with what stands around it."""
+    """Fields that a plan reads but does not define: its correlation with the outer query."""
     return {ref.field.id for ref in free_refs(plan)}
 
 
@@ -78,12 +78,12 @@ def free_refs(plan: Plan) -> list[Ref]:
 
 
 def reads_private(plan: Plan) -> bool:
-    """Whether a private table stands anywhere in a plan, above or below a release."""
+    """Whether a plan reads a private table anywhere, above or below a release."""
     return any(isinstance(node, Scan) and node.table.is_private for node in nodes(plan))
 
 
 def without_places(plan: Plan) -> Plan:
-    """The same plan without places in a text: what stands in a view is not the analyst's."""
+    """The same plan without positions in a text: the text of a view is not the analyst's."""
 
     def change(value: Scalar) -> Scalar:
         changed = rebuild(value, change)
@@ -111,7 +111,7 @@ def stages_of(plan: Plan, values: list[Scalar]) -> Iterator[int]:
 
 
 def source_of(field: Field, plan: Plan, known: Set[int]) -> int:
-    """The field, further down, that an output column shows unchanged; the search stops at a known one."""
+    """The field further down that an output column shows unchanged; stops at a field in `known`."""
     if field.id in known:
         return field.id
     match plan:
@@ -130,7 +130,7 @@ def source_of(field: Field, plan: Plan, known: Set[int]) -> int:
 
 
 # ------------------------------------------------------------
-# Expressions with each part once, however often it is said, and the columns that parts can become.
+# Expressions as graphs with each distinct part once, and projections that compute shared parts as columns.
 
 Items = tuple[tuple[Field, Scalar], ...]
 

@@ -1,7 +1,7 @@
-"""Time zones: which offset from UTC holds at which moment, as PostgreSQL reads them.
+"""Time zones: the offset from UTC at each moment, as in PostgreSQL.
 
-Engines carry zone data of different versions, so the data is that of the package `tzdata` everywhere: the offsets are
-written into the SQL, and Python computes with the same ones. Moments are whole seconds since 1970.
+Engines have zone data of different versions, so dpsql always uses the package `tzdata`: the offsets are written into
+the SQL, and Python computes with the same ones. Moments are whole seconds since 1970.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from struct import calcsize, unpack_from
 from dpsql.plan.abbreviations import ABBREVIATIONS
 
 DAY = 86_400
-CYCLE = 40  # years, among which every kind of year is, leap or not, whichever day it begins with
+CYCLE = 40  # years, which include every kind of year: leap or not, beginning on any day of the week
 EPOCH = datetime(1970, 1, 1)
 FIRST, LAST = (round((end - EPOCH).total_seconds()) for end in (datetime.min, datetime.max.replace(microsecond=0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Seconds to add to a moment: those of the first step, then others from a moment on."""
+    """A step function: the seconds to add to a moment, and the moments at which they change."""
 
     first: int
     changes: tuple[tuple[int, int], ...] = ()  # from when, and how many seconds
-    # Moments from this year on are looked up in a year of the same kind, of the 40 before.
+    # Moments from this year on are looked up in a year of the same kind, among the 40 before it.
     repeats: int | None = None
-    inside: tuple[int, int] | None = None  # where the sum stays within the calendar, if not everywhere
+    inside: tuple[int, int] | None = None  # where the result stays within the calendar, if not everywhere
 
     def at(self, second: int) -> int:
         if self.repeats is not None and second >= _new_year(self.repeats):
@@ -43,7 +43,7 @@ class Steps:
         return self.changes[place - 1][1] if place else self.first
 
     def between(self, low: datetime, high: datetime) -> Steps:
-        """The steps that matter between two moments, and where the sum would leave the calendar."""
+        """The steps between two moments, and where the result would leave the calendar."""
         first, last = second_of(low), second_of(high)
         repeats = self.repeats if self.repeats is not None and last >= _new_year(self.repeats) else None
         since, until = first, last
@@ -60,7 +60,7 @@ class Steps:
         return Steps(start, tuple(shown), repeats if shown else None, inside)
 
     def modulo(self, size: int) -> Steps:
-        """What the steps leave when they are divided by a number of seconds."""
+        """The steps modulo a number of seconds."""
         changes, last = [], self.first % size
         for start, seconds in self.changes:
             if seconds % size != last:
@@ -70,7 +70,7 @@ class Steps:
 
 
 def kind_of_year(year: int) -> int:
-    """The day of the week it begins with, and seven more for a leap year: years of one kind have one calendar."""
+    """The day of the week it begins with, plus seven for a leap year: years of one kind have the same calendar."""
     return date(year, 1, 1).isoweekday() % 7 + (7 if isleap(year) else 0)
 
 
@@ -85,11 +85,11 @@ class Zone:
     """A time zone under the name that `known_zone` finds it by."""
 
     name: str
-    leaving: Steps  # from moments of UTC to what clocks show
-    arriving: Steps  # and back
+    leaving: Steps  # from UTC to local time
+    arriving: Steps  # from local time to UTC
 
     def __reduce__(self) -> tuple[Callable[[str], Zone], tuple[str]]:
-        """By its name: other processes have the same data."""
+        """Pickle it by name: other processes have the same data."""
         return known_zone, (self.name,)
 
     @property
@@ -98,21 +98,21 @@ class Zone:
 
     @property
     def skips_days(self) -> bool:
-        """Whether there is a day that never was."""
+        """Whether a calendar day is skipped in this zone."""
         offsets = [self.leaving.first, *(ahead for _, ahead in self.leaving.changes)]
         return any(new - old >= DAY for old, new in pairwise(offsets))
 
     def to_local(self, moment: datetime) -> datetime | None:
-        """What clocks show at a moment, given in UTC; None beyond the calendar."""
+        """The local time at a moment in UTC; None beyond the calendar."""
         return _moved(moment, self.leaving.at(second_of(moment)))
 
     def to_utc(self, local: datetime) -> datetime | None:
-        """The moment at which clocks show a time. Where none or two do: as PostgreSQL, without summer time."""
+        """The moment of a local time. For skipped and repeated times, standard time, as in PostgreSQL."""
         return _moved(local, self.arriving.at(second_of(local)))
 
 
 def zone_of_setting(text: str) -> Zone | None:
-    """As SET TimeZone names it: a bare number says the hours ahead of UTC."""
+    """A zone as SET TimeZone names it: a bare number is an offset in hours."""
     if re.fullmatch(r"[+-]?\d{1,3}(\.\d+)?", text.strip(), re.ASCII):
         ahead = round(float(text) * 3600)
         return _fixed(ahead) if abs(ahead) < _FARTHEST else None
@@ -120,32 +120,32 @@ def zone_of_setting(text: str) -> Zone | None:
 
 
 def zone_of_value(name: str) -> Zone | None:
-    """As AT TIME ZONE and timestamps name it: an abbreviation comes before a zone of the same name."""
+    """A zone as AT TIME ZONE and timestamps name it: an abbreviation takes precedence over a zone of the same name."""
     ahead = ABBREVIATIONS.get(name.lower())
     return _zone(name) if ahead is None else _fixed(ahead)
 
 
 def fixed_zone(ahead: int) -> Zone:
-    """The zone that is always so many seconds ahead of UTC."""
+    """The zone with a fixed offset from UTC, in seconds."""
     return _fixed(ahead)
 
 
 @lru_cache(maxsize=1000)
 def known_zone(name: str) -> Zone:
-    """The zone of a name that a zone has."""
+    """The zone of a valid name."""
     ahead = _posix(name) if name.startswith("<") else None
     return _loaded(name) if ahead is None else _fixed(ahead)
 
 
 def _zone(name: str) -> Zone | None:
-    """Of the IANA database, in any case, or a distance like <+03>-3."""
+    """A zone of the IANA database, in any case, or a POSIX offset like <+03>-3."""
     if (written := _names().get(name.lower())) is not None:
         return known_zone(written)
     ahead = _posix(name)
     return None if ahead is None else _fixed(ahead)
 
 
-_FARTHEST = 168 * 3600  # seconds; PostgreSQL takes less than a week
+_FARTHEST = 168 * 3600  # seconds; PostgreSQL accepts less than a week
 
 
 def _fixed(ahead: int) -> Zone:
@@ -157,12 +157,12 @@ def _fixed(ahead: int) -> Zone:
 
 
 def offset_digits(ahead: int) -> str:
-    """A distance from UTC without its sign, as PostgreSQL writes it."""
+    """An offset from UTC without its sign, as PostgreSQL writes it."""
     hours, rest = divmod(abs(ahead), 3600)
     return f"{hours:02}" + (f":{rest // 60:02}" if rest else "") + (f":{rest % 60:02}" if rest % 60 else "")
 
 
-# A distance as POSIX has it: west of Greenwich is positive. What stands before it is a name of its own.
+# An offset in POSIX notation: west of Greenwich is positive. An arbitrary name may precede it.
 _POSIX = re.compile(r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+:-]+>)?([+-]?)(\d{1,3})(?::(\d\d))?(?::(\d\d))?", re.ASCII)
 
 
@@ -190,7 +190,7 @@ UTC_ZONE = Zone("UTC", Steps(0), Steps(0))
 
 
 def moment_at(second: int) -> str:
-    """As it is written in SQL."""
+    """A moment as a SQL literal."""
     return (EPOCH + timedelta(seconds=second)).isoformat(sep=" ")
 
 
@@ -212,9 +212,8 @@ def _new_year(year: int) -> int:
 def _arriving(first: int, changes: Sequence[tuple[int, int]], repeats: int | None) -> Steps:
     """PostgreSQL's DetermineTimeZoneOffset, for all local times at once.
 
-    It looks for the first change after the day before the time, read as one of UTC, and takes the offset after the
-    change from the time on that clocks show then: in an hour that comes twice the second one, in one that is left out
-    the offset before.
+    It looks for the first change after the day before the local time, read as UTC, and uses the offset after the change
+    from the new local time on: in a repeated hour the second offset, in a skipped hour the offset before.
     """
     found, before = [], FIRST - 2 * DAY
     for start, ahead in changes:
@@ -234,7 +233,7 @@ def _loaded(name: str) -> Zone:
     if "," in footer:
         last = datetime.fromtimestamp(times[-1], UTC).year if times else 1969
         start = times[-1] if times else FIRST
-        # The year of the last change may not keep the rule yet; those after it do.
+        # The year of the last change may not follow the rule yet; later years do.
         repeats = last + CYCLE + 1
         for year in range(last, repeats):
             changes += [change for change in sorted(_of_year(footer, year)) if change[0] > start]
@@ -253,7 +252,7 @@ _HEADER = ">4s1s15x6l"
 
 
 def _read(data: bytes) -> tuple[tuple[int, ...], tuple[int, ...], list[int], str]:
-    """A TZif file (RFC 9636): when the kind of time changes, and to which; offsets of kinds; the rule for later."""
+    """A TZif file (RFC 9636): times of changes and the new kinds; offsets of kinds; the rule for later years."""
     _, _, *first = unpack_from(_HEADER, data, 0)
     size = calcsize(_HEADER)
     start = size + _length(first, 4)
@@ -290,7 +289,7 @@ def _clock(text: str) -> int:
 
 
 def _of_year(rule: str, year: int) -> list[tuple[int, int]]:
-    """Both changes of a year: when, and how far ahead clocks are from then on."""
+    """Both changes of a year: the moment, and the new offset."""
     found = _RULE.fullmatch(rule)
     assert found is not None, rule
     _, west, _, summer, begins, ends = found.groups()
@@ -300,7 +299,7 @@ def _of_year(rule: str, year: int) -> list[tuple[int, int]]:
 
 
 def _day_of(rule: str, year: int) -> int:
-    """The local moment that a rule like M3.5.0/2 names."""
+    """The local moment of a rule like M3.5.0/2."""
     day, _, time = rule.partition("/")
     clock = _clock(time) if time else 7200
     if day.startswith("M"):

@@ -1,4 +1,4 @@
-"""Where a PostgreSQL server is. The address may hold a password, and is therefore never shown as it is."""
+"""The address of a PostgreSQL database. It may hold a password, so it is never shown unchanged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _SCHEMES = ("postgresql://", "postgres://")
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """An address as libpq reads it. As text it is one without password and options."""
+    """An address as libpq reads it. Its text form leaves out password and options."""
 
     url: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no address of a database; the text of the error repeats nothing of it."""
+        """Raises ValueError if this is not the address of a database; the error quotes nothing of it."""
         if not self.url.startswith(_SCHEMES) or not self._parts().get("dbname"):
             raise ValueError("not the address of a PostgreSQL database")
 

@@ -1,6 +1,6 @@
 """Joins the policy with the schema: tables, units by reference, values of public tables.
 
-Joins the policy with the schema of the database: the one thing that accepting and rewriting a query looks at.
+The result, a `Catalog`, is all that accepting and rewriting a query reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dpsql.policy.protection import protection_of
 from dpsql.policy.sections import header
 from dpsql.types import Kind, Type, Value
 
-# What tools made for PostgreSQL call the schema that needs no name.
+# The default schema's name for tools made for PostgreSQL.
 _POSTGRESQL_DEFAULT_SCHEMA = "public"
 
 
@@ -40,17 +40,17 @@ def bind(
     is_unique: IsUnique = lambda *_: False,
     read_public: ReadPublic | None = None,
 ) -> Catalog:
-    """Join the policy with the schema, or raise PolicyProblems with every place where the two do not fit.
+    """Join the policy with the schema, or raise PolicyProblems with every mismatch.
 
     `Catalog.tables` finds a table under its declared name, as an analyst writes it after folding to lower case.
     A table of the default schema is also found without its schema, with it, and as "public.NAME", unless that
-    name belongs to another table. One table can thus stand under several keys; `Table.name` tells them apart.
+    name belongs to another table. One table can thus have several keys; `Table.name` is its declared name.
 
     Names in the policy match the database exactly or, if only one name fits, without regard to case. Tables and columns
     then keep the spelling of the policy, since that is what analysts write.
 
-    `is_unique` is asked for the keys of references that the engine does not enforce; `read_public` for what small
-    public tables hold, so that their values are known keys.
+    `is_unique` is called for keys of references that the engine does not enforce; `read_public` reads small public
+    tables, whose values are known keys.
     """
     report = Report(policy.path)
     found: dict[str, Bound] = {}
@@ -122,7 +122,7 @@ def _aliases(tables: Mapping[str, Table], schema: DatabaseSchema) -> dict[str, T
     """Further names for the tables of the default schema."""
     default = schema.default_schema
     schemas = {default}
-    # A database that has a schema "public" of its own means that one.
+    # If the database has a schema "public", the name means that schema.
     if all(name.casefold() != _POSTGRESQL_DEFAULT_SCHEMA for name, _ in schema.tables):
         schemas.add(_POSTGRESQL_DEFAULT_SCHEMA)
     aliases: dict[str, Table] = {}
@@ -148,7 +148,7 @@ def _views(policy: Policy, schema: DatabaseSchema) -> Mapping[str, str]:
 
 def _is_view(declared: TablePolicy, found: TableSchema, report: Report) -> bool:
     if found.is_view:
-        # Also if it is called public: what a view reads may be private.
+        # Also if it is declared public: a view may read private tables.
         report.add(
             declared.line,
             f"{quoted(declared.name)} is a view",
@@ -165,7 +165,7 @@ def _bind_tables(policy: Policy, found: Mapping[str, Bound], is_unique: IsUnique
 
     def bound(name: str) -> Table | None:
         if name not in tables:
-            tables[name] = None  # a reference back to it has been reported when the file was read
+            tables[name] = None  # a circular reference was reported when the file was read
             declared = policy.tables[name]
             if declared.public:
                 tables[name] = _public_table(declared, found[name], report)
@@ -185,7 +185,7 @@ def _bind_tables(policy: Policy, found: Mapping[str, Bound], is_unique: IsUnique
 
 
 def _with_keys(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """Each table with the keys of it that others refer to; they have been found unique."""
+    """Each table with those of its keys that others refer to; they are known to be unique."""
     keys: dict[str, dict[tuple[str, ...], tuple[Type, ...]]] = {name: {} for name in tables}
     for table in tables.values():
         if table.path:
@@ -205,7 +205,7 @@ def _owning_table(declared: TablePolicy, found: Bound, report: Report) -> Table 
     if unit is None:
         return None
     columns = found.columns
-    # The unit is recognised by its name, so it has one spelling: that of the column where it is declared as one too.
+    # The unit is recognised by its name, so it needs one spelling: that of the column if it is also declared as one.
     owner = columns[unit.name].name if unit.name in columns else str(declared.unit)
     return Table(
         name=declared.name,
@@ -231,7 +231,7 @@ def _referring_table(declared: TablePolicy, found: Bound, step: Step, target: Ta
         columns=_by_name(found.columns),
         owner=target.owner,
         owner_type=target.owner_type,
-        # At most one row for each row of the other table, and that has at most one for each unit.
+        # At most one row per row of the other table, which has at most one row per unit.
         owner_unique=target.owner_unique and any(unique <= frozenset(step.via) for unique in found.unique),
         max_rows_per_unit=declared.max_rows_per_unit,
         max_groups_per_unit=declared.max_groups_per_unit,
@@ -284,7 +284,7 @@ def _find_unit(declared: TablePolicy, found: TableSchema, report: Report) -> Col
 
     Claim: rows with equal owners are exactly the rows of one unit.
     Because: the values of the types allowed here are equal only if they are the same.
-    Needs: the owner declared the column that identifies the person.
+    Needs: the declared column identifies the person.
     """
     if declared.unit is None or isinstance(declared.unit, UnitReference):
         report.add(declared.line, f"table {quoted(declared.name)} has no unit", 'write: unit = "COLUMN"')
@@ -320,7 +320,7 @@ def _check_declared_once(policy: Policy, tables: Mapping[str, Table], report: Re
 
 
 def _check_one_kind_of_unit(policy: Policy, tables: Mapping[str, Table], report: Report) -> None:
-    """A dataset protects one kind of unit. Units whose types cannot be compared are certainly of two kinds."""
+    """A dataset protects one kind of unit. Units whose types cannot be compared are of different kinds."""
     private = [table for table in tables.values() if table.owner_type is not None]
     for table in private[1:]:
         if comparison_class(table.owner_type) != comparison_class(private[0].owner_type):
@@ -332,11 +332,11 @@ def _check_one_kind_of_unit(policy: Policy, tables: Mapping[str, Table], report:
 
 
 def _check_copies(policy: Policy, tables: Mapping[str, Table], report: Report) -> None:
-    """The copy of a private table knows its owners as the policy does now.
+    """The copy of a private table has the owners that the policy defines now.
 
     Claim: the owner in a copy is the owner that the policy says, and the number beside it is that of this owner's rows.
-    Because: the copy names the way that was gone to the owner, which must be the one the policy has.
-    Needs: copies that are as `dpsql prepare` left them; the identity in the policy tells them from others.
+    Because: the copy records the path of references to the owner, which must be the policy's.
+    Needs: copies that are as `dpsql prepare` wrote them; the identity in the policy distinguishes them from others.
     """
     for table in tables.values():
         if not table.is_private:
@@ -345,34 +345,34 @@ def _check_copies(policy: Policy, tables: Mapping[str, Table], report: Report) -
         if table.copy is None:
             report.add(line, f"table {quoted(table.name)} is not in the prepared copy", AGAIN)
         elif table.copy.unit != unit_facts(table):
-            report.add(line, f"table {quoted(table.name)} had another unit when the copy was prepared", AGAIN)
+            report.add(line, f"table {quoted(table.name)} had a different unit when the copy was prepared", AGAIN)
 
 
 # ------------------------------------------------------------
-# Units by reference: the way from a row to its owner, checked against the schema of the database.
+# Units by reference: the path from a row to its owner, checked against the schema of the database.
 
-# Whether no two rows of a table share the values of these columns, asked of data that cannot change while it is open.
+# Whether these columns are unique in a table, checked on data that cannot change while the database is open.
 IsUnique = Callable[[tuple[str, ...], tuple[str, ...]], bool]
 
-# Equal values of these types are the same value. Doubles are left out: there is NaN, -0 and rounding.
+# Types whose equal values are identical. Not doubles: they have NaN, -0 and rounding.
 UNIT_KINDS = (Kind.INTEGER, Kind.DECIMAL, Kind.TEXT, Kind.DATE)
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A table of the database with the columns that are declared of it, by their names there."""
+    """A table of the database with its declared columns, by their names in the database."""
 
     schema: TableSchema
     columns: Mapping[str, Column]
 
     def spelled(self, column: ColumnSchema | None, written: str) -> str:
-        """A column as analysts write it: as it is declared, else as the reference has it."""
+        """A column as analysts write it: as declared, else as the reference spells it."""
         known = None if column is None else self.columns.get(column.name)
         return written if known is None else known.name
 
     @property
     def unique(self) -> frozenset[frozenset[str]]:
-        """The sets of columns the engine holds unique, as analysts write them."""
+        """The sets of columns that the engine keeps unique, as analysts write them."""
         return frozenset(
             frozenset(self.columns[name].name if name in self.columns else name for name in names)
             for names in self.schema.unique
@@ -383,8 +383,8 @@ def bind_step(declared: TablePolicy, found: Bound, target: Bound, is_unique: IsU
     """One step of a reference.
 
     Claim: every row has at most one row it belongs to, and so at most one owner.
-    Because: the key is unique in the table it stands in, and both sides are compared as one type, value by value.
-    Needs: uniqueness that the engine enforces, or data that nobody can change while dpsql reads it.
+    Because: the key is unique in its table, and both sides are compared as one type, value by value.
+    Needs: uniqueness that the engine enforces, or data that cannot change while dpsql reads it.
     """
     reference = declared.unit
     assert isinstance(reference, UnitReference)
@@ -404,7 +404,7 @@ def bind_step(declared: TablePolicy, found: Bound, target: Bound, is_unique: IsU
                 line,
                 f"{quoted(via.name)} and {quoted(key.name)} have types that cannot be compared:"
                 f" {via.native} and {key.native}",
-                "a reference and its key are of one type",
+                "a reference and its key must have the same type",
             )
         else:
             types.append(key.type)
@@ -433,7 +433,7 @@ _KINDS = "a reference is made of integers, decimals, texts and dates"
 
 
 def comparison_class(unit: Type | None) -> tuple[Kind, int] | None:
-    """Owners are compared as they are, so their types must be the same; integers are widened to one."""
+    """Owners are compared without conversion, so their types must be the same; integers are widened."""
     if unit is None:
         return None
     return (unit.kind, 0) if unit.kind is Kind.INTEGER else (unit.kind, unit.precision * 100 + unit.scale)
@@ -446,27 +446,27 @@ def _column(name: str, table: TableSchema, report: Report, line: int | None) -> 
     meant = nearest(name, table.columns)
     report.add(
         line,
-        f"column {quoted(name)} of a reference does not exist in table {quoted(table.source[-1])}",
+        f"column {quoted(name)} of the reference does not exist in table {quoted(table.source[-1])}",
         None if meant is None else f"write: {quoted(meant)}",
     )
     return None
 
 
 # ------------------------------------------------------------
-# What small public tables hold: their values are keys that need no declaration.
+# The contents of small public tables: their values are keys that need no declaration.
 
-# Reads columns of a public table, column by column, of at most so many rows and one more.
+# Reads columns of a public table, column by column, up to one row more than a limit.
 ReadPublic = Callable[[tuple[str, ...], Sequence[str], int], list[list[Value]]]
 
 SMALL = 1_000  # rows
-LARGE = 100_000  # rows, of which columns with declared values or bounds are read
+LARGE = 100_000  # rows; of larger tables than SMALL only columns with declared values or bounds are read
 MOST_COMBINATIONS = 10_000
 
 
 def with_contents(table: Table, read: ReadPublic) -> Table:
-    """A public table of few rows with its rows, and the different values of each column, as of opening the database.
+    """A small public table with its rows and the distinct values of each column, read when the database is opened.
 
-    Claim: keys and counts of rows taken from here tell nothing of private rows.
+    Claim: keys and row counts taken from here reveal nothing about private rows.
     Because: only public tables are read. A row whose value was added later is not counted, as with declared values.
     Needs: a table that the owner declared public.
     """
@@ -475,7 +475,7 @@ def with_contents(table: Table, read: ReadPublic) -> Table:
     try:
         columns = read(table.source, list(table.columns), SMALL)
     except PolicyError:
-        return table  # it holds what Python has no value for; a query that needs it says so
+        return table  # it holds values that Python cannot represent; queries that need them are refused
     if any(len(values) > SMALL for values in columns):
         return _with_combinations(table, read)
     contents = {
@@ -489,7 +489,7 @@ def with_contents(table: Table, read: ReadPublic) -> Table:
 
 
 def _with_combinations(table: Table, read: ReadPublic) -> Table:
-    """A larger table with the combinations of values that its declared columns have: what keys go together there."""
+    """A larger table with the combinations of values in its declared columns."""
     declared = [c.name for c in table.columns.values() if c.lower is not None or c.values is not None]
     if not declared:
         return table

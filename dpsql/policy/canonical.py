@@ -1,9 +1,8 @@
-"""Values as texts of which two are equal only where the values are: what identities are hashes of.
+"""Canonical texts of values: two texts are equal only if the values are. Identities are hashes of them.
 
-A text is a leaf, its length and its characters (`3:i42`), or a term, texts between parentheses (`(1:T3:i423:i43)`).
-Whoever reads one from its beginning knows at each character what comes next, so that different trees have different
-texts, and texts written one after the other can be told apart. The first character of a leaf says what kind of value
-it is.
+A text is a leaf, its length and its characters (`3:i42`), or a term, texts between parentheses (`(1:T3:i423:i43)`). It
+can be parsed from left to right without ambiguity, so different trees have different texts, and concatenated texts can
+be separated. The first character of a leaf says what kind of value it is.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ def term(*parts: str) -> str:
 
 
 def digest(text: str) -> bytes:
-    """A text that clients sent may hold halves of characters, which UTF-8 does not have."""
+    """Texts sent by clients may hold surrogates, which UTF-8 cannot encode."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 class Canonical:
-    """Writes values of a closed set of types; a class above it says how further ones are written."""
+    """Writes values of a closed set of types; a subclass adds further ones."""
 
     def text(self, value: object) -> str:
         of = type(value)
@@ -57,14 +56,14 @@ class Canonical:
         raise TypeError(f"{of.__name__} has no canonical text")
 
     def special(self, value: object) -> str | None:
-        """The text of a value that is not written field by field; None for all others."""
+        """The text of a value that is not written field by field; None for other values."""
         del value
         return None
 
     def dataclass_text(self, value: object, without: Set[str] = frozenset()) -> str:
-        """The fields that must be given, in their order; of the others those that are not as by default, by name.
+        """Required fields, in their order; then, by name, optional fields that differ from their default.
 
-        So a field that is new, and by default says what was true of all before it, changes no text.
+        A new field whose default describes all earlier values therefore changes no text.
         """
         of = type(value)
         if of not in _FIELDS:
@@ -100,7 +99,7 @@ _FIELDS: dict[type, _Fields] = {}
 
 
 def _fields_of(of: Any) -> _Fields:
-    """The name of a dataclass as a leaf, what reads its fields that are compared, and these with their defaults."""
+    """The name of a dataclass as a leaf, a getter for its compared fields, and these with their defaults."""
     compared = [field for field in fields(of) if field.compare]
     defaults = tuple((each.name, None if each.default is MISSING else canonical(each.default)) for each in compared)
     names = [field.name for field in compared]
@@ -113,7 +112,7 @@ def canonical(value: object) -> str:
 
 
 def rows_text(rows: Sequence[Sequence[object]]) -> str:
-    """Rows of values, of which there may be many: those that JSON tells apart by itself are written by it."""
+    """Rows of values, possibly many: types that JSON distinguishes are written by it, which is fast."""
     if _JSON.issuperset(map(type, chain.from_iterable(rows))):
         return leaf(json.dumps(rows, ensure_ascii=False, separators=(",", ":")))
     return canonical(rows)

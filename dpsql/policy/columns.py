@@ -37,7 +37,7 @@ def known_type(schema: ColumnSchema) -> Type | None:
 
 
 def bind_column(declared: ColumnPolicy, schema: ColumnSchema, report: Report, line: int | None) -> Column | None:
-    """The column as the compiler sees it; None if the two do not fit, which is then in the report."""
+    """The column as the compiler sees it; None if the two do not fit, which is then reported."""
     name = quoted(declared.name)
     column_type = known_type(schema)
     if column_type is None:
@@ -45,7 +45,7 @@ def bind_column(declared: ColumnPolicy, schema: ColumnSchema, report: Report, li
         return None
     faults = len(report.problems)
     if declared.step is not None and column_type.kind is Kind.INTEGER and declared.step.denominator != 1:
-        report.add(line, f'column {name} holds whole numbers, "step" must be one too', "write: step = 1")
+        report.add(line, f'column {name} holds integers, "step" must be an integer', "write: step = 1")
     if declared.step is not None and not column_type.is_numeric:
         report.add(line, f'column {name} is of type {schema.native}, "step" is for numbers only', 'remove "step"')
     if declared.values is not None and not _fits(declared.values, column_type):

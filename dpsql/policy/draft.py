@@ -1,7 +1,7 @@
-"""The text of a first policy file, with comments that teach. What the owner must still decide is marked TODO.
+"""Drafts a first policy file, with explanatory comments. Decisions left to the owner are marked TODO.
 
-The draft loads as it is, and shows nothing by a guess: a table whose rows may be a person's, but of which we cannot
-tell whose, is commented out, and so does not exist for analysts until the owner has decided.
+The draft loads as it is, and exposes nothing on a guess: a table whose rows may belong to people, but whose unit is
+unknown, is commented out, and so does not exist for analysts until the owner decides.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MARK = re.compile(r"# TODO: ")
 _LONGEST_COMMENT = 100
 _MOST_LISTED = 50  # values of an enum; a longer list would hide the rest of the file
 
-# Columns that single people out, and are of no use to anybody who counts.
+# Columns that identify people and are useless for counting.
 _IDENTIFYING = frozenset(
     "address comment comments email fax firstname fullname iban lastname login mail message mobile note notes passport"
     " password phone remark remarks ssn street surname telephone text token username".split()
 )
 _NAMES_OF_PEOPLE = frozenset("family first full given last maiden middle nick user".split())
-# Numbers that name something; nobody adds them up.
+# Numbers that are identifiers, not quantities.
 _LABELS = ("code", "id", "key", "nr", "number", "postcode", "uuid", "zip")
 
 # What a column is for.
@@ -42,7 +42,7 @@ Sort = Literal["unknown", "row", "person", "reference", "boolean", "identifying"
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """Bounds that were read from the data, because the owner said so."""
+    """Bounds that were read from the data at the owner's request."""
 
     bounds: Mapping[tuple[Source, str], tuple[Bound, Bound]] = field(default_factory=lambda: MappingProxyType({}))
     rows: Mapping[Source, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -69,7 +69,7 @@ def collect(
 
 
 def marks(text: str) -> list[tuple[int, str]]:
-    """The lines of a policy file that are still marked, with their numbers."""
+    """The lines of a policy file that are still marked TODO, with their numbers."""
     return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if _MARK.search(line)]
 
 
@@ -86,9 +86,9 @@ def draft(
     suggestions: Suggestions | None = None,
     ledger: str | None = None,
 ) -> str:
-    """The text of a policy file for a database; with bounds only from a CHECK, or where some were read from the data.
+    """The text of a policy file for a database. Bounds come only from a CHECK, or from the data if they were read.
 
-    A ledger is named where there is no place beside the database.
+    A ledger is named where none can be kept beside the database.
     """
     given = suggestions or Suggestions()
     source = "the schema; no row was read" if suggestions is None else "the schema and, as asked, extremes of the data"
@@ -108,7 +108,7 @@ def draft(
         elif table.source in details.parts:
             lines += ["", f"# {quoted(policy_name(table, schema))} is a part of another table, which has its rows."]
     lines.append(_FOOT)
-    # The one character that JSON leaves as it is and TOML does not accept.
+    # The one character that JSON does not escape and TOML does not accept.
     return "\n".join(lines).replace("\x7f", "\\u007f")
 
 
@@ -155,9 +155,10 @@ _FOOT = """
 
 
 def policy_name(table: TableSchema, schema: DatabaseSchema) -> str:
-    """The name an analyst writes: in lower case, so that it needs no quotation marks, if no other table has it then.
+    """The name an analyst writes: in lower case, so that it needs no quotation marks, unless another table has that
+    name.
 
-    Where the case matters it stays, for the queries that there are already have it.
+    Where case matters it is kept, since existing queries use it.
     """
     names = [_qualified(source, schema).lower() for source in schema.tables]
     name = _qualified(table.source, schema)
@@ -170,7 +171,7 @@ def _qualified(source: Source, schema: DatabaseSchema) -> str:
 
 
 def _followed(schema: DatabaseSchema, proposals: Sequence[Proposal]) -> set[Source]:
-    """The tables whose reference leads to an owner by keys that the engine holds unique."""
+    """The tables whose reference leads to an owner by keys that the engine keeps unique."""
     owned: set[Source] = {proposal.table.source for proposal in proposals if proposal.unit is not None}
     waiting = {proposal.table.source: proposal.via for proposal in proposals if proposal.via is not None}
     while True:
@@ -244,16 +245,16 @@ def _private_table(
 
 
 def _comment(details: SchemaDetails, source: Source, column: str | None) -> Iterator[str]:
-    """What the database itself says of a table or a column, on one line."""
+    """The database's own comment on a table or a column, on one line."""
     words = " ".join(details.comments.get((source, column), "").split())
     if words:
-        # Printed like a string of TOML, a comment cannot hold anything that ends it. It is no mark of ours.
+        # Written as a TOML string, a comment cannot contain its own end, nor one of our TODO marks.
         text = quoted(words)[1:-1].replace("TODO:", "TODO")
         yield f"# {text if len(text) <= _LONGEST_COMMENT else text[: _LONGEST_COMMENT - 1] + '…'}"
 
 
 def _spelled(name: str, table: TableSchema) -> str:
-    """In lower case, so that it needs no quotation marks, if no other column has that name then; as for tables."""
+    """In lower case, so that it needs no quotation marks, unless another column has that name; as for tables."""
     same = [other for other in table.columns if other.lower() == name.lower()]
     return name.lower() if name.isascii() and len(same) == 1 and not table.case_matters else name
 
@@ -358,7 +359,7 @@ def _bound_text(bound: Bound) -> str:
 
 
 # ------------------------------------------------------------
-# Rounds the extremes of a column outward to numbers that people would have chosen, and that tell less.
+# Rounds the extremes of a column outward to round numbers, which reveal less.
 
 _PARTS = 10  # a range is rounded to about a tenth of its width
 _LARGEST = 10**15  # beyond it a sum of many rows would not fit into 64 bits

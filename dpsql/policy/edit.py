@@ -1,8 +1,8 @@
-"""Edits the policy file, its [users] and what is prepared: comments and layout stay, and a file that would not load is
-never written.
+"""Edits [users] and the prepared copy in the policy file. Comments and layout stay; a file that would not load is never
+written.
 
-An edit is made twice, in the text and in what the text means. Where the new text does not mean exactly what it
-should, the file is laid out in a way that is not understood here, and nothing is written.
+Each edit is made twice, in the text and in the parsed document. If the new text does not parse to exactly the edited
+document, its layout is not supported here, and nothing is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Users = dict[str, object]
 
 
 def add_user(path: Path, name: str, epsilon: Decimal | None, password: Verifier | None) -> Policy:
-    """Declare a user. Returns the policy that the file then holds, as all edits do."""
+    """Declare a user. Returns the new policy, as all edits do."""
     given = {"epsilon": epsilon, "password": None if password is None else str(password)}
     settings = {key: value for key, value in given.items() if value is not None}
 
@@ -43,7 +43,7 @@ def add_user(path: Path, name: str, epsilon: Decimal | None, password: Verifier 
 
 
 def remove_user(path: Path, name: str) -> Policy:
-    """Strike a user out of the policy. What the user has spent stays in the ledger."""
+    """Remove a user from the policy. The user's spending stays in the ledger."""
 
     def remove(users: Users) -> None:
         del users[name]
@@ -52,12 +52,12 @@ def remove_user(path: Path, name: str) -> Policy:
 
 
 def set_allowance(path: Path, name: str, epsilon: Decimal | None) -> Policy:
-    """Ration a user anew; None leaves no limit but the dataset's total."""
+    """Set a user's allowance; None leaves only the dataset's total as the limit."""
     return _set(path, name, "epsilon", epsilon)
 
 
 def set_password(path: Path, name: str, password: Verifier) -> Policy:
-    """Let a server recognise a user by another password."""
+    """Set a user's password."""
     return _set(path, name, "password", str(password))
 
 
@@ -74,7 +74,7 @@ def _set(path: Path, name: str, key: str, value: Setting | None) -> Policy:
 
 
 def set_prepared(path: Path, prepared: PreparedPolicy | None) -> Policy:
-    """Let the policy name a prepared copy, or none."""
+    """Set the prepared copy in the policy, or remove it."""
     settings: dict[str, str | int] | None = None
     if prepared is not None:
         settings = {"copy": prepared.copy, "version": prepared.version, "identity": prepared.identity}
@@ -125,23 +125,23 @@ def _rewritten(
 
 
 def _meaning(document: Mapping[str, object]) -> dict[str, object]:
-    """A header without users under it means nothing."""
+    """The document without an empty [users] section."""
     return {key: value for key, value in document.items() if key != "users" or value}
 
 
 def require_new(name: str, users: Collection[str]) -> None:
-    """Refuse what is no name, or taken."""
+    """Refuse an invalid name, or one that is taken."""
     if not name or not name.isprintable() or name != name.strip():
         raise PolicyError(
-            f"{quoted(name)} is not the name of a user",
-            hint="A name has printable characters, and no space at its ends.",
+            f"{quoted(name)} is not a valid user name",
+            hint="A user name consists of printable characters, without spaces at either end.",
         )
     if name in users:
         raise PolicyError(f"user {quoted(name)} already exists", hint="Choose another name.")
 
 
 def require_known(path: Path, name: str) -> None:
-    """Refuse a user who is not in the file; the rest of it may be wrong, for example that user's password."""
+    """Refuse a user who is not in the file. The rest of it may be invalid, for example that user's password."""
     data = read_file(path)
     users = parse(path, data)[0].get("users")
     if not isinstance(users, dict) or name not in users:
@@ -150,7 +150,7 @@ def require_known(path: Path, name: str) -> None:
 
 
 def unknown_user(name: str) -> UnknownUser:
-    return UnknownUser(f"user {quoted(name)} is not known", hint="The users of the policy: dpsql user list.")
+    return UnknownUser(f"user {quoted(name)} is not known", hint="List the users with: dpsql user list.")
 
 
 def _layout_not_understood(name: str) -> PolicyError:
@@ -171,7 +171,7 @@ def _prepared_not_understood() -> PolicyError:
 
 
 class _NotUnderstood(Exception):
-    """The text has a layout that is not edited here."""
+    """The text has a layout that is not supported here."""
 
 
 def _scanned(text: str) -> Scanner:
@@ -238,7 +238,7 @@ def _with_prepared(text: str, settings: Mapping[str, str | int] | None) -> str:
 
 
 def _without(text: str, place: Span, inline: Span | None) -> str:
-    """Take an assignment out: a line of its own, or a part of a table in braces."""
+    """Remove an assignment: a line of its own, or a part of an inline table."""
     if inline is None:
         return _without_lines(text, place.start, place.end)
     before, after = text[inline.value + 1 : place.start].rstrip(), text[place.end : inline.end - 1].lstrip()
@@ -258,7 +258,7 @@ def _without_user(text: str, name: str) -> str:
 
 def _without_lines(text: str, start: int, end: int) -> str:
     before, after = text[: text.rfind("\n", 0, start) + 1], text[_line_end(text, end) :]
-    # Of the blank lines above and below, those below are enough.
+    # Keep only the blank lines below.
     if re.match(r"[ \t]*(\n|$)", after):
         before = re.sub(r"\n([ \t]*\n)+$", "\n", before)
     return before + after
@@ -273,12 +273,12 @@ def _line_end(text: str, position: int) -> int:
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:
-    """Put the new file in place of the old one: whole or not at all, and only if nobody else has changed it."""
+    """Replace the file atomically, and only if it has not changed since it was read."""
     target = path.resolve()
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
     try:
         status = target.stat()
-        if not os.access(target, os.W_OK):  # replacing a file asks its folder only
+        if not os.access(target, os.W_OK):  # replacing a file checks only its folder
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with open(descriptor, "wb") as file:
@@ -289,7 +289,7 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
             os.fchmod(descriptor, status.st_mode & 0o7777)
             os.fsync(descriptor)
         if target.read_bytes() != old:
-            raise OperationalError(f'the policy file "{path}" was changed at the same time', hint="Try again.")
+            raise OperationalError(f'the policy file "{path}" was changed by another process', hint="Try again.")
         os.replace(fresh, target)
         sync_directory(target.parent)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What of the declarations decides answers: of a table or a column, each as one text that no others have.
+"""Which declarations decide answers: one canonical text for each table and column.
 
-A stored answer is known by these facts of the tables and columns that its question reads, and by nothing else of the
-policy: an edit elsewhere leaves it as it is.
+A stored answer is identified by these facts of the tables and columns that its question reads, and by nothing else in
+the policy: it survives edits elsewhere.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Decides(Enum):
     """What the value of a field decides."""
 
     ANSWERS = "what the same question draws its answer from"
-    # The compiled question says all of it, and so an answer is known by it too.
+    # It is part of the compiled question, which also identifies the answer.
     QUESTIONS = "what is asked, or its price"
     NOTHING = "whether, how fast or where it is answered"
 
 
 _ANSWERS, _QUESTIONS, _NOTHING = Decides.ANSWERS, Decides.QUESTIONS, Decides.NOTHING
 
-# Every field of the policy, as the file has it and as it is joined with the database. A field that is missing here is
-# an error: whoever adds one says what it decides.
+# Every field of the policy, in the file and joined with the database. A missing field is an error: a new field must say
+# what it decides.
 FIELDS: Mapping[type, Mapping[str, Decides]] = {
     ColumnPolicy: {
         "name": _ANSWERS,
@@ -85,7 +85,7 @@ FIELDS: Mapping[type, Mapping[str, Decides]] = {
     StatementLimits: dict.fromkeys(("max_bytes", "max_nodes", "max_nesting", "max_joins", "max_list"), _NOTHING),
     CompileLimits: dict.fromkeys(("max_compile_steps", "compile_timeout", "compile_memory"), _NOTHING),
     Limits: {
-        "max_cells": _QUESTIONS,  # which keys are known, and which a threshold selects
+        "max_cells": _QUESTIONS,  # which keys are known, and which are unknown
         "statement": _NOTHING,
         "compiling": _NOTHING,
         "timeout": _NOTHING,
@@ -100,7 +100,7 @@ FIELDS: Mapping[type, Mapping[str, Decides]] = {
     ServerPolicy: dict.fromkeys((each.name for each in fields(ServerPolicy)), _NOTHING),
     Policy: {
         "path": _NOTHING,
-        "database": _NOTHING,  # a ledger is of one dataset
+        "database": _NOTHING,  # a ledger belongs to one dataset
         "privacy": _ANSWERS,
         "tables": _ANSWERS,
         "users": _NOTHING,
@@ -114,7 +114,7 @@ FIELDS: Mapping[type, Mapping[str, Decides]] = {
     Column: {
         "name": _ANSWERS,
         "type": _ANSWERS,
-        "nullable": _NOTHING,  # it spares steps that would do nothing
+        "nullable": _NOTHING,  # it only saves steps without effect
         "lower": _ANSWERS,
         "upper": _ANSWERS,
         "step": _ANSWERS,
@@ -128,10 +128,10 @@ FIELDS: Mapping[type, Mapping[str, Decides]] = {
     Table: {
         "name": _QUESTIONS,
         "source": _ANSWERS,
-        "columns": _QUESTIONS,  # those that are read have facts of their own
+        "columns": _QUESTIONS,  # columns that are read have facts of their own
         "owner": _ANSWERS,
         "owner_type": _ANSWERS,
-        "owner_unique": _NOTHING,  # it spares steps that would do nothing
+        "owner_unique": _NOTHING,  # it only saves steps without effect
         "max_rows_per_unit": _ANSWERS,
         "max_groups_per_unit": _ANSWERS,
         "tight": _ANSWERS,
@@ -142,7 +142,7 @@ FIELDS: Mapping[type, Mapping[str, Decides]] = {
         "rows": _ANSWERS,
         "combinations": _ANSWERS,
         "copy": _NOTHING,
-        "optional_owner": _NOTHING,  # what is said of rows that never count
+        "optional_owner": _NOTHING,  # describes rows that never count
     },
     Catalog: {
         "tables": _ANSWERS,
@@ -158,22 +158,22 @@ FIELDS: Mapping[type, Mapping[str, Decides]] = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Hashes of what decides answers that read a table: of its own part, and of each column by its name."""
+    """Hashes of the declarations that decide answers over a table: of the table itself, and of each column by name."""
 
     table: str
     columns: Mapping[str, str]
 
 
-@lru_cache(maxsize=1_000)  # there is one object of each table
+@lru_cache(maxsize=1_000)  # each table is one object
 def facts_of(table: Table) -> Facts:
     """The declarations of a table that answers depend on.
 
     Claim: where the facts of all tables and columns that a question reads are the same, it draws its answer in the same
-    way, whatever else a policy says.
+    way, whatever else the policy says.
     Because: they are hashes of every field that is listed as deciding answers, and different values have different
     texts.
     Needs: what is left out changes no answer. That a unit is unique, or a column never NULL, only lets the compiler
-    leave out steps that would do nothing; what says which question a text asks is part of the question.
+    leave out steps without effect; declarations that decide which question a text asks are part of the question.
     """
     return Facts(_hash(table), {name: _hash(column) for name, column in table.columns.items()})
 
@@ -183,7 +183,7 @@ def _hash(declared: object) -> str:
 
 
 def _decisive(declared: object) -> Iterator[str]:
-    """The fields that decide answers and say anything: one that is new, and says nothing, changes no text."""
+    """The fields that decide answers and are not at their default, so that a new field changes no text by itself."""
     listed = FIELDS[type(declared)]
     for each in fields(declared):  # type: ignore[arg-type]
         value = getattr(declared, each.name)
@@ -204,7 +204,7 @@ def _text_of(name: str, value: object) -> str:
 
 
 def fingerprint_of(policy: Policy, tables: Mapping[str, Table]) -> str:
-    """A hash of all that sessions see of a dataset: a policy with another one ends those that began before it."""
+    """A hash of all that sessions see of a dataset: reloading a policy with another hash ends existing sessions."""
     content = {
         "accounting": policy.privacy.accounting,
         "max_cells": policy.limits.max_cells,

@@ -1,6 +1,6 @@
-"""The one table of policy keys: what each section of the policy file may hold, with its default and its meaning.
+"""The table of policy keys: what each section of the policy file may hold, with default and meaning.
 
-The loader refuses whatever is not in it, and the reference page is made of it.
+The loader refuses any other key, and the reference page is generated from it.
 """
 
 from __future__ import annotations

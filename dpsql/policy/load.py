@@ -1,4 +1,4 @@
-"""Reads the policy file. What it says is checked here as far as that is possible without the database."""
+"""Reads the policy file, and checks it as far as possible without the database."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from dpsql.policy.schemes import EXAMPLE_URL, Address, address_of
 from dpsql.policy.sections import NOT_NEGATIVE, POSITIVE, PROBABILITY, LineIndex, Rule, Section, header
 
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
-_LARGEST_EPSILON = Fraction(9_000)  # beyond any meaning; more would not fit into the ledger's integers
+_LARGEST_EPSILON = Fraction(9_000)  # far beyond any meaning; larger ones would not fit into the ledger's integers
 
 _DEFAULT_QUERY_EPSILON = Fraction(1, 10)
 _MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? ?[KMGT]i?B")
-# Timers and calendars overflow on what is far beyond these.
+# Larger values would overflow timers and calendars.
 _TIMEOUT = Rule("greater than 0 and at most 86400 seconds", lambda seconds: 0 < seconds <= 86_400)
 _REPLAY_DAYS = Rule("at least 0 and at most 36500 days", lambda days: 0 <= days <= 36_500)
 
@@ -66,7 +66,7 @@ def read_file(path: Path) -> bytes:
 
 
 def load_text(path: Path, data: bytes) -> Policy:
-    """The policy that the file would hold with this content."""
+    """The policy of a file with this content."""
     content, lines = parse(path, data)
     report = Report(path)
     root = Section((), content, _SECTIONS, lines, report)
@@ -92,7 +92,7 @@ def database_address(policy: Policy) -> Address:
 
 
 def parse(path: Path, data: bytes) -> tuple[dict[str, object], LineIndex]:
-    """The file as it is, floats as exact decimals."""
+    """The parsed file, with floats as exact decimals."""
     report = Report(path)
     try:
         text = data.decode("utf-8")
@@ -111,7 +111,7 @@ def parse(path: Path, data: bytes) -> tuple[dict[str, object], LineIndex]:
 
 
 def _split_position(message: str, last_line: int) -> tuple[str, int]:
-    """Take the place apart from what the TOML parser says: "Invalid value (at line 3, column 7)"."""
+    """Split the position off the TOML parser's message: "Invalid value (at line 3, column 7)"."""
     text, _, place = message.rpartition(" (at ")
     number = re.match(r"line (\d+)", place)
     return text[:1].lower() + text[1:], int(number[1]) if number else last_line
@@ -144,13 +144,15 @@ def _read_address(section: Section, url: str, path: Path) -> Address | None:
 
 
 def _read_prepared(section: Section) -> PreparedPolicy | None:
-    """What `dpsql prepare` has written."""
+    """The prepared copy, as `dpsql prepare` writes it."""
     prepared = section.section("prepared", names("database.prepared"))
     if prepared is None:
         return None
     copy, version, identity = prepared.text("copy"), prepared.integer("version"), prepared.text("identity")
     if not copy or version is None or not identity:
-        section.problem("prepared", '"prepared" in [database] is not as dpsql writes it', "run: dpsql prepare")
+        section.problem(
+            "prepared", '"prepared" in [database] is not in the form that dpsql writes', "run: dpsql prepare"
+        )
         return None
     return PreparedPolicy(copy, version, identity, prepared.line())
 
@@ -230,7 +232,7 @@ def _read_accounting(section: Section, delta: Fraction | None) -> Accounting | N
 
 
 def _read_key_delta(section: Section, accounting: Accounting | None, delta: Fraction | None) -> Fraction | None:
-    """The part of delta that releases unknown keys; under zcdp the rest turns rho into epsilon and may not be 0."""
+    """The part of delta for unknown keys; under zcdp the rest converts rho to epsilon and may not be 0."""
     if delta is None or accounting is None:
         return None
     if accounting == "basic":
@@ -279,7 +281,7 @@ def _read_limits(root: Section) -> Limits:
 def _memory(section: Section, key: str, example: str) -> str | None:
     amount = section.text(key)
     if amount is not None and not _MEMORY.fullmatch(amount):
-        section.problem(key, f"{quoted(key)} in [limits] is not an amount of memory", f'write: {key} = "{example}"')
+        section.problem(key, f"{quoted(key)} in [limits] is not a memory size", f'write: {key} = "{example}"')
         return None
     return amount
 
@@ -312,7 +314,7 @@ _LARGEST = {"max_bytes": 200_000, "max_nodes": 1_000_000, "max_nesting": 60, "ma
 
 
 def _read_views(root: Section, tables: Mapping[str, TablePolicy]) -> dict[str, ViewPolicy]:
-    """Queries under names; what they say is read when the policy meets its database."""
+    """Named queries; they are parsed when the policy is joined with its database."""
     section = root.section("views", None)
     if section is None:
         return {}
@@ -324,7 +326,7 @@ def _read_views(root: Section, tables: Mapping[str, TablePolicy]) -> dict[str, V
         parts = name.split(".")
         if len(parts) > 2 or not all(parts) or "\0" in name:
             section.problem(
-                name, f"{quoted(name)} is not the name of a view", 'write: [views.NAME] or [views."SCHEMA.NAME"]'
+                name, f"{quoted(name)} is not a valid view name", 'write: [views.NAME] or [views."SCHEMA.NAME"]'
             )
         if name in tables:
             section.problem(name, f"{quoted(name)} is declared as a table and as a view", "remove one of the two")
@@ -347,7 +349,7 @@ def _read_users(root: Section, total: Fraction | None) -> dict[str, UserPolicy]:
     for name in section.content:
         user = section.section(name, names("users"))
         if not name or "\0" in name:
-            section.problem(name, f"{quoted(name)} is not the name of a user")
+            section.problem(name, f"{quoted(name)} is not a valid user name")
         if user is not None:
             epsilon = user.number("epsilon", POSITIVE)
             _at_most(user, "epsilon", epsilon, total, "the dataset's total")
@@ -356,12 +358,12 @@ def _read_users(root: Section, total: Fraction | None) -> dict[str, UserPolicy]:
 
 
 def _read_password(user: Section, name: str) -> str | None:
-    """What a server recognises the user's password by. What stands there instead is never repeated."""
+    """The verifier of the user's password. An invalid value is never quoted."""
     password = user.text("password")
     if password is not None and Verifier.parse(password) is None:
         user.problem(
             "password",
-            f'"password" in {user.title} is not a SCRAM-SHA-256 verifier; a password itself is never written here',
+            f'"password" in {user.title} is not a SCRAM-SHA-256 verifier; passwords themselves are not stored',
             f"run: dpsql user password {shlex.quote(name)}",
         )
         return None
@@ -375,7 +377,7 @@ def _required(root: Section, name: str, known: tuple[str, ...]) -> Section | Non
 
 
 # ------------------------------------------------------------
-# Reads the [tables] of the policy file: whom a row belongs to, and what its columns may hold.
+# Reads the [tables] of the policy file: the owner of each row, and the columns.
 
 
 def read_tables(root: Section) -> dict[str, TablePolicy]:
@@ -400,7 +402,7 @@ def _read_table(tables: Section, name: str) -> TablePolicy | None:
     parts = name.split(".")
     if len(parts) > 2 or not all(parts) or "\0" in name:
         tables.problem(
-            name, f"{quoted(name)} is not the name of a table", 'write: [tables.NAME] or [tables."SCHEMA.NAME"]'
+            name, f"{quoted(name)} is not a valid table name", 'write: [tables.NAME] or [tables."SCHEMA.NAME"]'
         )
         return None
     content = tables.content[name]
@@ -467,9 +469,9 @@ def _read_unit(section: Section, name: str) -> str | UnitReference | None:
 
 
 def _check_reference(section: Section, tables: Mapping[str, TablePolicy], name: str, unit: UnitReference) -> None:
-    """A chain of references must end at a table that names its unit itself: else a row has no owner."""
+    """A chain of references must end at a table with a unit column: otherwise a row has no owner."""
     line = section.line(name, "unit")
-    # A table that is declared but could not be read has been reported; it is not missing.
+    # A table that is declared but invalid was reported already; it is not missing.
     if unit.table not in section.content:
         meant = nearest(unit.table, tables)
         fix = None if meant is None else f"write: table = {quoted(meant)}"
@@ -497,7 +499,7 @@ def _read_columns(table: Section, *, public: bool = False) -> Mapping[str, Colum
         for name, content in section.content.items():
             if not isinstance(content, dict):
                 fix = f"write: {header((name,))} = {{}}"
-                section.problem(name, f"column {quoted(name)} needs braces, even with nothing between them", fix)
+                section.problem(name, f"column {quoted(name)} must be a table in braces, even if it is empty", fix)
                 continue
             column = section.section(name, names("tables.columns"))
             if column is not None:
@@ -510,7 +512,7 @@ def _read_column(column: Section, name: str, *, public: bool) -> ColumnPolicy:
     step = column.number("step", POSITIVE)
     values = column.values("values")
     if "values" in column.content and ("min" in column.content or "max" in column.content):
-        column.problem("values", f'{column.title} has "values" as well as "min" or "max"', "keep one of the two")
+        column.problem("values", f'{column.title} has both "values" and "min" or "max"', "keep one of the two")
     if step is not None and (isinstance(lower, date) or (values is not None and type(values[0]) is not int)):
         column.problem("step", f'"step" in {column.title} is for numbers only', "remove it")
     if "tight" in column.content and lower is None:

@@ -1,4 +1,4 @@
-"""Reads the [server] of the policy file: where `dpsql serve` listens, and whom it lets in."""
+"""Reads the [server] section of the policy file: where `dpsql serve` listens, and who may connect."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_server(root: Section, path: Path) -> ServerPolicy:
 
 
 def _file(section: Section, key: str, path: Path) -> Path | None:
-    """A relative path lies beside the policy file, wherever dpsql was started."""
+    """A path, relative to the folder of the policy file."""
     text = section.text(key)
     return None if text is None else path.parent / text
 
@@ -88,12 +88,12 @@ def _twin(section: Section) -> str | None:
 
 
 def state_folder(policy: Policy) -> Path:
-    """What a server keeps between runs lies beside the policy file: two policies in one folder do not share it."""
+    """The folder for server state between runs, beside the policy file; policies in one folder do not share it."""
     return policy.server.state or policy.path.parent / ".dpsql" / policy.path.stem
 
 
 def certificate_problems(policy: Policy) -> list[Problem]:
-    """What is wrong with the owner's certificate and key. They are read only where they are needed."""
+    """Problems with the owner's certificate and key. They are read only where they are needed."""
     certificate, key = policy.server.certificate, policy.server.key
     if certificate is None or key is None:
         return []
@@ -107,9 +107,9 @@ def certificate_problems(policy: Policy) -> list[Problem]:
         except OSError as error:
             return [problem(f'"{name}" in [server] cannot be read: {error.strerror}')]
     try:
-        # An encrypted key would ask for its password at the terminal; a server has none.
+        # An encrypted key would prompt for its password on a terminal, which a server lacks.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError):
         fix = "write the paths of two PEM files; the key is not encrypted"
-        return [problem('"certificate" and "key" in [server] do not fit together', fix)]
+        return [problem('"certificate" and "key" in [server] do not match', fix)]
     return []

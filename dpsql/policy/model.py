@@ -1,4 +1,4 @@
-"""What the owner declares: who is protected, what the columns may hold, what all answers together may reveal."""
+"""What the owner declares: the protected unit, the columns, and the total privacy loss of all answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Bound = Fraction | date | datetime
 TlsRule = Literal["remote", "required", "off"]
 
 
-# --- the file, before the database was looked at ---
+# --- the policy file, before it is joined with the database ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class ColumnPolicy:
     values: tuple[Value, ...] | None = None
     nullable_key: bool = False
     line: int | None = None
-    tight: bool | None = None  # whether sums are near their bounds; None: nobody says
-    max_rows_per_value: int | None = None  # of a public table: at most so many of its rows have the same value
+    tight: bool | None = None  # whether sums are near their bounds; None: not declared
+    max_rows_per_value: int | None = None  # of a public table: the most rows with the same value
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class TablePolicy:
     max_groups_per_unit: int | None = None
     columns: Mapping[str, ColumnPolicy] = field(default_factory=lambda: MappingProxyType({}))
     line: int | None = None
-    tight: bool | None = None  # whether people come near max_rows_per_unit; None: nobody says
+    tight: bool | None = None  # whether people come near max_rows_per_unit; None: not declared
 
 
 @dataclass(frozen=True, slots=True)
 class ViewPolicy:
-    """A query under a name. It grants nothing: it is read as if it stood where its name stands."""
+    """A named query. It grants no access: it is read as if its text replaced its name."""
 
     name: str
     sql: str
@@ -71,7 +71,7 @@ class ViewPolicy:
 @dataclass(frozen=True, slots=True)
 class UserPolicy:
     name: str
-    epsilon: Fraction | None = None  # None: rationed by the dataset's total only
+    epsilon: Fraction | None = None  # None: limited by the dataset's total only
     line: int | None = None
     password: str | None = field(default=None, repr=False)  # a SCRAM-SHA-256 verifier; None: cannot log in
 
@@ -82,19 +82,19 @@ class PrivacyPolicy:
     delta: Fraction
     accounting: Accounting
     query_epsilon: Fraction
-    query_delta: Fraction | None  # None: the same share of key_delta as the price has of the total
+    query_delta: Fraction | None  # None: the same fraction of key_delta as the price is of the total
     key_delta: Fraction  # the part of delta kept for releasing unknown keys
     max_query_epsilon: Fraction  # the most one query may cost
-    pure: bool = False  # whether pure answers are sold, by a sum of their own (zcdp)
+    pure: bool = False  # whether pure answers are enabled, with a total of their own (zcdp)
     min_query_epsilon: Fraction | None = None  # the least one query may cost; None: whatever the ledger can count
 
 
 @dataclass(frozen=True, slots=True)
 class StatementLimits:
-    """How large one statement may be; under these names in [limits]."""
+    """Limits on the size of one statement, by their names in [limits]."""
 
     max_bytes: int = 100_000
-    max_nodes: int = 50_000  # words, and parts of expressions with views and common table expressions in their places
+    max_nodes: int = 50_000  # words, and parts of expressions after views and common table expressions are expanded
     max_nesting: int = 60
     max_joins: int = 64
     max_list: int = 10_000  # values of an IN
@@ -102,10 +102,10 @@ class StatementLimits:
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """How much compiling one query may take; under these names in [limits]."""
+    """Limits on compiling one query, by their names in [limits]."""
 
     max_compile_steps: int = 5_000_000
-    compile_timeout: float = 10.0  # seconds of the processor
+    compile_timeout: float = 10.0  # seconds of CPU time
     compile_memory: str = "500MB"
 
     @property
@@ -125,16 +125,16 @@ class Limits:
     threads: int = 2
     replay_days: float | None = None  # None: stored answers do not expire
     max_result_cells: int = 5_000_000  # rows times columns of an answer
-    max_queries_per_user: int = 4  # that the server works on at once
+    max_queries_per_user: int = 4  # concurrent queries on a server
     answer_tick: float | None = None  # seconds; None: the server answers as soon as it can
 
 
-LedgerLocation = Path | PostgresAddress  # of a ledger: a file, or a database on a server
+LedgerLocation = Path | PostgresAddress  # a ledger file, or a database on a server
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPolicy:
-    """The copy of the private tables that `dpsql prepare` made, and that is read instead of them."""
+    """The copy of the private tables that `dpsql prepare` wrote, and that is read instead of them."""
 
     copy: str  # a DuckDB file, from the folder of the policy file, or a schema of the PostgreSQL database
     version: int
@@ -144,29 +144,29 @@ class PreparedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ServerPolicy:
-    """Where `dpsql serve` listens, and whom it lets in."""
+    """Where `dpsql serve` listens, and who may connect."""
 
     host: str = "127.0.0.1"
     port: int = 5437
-    tls: TlsRule = "remote"  # required of clients on other machines; "required": of all; "off": not offered
-    certificate: Path | None = None  # None: one of our own, signed by itself
+    tls: TlsRule = "remote"  # required from remote clients; "required": from all; "off": not offered
+    certificate: Path | None = None  # None: a self-signed one
     key: Path | None = None
     max_connections: int = 100
     max_connections_per_user: int | None = None  # None: half of them, or 10 if that is more
     login_timeout: float = 30.0  # seconds
     metrics_port: int | None = None
-    twin: str | None = field(default=None, repr=False)  # address of an empty database; None: a cluster of our own
+    twin: str | None = field(default=None, repr=False)  # address of an empty database; None: a cluster managed by dpsql
     state: Path | None = None  # None: `.dpsql` beside the policy file
     certificate_line: int | None = None
 
     @property
     def most_of_one_user(self) -> int:
-        """Connections that one user may have at a time."""
+        """The most concurrent connections of one user."""
         return self.max_connections_per_user or max(10, self.max_connections // 2)
 
     @property
     def reserved_connections(self) -> int:
-        """The last ones, which only users get who have no connection yet; none if one user may have all."""
+        """Connections reserved for users who have none yet; none if one user may have all."""
         return min(3, self.max_connections // 10) if self.most_of_one_user < self.max_connections else 0
 
 
@@ -202,7 +202,7 @@ class Column:
 
     @property
     def is_clamped(self) -> bool:
-        """Whether different values of the database may look equal in a query."""
+        """Whether different values in the database may look equal in a query."""
         inexact = self.type.kind in (
             Kind.DOUBLE,
             Kind.TIMESTAMP,
@@ -213,7 +213,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From a row to the row it belongs to: the columns `via` hold a key, unique there, of another table."""
+    """From a row to the row it belongs to: the columns `via` hold a unique key of another table."""
 
     via: tuple[str, ...]
     table: str  # its declared name
@@ -224,16 +224,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A prepared copy of a private table: each row with its owner, and with how many rows of it that owner has."""
+    """A prepared copy of a private table: each row with its owner and the owner's number of rows in the table."""
 
     source: tuple[str, ...]  # schema and table in the database that is read
-    unit: str  # the way to the owner that was gone when the copy was made
+    unit: str  # the path of references to the owner when the copy was made
     version: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A declared table. `owner` is None for a public one. There is one of each, so it is compared by identity.
+    """A declared table. `owner` is None for a public one. Each table is one object, compared by identity.
 
     Where there is a path, the owner is a column of the table at its end.
     """
@@ -249,16 +249,16 @@ class Table:
     tight: bool | None = None
     path: tuple[Step, ...] = ()
     keys: Mapping[tuple[str, ...], tuple[Type, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    # `keys` are those that other tables refer to; `unique` all sets of columns the engine holds unique.
+    # `keys` are those that other tables refer to; `unique` holds all sets of columns that the engine keeps unique.
     unique: frozenset[frozenset[str]] = frozenset()
-    # The different values in each column of a small public table; None for all others.
+    # The distinct values in each column of a small public table; None for other tables.
     contents: Mapping[str, tuple[Value, ...]] | None = None
     # Its rows, with a value for each of `columns`, where they were read.
     rows: tuple[tuple[Value, ...], ...] | None = field(default=None, repr=False)
     # Of a larger public table: some of its columns, and every combination of values that they have.
     combinations: tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]] | None = field(default=None, repr=False)
-    copy: Copy | None = None  # what is read instead
-    # By table and column: where the way from a row to its owner ends, if there is NULL, as the schema allows.
+    copy: Copy | None = None  # is read instead of the table
+    # By table and column: where NULL, if the schema allows it, ends the path from a row to its owner.
     optional_owner: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -267,12 +267,12 @@ class Table:
 
     @property
     def read_from(self) -> tuple[str, ...]:
-        """Schema and table that is read."""
+        """The schema and table that are read."""
         return self.source if self.copy is None else self.copy.source
 
     @property
     def hidden(self) -> Mapping[str, Type]:
-        """The columns that say whose a row is and are not declared: they can be compared, and nothing else."""
+        """The columns that identify the owner of a row but are not declared: they can only be compared."""
         found: dict[str, Type] = {}
         if self.owner is not None and not self.path:
             assert self.owner_type is not None
@@ -285,7 +285,7 @@ class Table:
 
     @property
     def unowned_text(self) -> str | None:
-        """Which rows belong to nobody, and so never count, as far as the schema allows any."""
+        """A description of the rows without an owner, which never count, if the schema allows any."""
         if not self.optional_owner:
             return None
         columns = [
@@ -295,13 +295,13 @@ class Table:
 
     @property
     def unit_text(self) -> str:
-        """The unit as the owner declared it, for messages: its column, or the way to it."""
+        """The unit as declared, for messages: its column, or the path to it."""
         return " → ".join([*(", ".join(step.via) for step in self.path), self.owner or ""])
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Policy and schema together: all that accepting, pricing and rewriting a query may look at."""
+    """Policy and schema joined: all that accepting, pricing and rewriting a query may read."""
 
     tables: Mapping[str, Table]
     max_cells: int
@@ -313,18 +313,18 @@ class Catalog:
 
     @property
     def is_renewed(self) -> bool:
-        """Whether the owner has prepared the data anew: earlier answers are of another state of them."""
+        """Whether the owner has prepared the data again: earlier answers are from an older version."""
         return any(table.copy is not None and table.copy.version > 1 for table in self.tables.values())
 
 
-# --- the schema of the database, as a backend reads it from the engine's catalog ---
+# --- the schema of the database, as read from the engine's catalog ---
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
     name: str
     type: Type | None  # None: a type dpsql does not know; the column cannot be declared
-    native: str  # the engine's own name of the type, for messages
+    native: str  # the engine's name of the type, for messages
     nullable: bool
 
 
@@ -334,8 +334,8 @@ class TableSchema:
     columns: Mapping[str, ColumnSchema]
     unique: frozenset[frozenset[str]]  # sets of columns the engine enforces as unique
     is_view: bool = False
-    obstacle: str | None = None  # why dpsql cannot read it, as in "is a foreign table"
-    case_matters: bool = False  # whether queries of the engine itself must write names in the same case
+    obstacle: str | None = None  # why dpsql cannot read it, such as "is a foreign table"
+    case_matters: bool = False  # whether names are case-sensitive in the engine's own queries
     copy: Copy | None = None
 
 

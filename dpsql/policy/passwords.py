@@ -1,4 +1,4 @@
-"""Passwords as PostgreSQL stores them: what is kept lets a server recognise a password, and nobody compute it.
+"""Passwords as PostgreSQL stores them: verifiers, which check a password but do not reveal it.
 
 SCRAM-SHA-256 of RFC 5802 and RFC 7677, written `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`.
 """
@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 
 from dpsql.errors import BadSetting
 
-ITERATIONS = 32_768  # eight times PostgreSQL's default: a stolen file is eight times as dear to guess from
+ITERATIONS = 32_768  # eight times PostgreSQL's default: guessing from a stolen file is eight times slower
 SALT_BYTES = 16
 MAX_LENGTH = 1_000  # characters of a password
 
 KEY_BYTES = hashlib.sha256().digest_size
-# Fewer iterations are forbidden by RFC 7677; more would keep a client busy for seconds.
+# RFC 7677 forbids fewer iterations; more would keep a client busy for seconds.
 ITERATIONS_ALLOWED = range(4_096, 10_000_001)
 _VERIFIER = re.compile(r"SCRAM-SHA-256\$([0-9]{1,8}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 
-# What RFC 4013 forbids in a password, once it is mapped and normalised.
+# Characters that RFC 4013 forbids in a password after mapping and normalisation.
 _FORBIDDEN = (
     stringprep.in_table_a1,
     stringprep.in_table_c12,
@@ -43,7 +43,7 @@ _FORBIDDEN = (
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What a server keeps of a password. Hidden from repr: it can be tried against a list of likely passwords."""
+    """What a server stores for a password. Hidden from repr: it allows guessing likely passwords."""
 
     iterations: int
     salt: bytes = field(repr=False)
@@ -62,7 +62,7 @@ class Verifier:
 
     @classmethod
     def parse(cls, text: str) -> Verifier | None:
-        """The verifier that a text holds; None if it holds none."""
+        """The verifier written in a text; None if it is not one."""
         found = _VERIFIER.fullmatch(text)
         if found is None or int(found[1]) not in ITERATIONS_ALLOWED:
             return None
@@ -75,7 +75,7 @@ class Verifier:
         return cls(int(found[1]), salt, stored_key, server_key)
 
     def fits(self, password: str) -> bool:
-        """Whether it is the verifier of this password. As slow as a guess."""
+        """Whether it is the verifier of this password. Slow on purpose."""
         return hmac.compare_digest(self.derived(password, self.salt, self.iterations).stored_key, self.stored_key)
 
     def __str__(self) -> str:
@@ -93,18 +93,18 @@ def derive_keys(password: str, salt: bytes, iterations: int) -> tuple[bytes, byt
 
 
 def prepare(password: str) -> str:
-    """The form in which all clients send a password (SASLprep, RFC 4013), whatever the keyboard made of it.
+    """The form in which all clients send a password (SASLprep, RFC 4013), whatever the keyboard produced.
 
-    PostgreSQL takes a password that has no such form as it is, and not all of its clients do: it is refused here.
+    A password without such a form is refused: PostgreSQL accepts it unchanged, but not all of its clients do.
     """
     if len(password) > MAX_LENGTH:
         raise BadSetting(f"the password is longer than {MAX_LENGTH:,} characters", hint="Choose a shorter one.")
     text = unicodedata.ucd_3_2_0.normalize("NFKC", "".join(map(_mapped, password)))
     if not text:
-        raise BadSetting("the password is empty", hint="Choose one that has characters.")
+        raise BadSetting("the password is empty", hint="Choose a longer one.")
     if any(forbids(c) for c in text for forbids in _FORBIDDEN) or not _has_one_direction(text):
         raise BadSetting(
-            "the password holds a character that not every client can send",
+            "the password contains a character that not every client can send",
             hint="Choose letters, digits, spaces and punctuation.",
         )
     return text

@@ -1,8 +1,8 @@
-"""Prepared copies of private tables: what stands in one, and whether it is the one that the policy means.
+"""Prepared copies of private tables: what a copy contains, and whether it is the one that the policy names.
 
-`dpsql prepare` writes them. A copy has the rows that have an owner, with two columns more: the owner, found through
-all references, and how many rows of this table the owner has. That changes no answer. It only spares queries the way
-to the owner, and counting each owner's rows to find the few who have more than declared.
+`dpsql prepare` writes them. A copy has the rows that have an owner, with two more columns: the owner, found through all
+references, and the owner's number of rows in this table. That changes no answer. It only saves queries the joins to the
+owner, and counting each owner's rows to find those above the declared limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpsql.types import Kind
 
 COPIED_OWNER = "dpsql_owner"
 COPIED_ROWS = "dpsql_rows"
-# Where a copy says what it is: in a schema of this name, or beginning with it, in one row of this table.
+# A copy describes itself in one row of this table, in a schema whose name is or begins with this.
 SCHEMA = "dpsql_prepared"
 ABOUT = "about"
 ABOUT_COLUMNS = ("version", "identity", "facts")
@@ -29,15 +29,15 @@ AGAIN = "Run: dpsql prepare."
 class CopiedTable:
     """One table of a copy."""
 
-    source: tuple[str, str]  # what it is a copy of
-    copy: tuple[str, str]  # where it is
-    unit: str  # the way to the owner, as `unit_facts` writes it; empty for a public table
-    unique: tuple[tuple[str, ...], ...] = ()  # what the engine held unique in the source, where it does not in the copy
+    source: tuple[str, str]  # the table that was copied
+    copy: tuple[str, str]  # schema and name of the copy
+    unit: str  # the path to the owner, as `unit_facts` writes it; empty for a public table
+    unique: tuple[tuple[str, ...], ...] = ()  # unique in the source, but not enforced in the copy
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a copy says of itself."""
+    """A copy's description of itself."""
 
     version: int
     identity: str
@@ -49,7 +49,7 @@ class About:
 
 
 def read_about(version: object, identity: object, facts: object) -> About:
-    """What stands in the one row of the table; raises PolicyError if that is nothing that dpsql has written."""
+    """Read the one row of the table; raises PolicyError if dpsql did not write it."""
     try:
         tables = tuple(
             CopiedTable(
@@ -70,13 +70,13 @@ def not_a_copy() -> PolicyError:
 
 
 def require_meant(about: About, prepared: PreparedPolicy) -> None:
-    """Refuse another copy than the policy names: it may be older, or of other data."""
+    """Refuse a copy other than the one that the policy names: it may be older, or of other data."""
     if (about.version, about.identity) != (prepared.version, prepared.identity):
         raise PolicyError(f'the prepared copy "{prepared.copy}" is not the one that the policy names', hint=AGAIN)
 
 
 def unit_facts(table: Table) -> str:
-    """The way from a row to its owner: two tables with the same have the same owners."""
+    """The path from a row to its owner, as text: tables with equal texts have the same owners."""
     assert table.owner_type is not None
     type_ = table.owner_type
     kind = [type_.kind.value, *([] if type_.kind is Kind.INTEGER else [type_.precision, type_.scale])]
@@ -85,7 +85,7 @@ def unit_facts(table: Table) -> str:
 
 
 def with_copies(tables: Mapping[tuple[str, str], TableSchema], default_schema: str, about: About) -> DatabaseSchema:
-    """The schema as the policy knows it: each copied table under its own name, as it was when it was copied."""
+    """The schema that the policy describes: each copied table under its original name, as it was when it was copied."""
     copied = {each.copy for each in about.tables}
     found = {name: table for name, table in tables.items() if name not in copied and not is_our_schema(name[0])}
     for each in about.tables:
@@ -112,12 +112,12 @@ def _as_source(table: TableSchema, copied: CopiedTable, version: int) -> TableSc
 
 
 def taken_columns(columns: Sequence[str]) -> list[str]:
-    """The columns of a table that have the names of those that a copy adds."""
+    """The columns of a table whose names collide with those that a copy adds."""
     return [name for name in columns if name.casefold() in (COPIED_OWNER, COPIED_ROWS)]
 
 
 def without_copies(catalog: Catalog) -> Catalog:
-    """The catalog as it would be if nothing were prepared; there is still one object of each table."""
+    """The catalog without prepared copies; each table is still one object."""
     tables = {id(table): replace(table, copy=None) for table in catalog.tables.values()}
     named = {name: tables[id(table)] for name, table in catalog.tables.items()}
     return replace(catalog, tables=MappingProxyType(named))

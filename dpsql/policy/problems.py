@@ -27,7 +27,7 @@ class Problem:
 
 
 class PolicyProblems(PolicyError):
-    """The policy cannot be used. `problems` holds all of them, in the order of the file."""
+    """The policy cannot be used. `problems` holds all problems, in the order of the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
@@ -50,7 +50,7 @@ class Report:
 
 
 def describe_problems(problems: Sequence[Problem]) -> str:
-    """The report for the command line: one problem after the other, and how many there are."""
+    """The report for the command line: all problems, and their number."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return "\n".join([*map(str, problems), f"{count} in the policy"])
 
@@ -61,7 +61,7 @@ def quoted(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+    """The known name closest to a misspelled one."""
     by_folded = {candidate.casefold(): candidate for candidate in known}
     close = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return by_folded[close[0]] if close else None

@@ -1,7 +1,7 @@
-"""Guesses from the schema whose rows a table holds. Guesses only: the owner reads and decides.
+"""Guesses the unit of each table from the schema. These are only guesses: the owner decides.
 
-One table of people is looked for; rows of other tables belong to a person through a reference. Where foreign keys are
-not declared, as in files, names stand for them: "o_custkey" refers to "customer", whose key is "c_custkey".
+It looks for one table of people; rows of other tables belong to a person through a reference. Where foreign keys are
+not declared, as in files, names are used instead: "o_custkey" refers to "customer", whose key is "c_custkey".
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dpsql.types import Kind, Type
 
 Source = tuple[str, ...]  # schema and table
 
-# What tables of people are called, the likeliest first.
+# Names of tables of people, the likeliest first.
 _PEOPLE = (
     "person patient customer client user member citizen resident individual participant subject respondent student"
     " pupil subscriber passenger guest employee worker applicant beneficiary borrower cardholder policyholder tenant"
     " donor voter driver rider player child household account contact profile"
 ).split()
-# Words that say nothing about what a table holds: "customer_data" is a table of customers.
+# Words that do not describe a table's contents: "customer_data" is a table of customers.
 _EMPTY_WORDS = frozenset("data detail dim fact info information list master record tab table tbl".split())
 _IRREGULAR = {"people": "person", "persons": "person", "children": "child"}
 _KEY_SUFFIXES = ("uuid", "number", "key", "id", "no", "nr")
-_SHORTEST_STEM = 3  # "cust" stands for "customer"; fewer letters could stand for anything
+_SHORTEST_STEM = 3  # "cust" abbreviates "customer"; fewer letters are ambiguous
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class SchemaDetails:
-    """What the engine's catalog says beyond what the compiler needs."""
+    """Details from the engine's catalog that only the draft needs."""
 
     primary_keys: Mapping[Source, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     references: tuple[Reference, ...] = ()
     enums: Mapping[tuple[Source, str], tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    # What a CHECK leaves: texts of a list, or a range.
+    # What a CHECK allows: texts of a list, or a range.
     listed: Mapping[tuple[Source, str], tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     bounds: Mapping[tuple[Source, str], tuple[Bound, Bound]] = field(default_factory=lambda: MappingProxyType({}))
     comments: Mapping[tuple[Source, str | None], str] = field(default_factory=lambda: MappingProxyType({}))
@@ -58,21 +58,21 @@ class SchemaDetails:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Whose rows a table holds: those of `unit`, or of whoever owns what `via` refers to, or nobody's that we know."""
+    """The proposed unit of a table: the column `unit`, or the owner of the row that `via` refers to, or unknown."""
 
     table: TableSchema
     why: str
     unit: str | None = None
     via: Reference | None = None
-    key: str | None = None  # tells the rows of this table apart
-    also: tuple[str, ...] = ()  # further columns that name a person, whom this unit does not protect
+    key: str | None = None  # identifies the rows of this table
+    also: tuple[str, ...] = ()  # further columns that identify a person, who is not protected by this unit
     references: tuple[Reference, ...] = ()
 
     holds_people: bool = False  # by its name
 
     @property
     def one_row_per_unit(self) -> bool:
-        """Whether the unit tells the rows apart: enforced by the engine, or by its name."""
+        """Whether there is one row per unit: enforced by the engine, or guessed from the name."""
         return self.unit is not None and (self.unit == self.key or frozenset({self.unit}) in self.table.unique)
 
 
@@ -106,13 +106,13 @@ def propose(schema: DatabaseSchema, details: SchemaDetails) -> list[Proposal]:
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a name: of "PatientID" and "patient_id" they are "patient" and "id"."""
+    """The words of a name: "patient" and "id" for both "PatientID" and "patient_id"."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     return re.findall(r"[^\W_]+", apart)
 
 
 def words_of_columns(table: TableSchema) -> dict[str, list[str]]:
-    """The words of each column's name, without a short prefix that all of them have, as in "c_name", "c_phone"."""
+    """The words of each column's name, without a short prefix that all columns share, as in "c_name", "c_phone"."""
     words = {name: words_of(name) for name in table.columns}
     first = {found[0] if len(found) > 1 else None for found in words.values()}
     if len(words) > 1 and len(first) == 1 and (prefix := first.pop()) is not None and len(prefix) < _SHORTEST_STEM:
@@ -140,7 +140,7 @@ def _person_word(table: TableSchema) -> str | None:
 
 
 def _stem(name: str) -> str | None:
-    """What a key's name names: "custkey" names "cust", "id" names nothing (""); None if it is not a key's name."""
+    """What a key's name refers to: "custkey" to "cust", "id" to nothing (""); None if it is not a key's name."""
     for suffix in _KEY_SUFFIXES:
         if name.endswith(suffix):
             return name.removesuffix(suffix)
@@ -155,9 +155,9 @@ def _names_thing(stem: str, thing: str) -> bool:
 
 
 def _key(table: TableSchema, details: SchemaDetails) -> str | None:
-    """The column that tells the rows of a table apart: its primary key, else one whose name says so, else a unique one.
+    """The column that identifies the rows of a table: the primary key, else one named like a key, else a unique one.
 
-    Names go before uniqueness: an e-mail address may be unique, but other tables refer to "id".
+    Names take precedence over uniqueness: an e-mail address may be unique, but other tables refer to "id".
     """
     primary = details.primary_keys.get(table.source)
     if primary is not None:
@@ -188,7 +188,7 @@ def _references(
 
 
 def _fits(words: list[str], target: TableSchema, key: str) -> bool:
-    """Whether a column of these words names rows of the target: by the name of a row, or as the target's key does."""
+    """Whether a column with these words refers to rows of the target: by its name, or by the name of its key."""
     name, key_name = "".join(words), "".join(words_of_columns(target)[key])
     stem, key_stem = _stem(name), _stem(key_name)
     if not stem:
@@ -215,7 +215,7 @@ def _class(type_: Type | None) -> Kind | None:
 
 # --- units ---
 
-_Unit = tuple[str, str, tuple[str, ...]]  # the column, why, and further columns that name a person
+_Unit = tuple[str, str, tuple[str, ...]]  # the column, the reason, and further columns that identify a person
 
 
 def _table_of_people(

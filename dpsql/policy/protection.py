@@ -1,7 +1,7 @@
-"""Who is protected: the kind of unit, the way to the owner of each private table's rows, and which tables are public.
+"""Who is protected: the kind of unit, the path to the owner of each private table's rows, and which tables are public.
 
-It is part of what a total promises, so the ledger keeps it (`dpsql.ledger.protections`). Bounds, limits and prices are
-not: the noise of each answer fits whatever was declared when it was asked.
+It is part of the guarantee of a total, so the ledger records it (`dpsql.ledger.protections`). Bounds, limits and prices
+are not: the noise of each answer fits the declarations at the time of the query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DATASET: Subject = ()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A subject that the ledger knows otherwise than the policy declares it."""
+    """A subject whose record in the ledger differs from the policy."""
 
     subject: Subject
     recorded: str
@@ -39,13 +39,13 @@ class Protection:
     units: Mapping[Subject, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def differences(self, recorded: Mapping[Subject, str]) -> list[Difference]:
-        """Where this is not what was recorded. A subject that only one of the two knows is no difference.
+        """Where this differs from what was recorded. A subject that only one of the two has is not a difference.
 
         Claim: without a difference, whoever this protects in a table was protected in it by every answer that was
         calibrated to `recorded`.
         Because: the texts name the owner's columns, their kind, and all tables and keys on the way to them, as the
         database spells them; or say that the table is public. A table that was not recorded was never asked about.
-        Needs: names that keep their meaning in the database; a change of what they mean cannot be seen from here.
+        Needs: names that keep their meaning in the database; a change of meaning cannot be detected here.
         """
         return [
             Difference(subject, recorded[subject], units)
@@ -75,7 +75,7 @@ def protection_of(tables: Mapping[str, Table], schemas: Mapping[str, TableSchema
                 }
             )
             here = step.source
-        # A list, and lists in it: several owners, or an owner of several columns, would be written the same way.
+        # Lists within a list, so that several owners, or owners of several columns, can be written the same way.
         units[table.source] = _text([{"columns": [_stored(table.owner, by_source[here])], "path": path}])
     if kinds:
         units[DATASET] = _text(sorted(kinds))
@@ -113,7 +113,7 @@ def _owner_text(owner: Mapping[str, list[str] | list[Mapping[str, list[str]]]]) 
 
 
 def _stored(name: str, schema: TableSchema) -> str:
-    """A column as the database spells it: a policy that spells it otherwise means the same."""
+    """A column as the database spells it: other spellings in a policy mean the same."""
     if name in schema.columns:
         return name
     (stored,) = (each for each in schema.columns if each.casefold() == name.casefold())

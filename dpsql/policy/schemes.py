@@ -1,8 +1,8 @@
-"""Which engine an address names: found by its scheme among the engines that are installed, and loaded only then.
+"""Finds the engine for an address by its scheme, among the installed engines, and loads only that one.
 
 An engine registers a kind in the entry-point group `dpsql.engines`, one entry for each of its schemes, under the
-scheme's name. This is below the engines, for a policy is read without any of them; what else a kind can do stands in
-`engines.base`.
+scheme's name. This module is below the engines, since a policy is read without any of them; `engines.base` has the full
+protocol.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "postgresql": "dpsql.engines.postgres.kind:KIND",
     }
 )
-FILES = "duckdb"  # the scheme of what has none: a path
+FILES = "duckdb"  # the scheme of addresses without one, which are paths
 EXAMPLE_URL = 'write: url = "duckdb:///file.duckdb" or "postgresql://user@host/database"'
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 
@@ -37,13 +37,13 @@ class Address:
     """Where a database is."""
 
     url: str = field(repr=False)  # may hold a password
-    folder: Path  # of the policy file: what is relative lies there, wherever dpsql was started
-    name: str  # what a ledger knows the database by
+    folder: Path  # of the policy file: relative paths start here
+    name: str  # the name of the database in the ledger
     file: Path | None = None  # the file that holds the database, if one does
 
 
 class Addressing(Protocol):
-    """As much of an engine's kind as a policy needs."""
+    """The part of an engine's kind that a policy needs."""
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -51,14 +51,14 @@ class Addressing(Protocol):
         ...
 
     def address(self, url: str, folder: Path) -> Address:
-        """Read an address; nothing is opened. Raises ValueError, whose text repeats nothing of a wrong one."""
+        """Parse an address without opening it. Raises ValueError, which quotes nothing of a wrong address."""
         ...
 
 
 def address_of(url: str, folder: Path) -> Address:
-    """Raises PolicyError for what no installed engine takes for an address of its own.
+    """Parse an address; raises PolicyError if no installed engine accepts it.
 
-    The text of the error repeats nothing of the address: it may hold a password.
+    The error quotes nothing of the address, which may hold a password.
     """
     kind = kind_of(url)
     try:
@@ -81,9 +81,9 @@ def kind_named(scheme: str) -> Addressing:
     """The kind that is registered for a scheme.
 
     Claim: an address with a scheme of dpsql's own is opened by the engine of dpsql, whatever else is installed.
-    Because: what is loaded for such a scheme is named here. An entry point that names something else is refused, not
-    passed over, for whoever installed it means it to be used.
-    Needs: the code of dpsql itself; a distribution that is installed beside it can change that.
+    Because: what is loaded for such a scheme is named here. An entry point that names something else is refused rather
+    than ignored, since whoever installed it expects it to be used.
+    Needs: unmodified code of dpsql; another installed distribution could change it.
     """
     entries = {entry.value: entry for entry in entry_points(group=GROUP, name=scheme)}
     own = BUILT_IN.get(scheme)
@@ -91,7 +91,7 @@ def kind_named(scheme: str) -> Addressing:
         if others := sorted(_shown(entry) for value, entry in entries.items() if value != own):
             raise PolicyError(
                 f'{others[0]} registers an engine for "{scheme}://", which is a scheme of dpsql itself',
-                hint="Uninstall it, or let it register a scheme of its own. No engine may replace one of dpsql's.",
+                hint="Uninstall it, or register it under another scheme. No engine may replace one of dpsql's.",
             )
         return _loaded(EntryPoint(scheme, own, GROUP))
     if not entries:
@@ -107,7 +107,7 @@ def kind_named(scheme: str) -> Addressing:
 
 
 def known_schemes() -> list[str]:
-    """The schemes for which an engine is installed; none of these is loaded."""
+    """The schemes for which an engine is installed; nothing is loaded."""
     return sorted({*BUILT_IN, *entry_points(group=GROUP).names})
 
 
@@ -118,11 +118,11 @@ def _loaded(entry: EntryPoint) -> Addressing:
         if entry.name in kind.schemes:
             return kind
         problem = f'it does not say that it knows "{entry.name}://"'
-    except Exception as error:  # whatever somebody else's module raises
+    except Exception as error:  # a foreign module may raise anything
         problem = f"{type(error).__name__}: {error}"
     raise PolicyError(
         f'{_shown(entry)} cannot be loaded as the engine for "{entry.name}://": {problem}',
-        hint="Install a version of it that fits this version of dpsql.",
+        hint="Install a version of it that is compatible with this version of dpsql.",
     )
 
 

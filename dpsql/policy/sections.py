@@ -15,7 +15,7 @@ from dpsql.policy.model import Bound
 from dpsql.policy.problems import Report, nearest, quoted
 from dpsql.types import Value
 
-# Beyond this many digits before or after the point a number is a slip of the pen, and a double could not hold it.
+# More digits than this before or after the point are a mistake, and no double could hold them.
 MAX_MAGNITUDE = 300
 MAX_BIGINT = 2**63 - 1
 
@@ -34,7 +34,7 @@ PROBABILITY = Rule("at least 0 and less than 1", lambda number: 0 <= number < 1)
 
 
 class Section:
-    """Hands out the keys of one table. None stands for "absent, or wrong and reported"."""
+    """Reads the keys of one table. None means absent, or wrong and reported."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Section:
         return value
 
     def texts(self, key: str) -> tuple[str, ...] | None:
-        """A string, or a list of different ones."""
+        """A string, or a list of distinct strings."""
         value = self.content.get(key)
         if not isinstance(value, list):
             one = self.text(key)
@@ -110,7 +110,7 @@ class Section:
         return value
 
     def integer(self, key: str, default: int | None = None) -> int | None:
-        """A whole number of 1 or more."""
+        """An integer of at least 1."""
         value = self.content.get(key)
         if value is None:
             return default
@@ -147,7 +147,7 @@ class Section:
         return self._exact(key, value, "a number, a date or a date and time")
 
     def values(self, key: str) -> tuple[Value, ...] | None:
-        """A list of different strings, integers, booleans or dates, all of one type."""
+        """A list of distinct strings, integers, booleans or dates, all of one type."""
         given = self.content.get(key)
         if given is None:
             return None
@@ -178,7 +178,7 @@ class Section:
         if isinstance(value, Decimal) and not value.is_finite():
             self._wrong(key, "must be a finite number")
             return None
-        # The exponent is looked at before the Fraction is made: 1e999999999 would fill the memory.
+        # The exponent is checked before the Fraction is built: 1e999999999 would fill the memory.
         _, digits, exponent = Decimal(value).as_tuple()
         if len(digits) + abs(int(exponent)) > 2 * MAX_MAGNITUDE or abs(Decimal(value).adjusted()) > MAX_MAGNITUDE:
             self._wrong(key, "is too large, too small or too long")
@@ -232,7 +232,7 @@ def _kind(value: object) -> str:
 
 
 # ------------------------------------------------------------
-# Where in a TOML text each key stands. The standard parser does not tell, and an owner wants to know.
+# The position of each key in a TOML text, for error messages. The standard parser does not report it.
 
 Path = tuple[str | int, ...]  # names of keys, and positions in arrays
 
@@ -251,7 +251,7 @@ _SCALAR = re.compile(r"[^,\]}\n#]+")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a header or an assignment stands: characters from `start` to `end`, its value from `value` to `end`."""
+    """The position of a header or an assignment: characters from `start` to `end`, its value from `value` to `end`."""
 
     start: int
     value: int
@@ -268,14 +268,14 @@ class LineIndex:
         return path in self._lines
 
     def line(self, path: Path) -> int | None:
-        """The line of `path`, or of the nearest thing around it."""
+        """The line of `path`, or of the nearest enclosing element."""
         while path and path not in self._lines:
             path = path[:-1]
         return self._lines.get(path)
 
 
 class Scanner:
-    """Walks over the text once. It checks nothing: the text is known to be valid TOML, with plain newlines."""
+    """Scans the text once. It checks nothing: the text is valid TOML, with plain newlines."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,7 +1,7 @@
-"""What is allowed inside an expression: which arguments a node may carry, and what is refused with a reason.
+"""The allow-list for expressions: the arguments that a node may carry, and refusals with a reason.
 
 sqlglot keeps parts of a statement in arguments that a handler may not know, and knows functions of many databases.
-Nothing an analyst wrote is ever dropped in silence.
+Nothing an analyst wrote is ever silently dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def refuse_aggregates(value: Scalar, clause: str) -> None:
 def refuse_array(value: Scalar, at: int | None) -> None:
     if value.type.kind is Kind.ARRAY:
         raise NotSupported(
-            "an array cannot be used here", hint="It can be shown; (…)[1] takes one of its values.", position=at
+            "an array cannot be used here", hint="It can only be returned; (…)[1] takes one of its values.", position=at
         )
 
 
@@ -45,7 +45,7 @@ def readable(node: exp.Expression) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
 
 
-# What sqlglot keeps in arguments, as an analyst knows it.
+# The SQL clauses that sqlglot keeps in arguments.
 _CLAUSES = {
     ("With", "recursive"): "WITH RECURSIVE",
     ("Table", "sample"): "TABLESAMPLE",

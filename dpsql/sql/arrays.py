@@ -1,4 +1,4 @@
-"""Arrays, as far as there are any: a list of constants to compare with. PostgreSQL's text of one, read and written."""
+"""PostgreSQL's text form of arrays, read and written. Arrays are only supported as constant lists to compare with."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Checks on the tokens of a statement, before sqlglot reads it: calls, clauses, brackets, rereading, size.
 
-The shape of a statement, on its tokens: which functions it calls, with how many arguments; the order of clauses.
+The calls of a statement, with their numbers of arguments, and the order of its clauses.
 
 sqlglot knows functions of many databases under many names, drops surplus arguments of some, and takes clauses in any
-order. What PostgreSQL would refuse is refused here, before the tree is looked at.
+order. What PostgreSQL would refuse is refused here, before the tree is read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dpsql.sql.unsupported import hint_for, is_in_postgres
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
 
-_ALIKE = 0.75  # of the characters of two names that one may stand for the other
+_ALIKE = 0.75  # similarity above which one name is suggested for another
 _LONGEST_NAME = 63
 
-# Words before a parenthesis that call nothing.
+# Words before a parenthesis that are not function calls.
 _WORDS = frozenset(
     "IN AND OR NOT ON WHERE HAVING WHEN THEN ELSE SELECT FROM JOIN AS OVER FILTER USING VALUES EXISTS ANY ALL SOME BY "
     "ROLLUP CUBE BETWEEN LIKE ILIKE UNION EXCEPT INTERSECT LIMIT OFFSET DISTINCT CASE IS WITH MATERIALIZED SETS TABLE "
@@ -41,11 +41,11 @@ class Signature:
 
     least: int  # arguments
     most: int
-    forms: tuple[str, ...]  # one for each of its meanings
+    forms: tuple[str, ...]  # one for each overload
 
 
 def check_calls(tokens: list[Token], functions: Mapping[str, Signature]) -> None:
-    """Every function is one of ours, under PostgreSQL's name, with a number of arguments that it takes."""
+    """Refuse functions that are not supported under this name with this number of arguments."""
     closing = _closing(tokens)
     for i, token in enumerate(tokens[:-1]):
         if tokens[i + 1].token_type is not TokenType.L_PAREN or not is_word(token):
@@ -67,7 +67,7 @@ def check_calls(tokens: list[Token], functions: Mapping[str, Signature]) -> None
 
 
 def _similar(name: str, functions: Iterable[str]) -> str | None:
-    """A hint at the function whose name is nearly this one."""
+    """A hint that names the most similar function."""
     near = get_close_matches(name, functions, n=1, cutoff=_ALIKE) if len(name) <= _LONGEST_NAME else []
     return f'Perhaps you meant the function "{near[0]}".' if near else None
 
@@ -77,7 +77,7 @@ def is_word(token: Token) -> bool:
 
 
 def _closing(tokens: list[Token]) -> dict[int, int]:
-    """For each opening parenthesis the place of its closing one."""
+    """For each opening parenthesis, the index of its closing one."""
     found: dict[int, int] = {}
     stack: list[int] = []
     for i, token in enumerate(tokens):
@@ -128,7 +128,7 @@ _RESTART = (TokenType.SELECT, TokenType.UNION, TokenType.INTERSECT, TokenType.EX
 
 
 class _Level:
-    """What was seen at one depth of parentheses."""
+    """The clauses seen at one depth of parentheses."""
 
     def __init__(self) -> None:
         self.clause = 0
@@ -180,10 +180,8 @@ def _check_joins(level: _Level) -> None:
     raise SqlSyntaxError(message, position=level.last_join.start + 1)
 
 
-# ------------------------------------------------------------
-# Brackets, on the tokens: ARRAY[…] lists the shares of a percentile, or what = ANY compares with; so does text[].
-#
-# (…)[2] takes one value of the percentiles.
+# ------------------------------------------------------------ Brackets, on the tokens: ARRAY[…] and text[] list the
+# fractions of percentiles, or the values of = ANY. (…)[2] takes one of several percentiles.
 #
 # All else that PostgreSQL writes with brackets is refused here, before sqlglot reads it. It counts subscripts from
 # zero or from one by what it takes the type of their operand for, and looks through the whole operand at each.
@@ -205,7 +203,7 @@ def check_brackets(tokens: Sequence[Token]) -> None:
 
 
 def with_subscripts(tokens: list[Token]) -> list[Token]:
-    """The tokens with each subscript in quotes, which sqlglot leaves as it is."""
+    """The tokens with each subscript in quotes, which sqlglot does not change."""
     found = list(tokens)
     for place, token in enumerate(tokens):
         if token.token_type is TokenType.L_BRACKET and _is_subscript(tokens, place):
@@ -221,7 +219,7 @@ def _lists(tokens: Sequence[Token], place: int) -> bool:
 
 
 def _is_of_type(tokens: Sequence[Token], place: int) -> bool:
-    """Whether it stands behind a type: text[]."""
+    """Whether the bracket follows a type: text[]."""
     named = place > 1 and tokens[place - 1].text.upper() in _OF_LISTS
     return (
         named and tokens[place - 2].token_type is TokenType.DCOLON and _follows(tokens, place + 1, TokenType.R_BRACKET)
@@ -229,7 +227,7 @@ def _is_of_type(tokens: Sequence[Token], place: int) -> bool:
 
 
 def _is_subscript(tokens: Sequence[Token], place: int) -> bool:
-    """Whether a plain number stands in brackets, behind a name or a parenthesis."""
+    """Whether the bracket holds a plain number and follows a name or a parenthesis."""
     before = tokens[place - 1] if place else None
     if before is None or _lists(tokens, place) or not (before.token_type is TokenType.R_PAREN or is_word(before)):
         return False
@@ -253,11 +251,11 @@ def _check_levels(tokens: Sequence[Token]) -> None:
             levels[-1] = max(levels[-1], inner)
             if inner > MOST_LEVELS:
                 message = f"subscripts are nested more than {MOST_LEVELS} deep"
-                raise TooComplex(message, hint="An array of a percentile has one level.", position=token.start + 1)
+                raise TooComplex(message, hint="Use an array with one dimension.", position=token.start + 1)
 
 
 # ------------------------------------------------------------
-# How often sqlglot reads a text. It takes time, and is compiled: nobody else in the process runs meanwhile.
+# How often sqlglot reads a text. Parsing is compiled code, which blocks the whole process.
 #
 # The name of a type before a bracket is read as a type first, then again as a call. Inside another one, each of the
 # two readings does so: every level of nesting doubles the time, and forty of them would take weeks. Some functions
@@ -281,18 +279,18 @@ def check_levels(tokens: Sequence[Token]) -> None:
 
     if _deepest(tokens, is_doubled) > MOST_TYPE_CALLS:
         raise TooComplex(
-            f"functions that are named like types are nested more than {MOST_TYPE_CALLS} deep",
+            f"functions with names of types are nested more than {MOST_TYPE_CALLS} deep",
             hint="Write a cast: x::date.",
         )
 
 
 def is_read_soon(tokens: Sequence[Token]) -> bool:
-    """Whether it can be read while others wait, even if every bracket doubles the time."""
+    """Whether parsing is fast enough to block the process, even if every bracket doubles the time."""
     return len(tokens) << min(_deepest(tokens, lambda _: True), 64) <= MOST_READINGS
 
 
 def _deepest(tokens: Sequence[Token], counts: Callable[[int], bool]) -> int:
-    """How many brackets that count stand within each other."""
+    """The depth of nested brackets, of those that count."""
     within: list[bool] = []
     depth = deepest = 0
     for place, token in enumerate(tokens):
@@ -306,11 +304,11 @@ def _deepest(tokens: Sequence[Token], counts: Callable[[int], bool]) -> int:
 
 
 # ------------------------------------------------------------
-# How large a query is, while it is read. What is beyond the owner's limits is refused; the hint names the limit.
+# The size of a query, checked while it is read. A query beyond the owner's limits is refused; the hint names the limit.
 
 
 class Meter:
-    """Counts the parts of a query with views and common table expressions in their places: each use counts anew."""
+    """Counts the parts of a query after views and common table expressions are expanded: each use counts."""
 
     def __init__(self, limits: StatementLimits) -> None:
         self._limits = limits

@@ -1,7 +1,7 @@
-"""What time it is, and where, for the queries that ask: one moment for a whole statement, handed in like a parameter.
+"""The current time and time zone of a statement: one moment for the whole statement, passed in like a parameter.
 
-Whoever asks could have written the same constant. The moment is the beginning of a minute, in UTC, so that a dashboard
-that is loaded again in the same minute asks the same question, which is free.
+An analyst could have written the same constant. The moment is the start of a minute, in UTC, so that a dashboard that
+is reloaded within the minute asks the same question, at no cost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dpsql.plan.zones import UTC_ZONE, Zone
 
 @dataclass(slots=True)
 class Clock:
-    """The moment and the zone in which a statement is asked, and how often the statement has looked at them."""
+    """The moment and the time zone of a statement, and how often the statement has read them."""
 
     now: datetime
     zone: Zone = UTC_ZONE  # of the session

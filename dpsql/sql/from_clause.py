@@ -75,7 +75,7 @@ class Sources(ABC):
         self._text = text
         self._catalog = catalog
         self._ids = itertools.count(1) if ids is None else ids
-        self._views = views  # those that are being read
+        self._views = views  # views being read
         self._meter = meter or Meter(catalog.limits)
         self._clock = clock
         self._contexts: list[Context] = []
@@ -86,7 +86,7 @@ class Sources(ABC):
 
     @abstractmethod
     def _nested(self, node: exp.Expression, scope: Scope) -> Plan:
-        """A subquery inside an expression; it sees the scope around it."""
+        """A subquery inside an expression, which can read the outer scope."""
 
     def _from(self, node: exp.Select, scope: Scope, context: Context) -> Plan:
         clause = node.args.get("from_")
@@ -174,7 +174,7 @@ class Sources(ABC):
         return self._scan(table, context.empty), name
 
     def _common(self, defined: Common, context: Context) -> Plan:
-        """A use of a common table expression: every one has columns of its own, so each but the first is read anew."""
+        """A use of a common table expression. Each has columns of its own, so later uses are resolved again."""
         own = defined.context
         empty = own.empty or context.empty
         if defined.unused and own.empty == empty:
@@ -184,7 +184,7 @@ class Sources(ABC):
         return self._renamed(plan, defined.cte)
 
     def _view(self, name: str, context: Context, at: int | None) -> Plan:
-        """A view as if its text stood here in parentheses. It sees nothing of the query around it."""
+        """A view, as if its text replaced its name in parentheses. It cannot read the outer query."""
         if name in self._views:
             raise NotSupported(f'view "{name}" refers back to itself', position=at)
         statement = parse(self._catalog.views[name])
@@ -215,7 +215,7 @@ class Sources(ABC):
         return Project(plan, tuple(items))
 
     def _scan(self, table: Table, empty: bool) -> Plan:
-        """A declared table. Columns that only say whose a row is can be compared and nothing else."""
+        """A declared table. Columns that only identify the owner of a row can only be compared."""
         row = next(self._ids)
         links: dict[str, list[Link]] = {}
         named = [(table.name, key, key) for key in table.keys]
@@ -264,7 +264,7 @@ class Sources(ABC):
         return plan
 
     def _series(self, node: exp.ExplodingGenerateSeries, context: Context, alias: exp.TableAlias | None) -> Plan:
-        """generate_series of constants: a list of values, each in a row. Its column is called like the table."""
+        """generate_series of constants: a list of values, one per row. Its column has the table's name."""
         check_arguments(node, {"start", "end", "step"})
         name = "generate_series" if alias is None else folded(alias.this)
         plans: list[Plan] = []
@@ -274,7 +274,7 @@ class Sources(ABC):
             plans.append(Project(OneRow(), ((Field(next(self._ids), name, type_), value),)))
         if not plans:
             return Empty((Field(next(self._ids), name, type_),))
-        while len(plans) > 1:  # a balanced tree, for a thousand rows must not nest a thousand deep
+        while len(plans) > 1:  # a balanced tree, so that a thousand rows do not nest a thousand deep
             pairs = [self._both_rows(*pair) for pair in zip(plans[::2], plans[1::2], strict=False)]
             plans = [*pairs, *(plans[-1:] if len(plans) % 2 else [])]
         return plans[0]
@@ -322,7 +322,7 @@ class Sources(ABC):
         return plan
 
     def _merged(self, join: Join, columns: list[tuple[str, Field, Field]], scope: Scope) -> Plan:
-        """The columns of USING: the preserved side's, or whichever is known for FULL."""
+        """The columns of USING: the preserved side's, or for FULL whichever is not NULL."""
         both_sides: list[tuple[Field, Scalar]] = []
         for name, mine, theirs in columns:
             if join.kind is JoinKind.FULL:
@@ -332,7 +332,7 @@ class Sources(ABC):
                     (self._expressions.coerce(Ref(mine), common), self._expressions.coerce(Ref(theirs), common)),
                     common,
                 )
-                # Of two units that are compared, the one that is there is the owner.
+                # Of two units that are compared, the one that is not NULL is the owner.
                 unit = mine.unit and theirs.unit
                 readable = mine.readable and theirs.readable
                 field = Field(next(self._ids), name, common, unit, readable, mine.optional or theirs.optional)
@@ -353,7 +353,7 @@ MOST = 1_000
 
 
 def series(read: Expressions, node: exp.ExplodingGenerateSeries, scope: Scope) -> tuple[Type, list[Const]]:
-    """The values of generate_series(first, last, step): whole numbers, or moments with an interval between them."""
+    """The values of generate_series(first, last, step): integers, or timestamps with an interval between them."""
     first, last = (read.scalar(node.args[part], scope) for part in ("start", "end"))
     step = node.args.get("step")
     span = None if step is None else as_span(step)
@@ -364,7 +364,7 @@ def series(read: Expressions, node: exp.ExplodingGenerateSeries, scope: Scope) -
             raise BadSetting("step size cannot equal zero", position=position(node))
         _check_length((whole[1] - whole[0]) // by + 1, node)
         return BIGINT, [Const(value, BIGINT) for value in range(whole[0], whole[1] + (1 if by > 0 else -1), by)]
-    # Of dates it makes instants, as PostgreSQL does.
+    # Dates become timestamps with time zone, as in PostgreSQL.
     type_ = TIMESTAMP if Kind.TIMESTAMP in (first.type.kind, last.type.kind) else TIMESTAMPTZ
     start, end = (_moment(read, each, type_, node) for each in (first, last))
     return type_, _moments(read, start, end, span, type_, node)
@@ -378,7 +378,9 @@ def _moments(
         raise BadSetting("step size cannot equal zero", position=position(node))
     if span.months < 0 or span.days < 0 or span.seconds < 0:
         raise NotSupported(
-            "generate_series runs only forward in time", hint="Sort the answer.", position=position(node)
+            "generate_series of timestamps with a negative step is not supported",
+            hint="Swap the ends, and sort with ORDER BY … DESC.",
+            position=position(node),
         )
     found: list[Const] = []
     at: Scalar = Const(first, type_)
@@ -393,7 +395,7 @@ def _check_length(rows: int, node: exp.Expression) -> None:
     if rows > MOST:
         raise TooComplex(
             f"generate_series of more than {MOST:,} rows is not supported",
-            hint="Take a longer step, or ask in parts.",
+            hint="Use a longer step, or split the query.",
             position=position(node),
         )
 
@@ -422,7 +424,7 @@ def _moment(read: Expressions, value: Scalar, type_: Type, node: exp.Expression)
 
 def _not_constant(node: exp.Expression) -> NotSupported:
     return NotSupported(
-        "generate_series needs constants: whole numbers, or dates with an interval",
+        "generate_series needs constants: integers, or dates with an interval",
         hint="Write generate_series(1, 10), or generate_series(DATE '2024-01-01', CURRENT_DATE, INTERVAL '1 day').",
         position=position(node),
     )

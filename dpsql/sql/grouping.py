@@ -1,4 +1,4 @@
-"""GROUP BY, aggregates and windows: what is computed of the rows of a block."""
+"""GROUP BY, aggregates and windows of a query block."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Grouping(Ordering):
         if (constant := constant_of(node)) is not None:
             return items[list_position(constant, node, len(items), "GROUP BY")][1]
         if isinstance(node, exp.Column) and not node.args.get("table"):
-            # An input column comes before an output name, as in PostgreSQL.
+            # An input column takes precedence over an output name, as in PostgreSQL.
             try:
                 return self._expressions.typed(node, scope)
             except UnknownColumn:
@@ -111,7 +111,7 @@ class Grouping(Ordering):
         outer = {field.id for field in plan.fields}
 
         def correlated(value: Scalar) -> Scalar:
-            """An expression of a subquery: what it takes from this block must be grouped, the rest is its own."""
+            """An expression of a subquery: columns of this block must be grouped, others are its own."""
             if isinstance(value, Ref):
                 return change(value) if value.field.id in outer else value
             if isinstance(value, Subquery):
@@ -126,13 +126,13 @@ class Grouping(Ordering):
             raise GroupingError("arguments to GROUPING must be grouping expressions", position=call.position)
 
     def _check_own(self, call: Aggregated, plan: Plan) -> None:
-        """SQL counts an aggregate of columns of the query around alone to that query, where it has no place."""
+        """In SQL an aggregate of outer columns only belongs to the outer query, where it is not allowed."""
         own = {field.id for field in plan.fields}
         read = [ref.field.id for part in call.args for ref in refs(part)]
         if read and not own & set(read):
             raise GroupingError(
-                "an aggregate of columns of the query around it is not supported",
-                hint="Use a column of the subquery in it.",
+                "an aggregate of outer columns only is not supported in a subquery",
+                hint="Use a column of the subquery in its argument.",
                 position=call.position,
             )
 
@@ -155,7 +155,7 @@ class Grouping(Ordering):
         return Window(plan, tuple((field, call) for call, field in found.items())), changed
 
     def _output(self, name: str, value: Scalar) -> Field:
-        """An output column; a unit that passes through unchanged stays one."""
+        """An output column; an unchanged unit column stays the unit."""
         if isinstance(value, Ref):
             return replace(value.field, id=next(self._ids), name=name)
         return Field(next(self._ids), name, value.type)

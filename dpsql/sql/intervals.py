@@ -15,7 +15,7 @@ from dpsql.sql.scope import position
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A constant interval. A day is as long as the clocks of a zone say, and 24 hours only without one."""
+    """A constant interval. A day is a calendar day of the time zone; it has 24 hours only without one."""
 
     months: int
     days: int
@@ -35,8 +35,8 @@ UNITS_HINT = "Write a whole number and a unit from microsecond to year, such as 
 def as_span(node: exp.Expression) -> Span | None:
     """A constant interval, or None for anything that is not one.
 
-    A sum of intervals is one only in parentheses: without them sqlglot takes a number or a string behind a plus for a
-    part of the interval, whatever binds before it.
+    A sum of intervals is recognised only in parentheses: without them sqlglot reads a number or a string after a plus
+    as part of the interval, whatever the precedence.
     """
     if isinstance(node, exp.Paren) and isinstance(node.this, exp.Add | exp.Sub):
         return _sum_of(node.this)
@@ -93,7 +93,7 @@ def _sum_of(node: exp.Expression) -> Span | None:
 
 
 def as_multiple(node: exp.Expression) -> tuple[Span, exp.Expression] | None:
-    """A constant interval and what it is multiplied by, on either side."""
+    """A constant interval and its factor, on either side."""
     while isinstance(node, exp.Paren):
         node = node.this
     if not isinstance(node, exp.Mul):

@@ -1,4 +1,4 @@
-"""Whether the parser read a statement as PostgreSQL would: its tree is held against PostgreSQL's grammar."""
+"""Checks that the parser read a statement as PostgreSQL would, by comparing its tree with PostgreSQL's grammar."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dpsql.sql.parse import Statement, tree_of
 
 
 def misreading(statement: Statement) -> Error | None:
-    """What is wrong with a statement whose tree looks right.
+    """The error in a statement that sqlglot reads differently from PostgreSQL; None if there is none.
 
-    Claim: a statement without a misreading is one of PostgreSQL's, and its operators bind what they bind there.
+    Claim: a statement without a misreading is one of PostgreSQL's, and its operators have the same operands as there.
     Because: `grammar` reads PostgreSQL's own language, and writes parentheses wherever operators bind; the parser must
     make the same tree of that text.
-    Needs: a parser that keeps to parentheses.
+    Needs: a parser that respects parentheses.
     """
     try:
         written = with_parentheses(statement.text)
@@ -25,7 +25,7 @@ def misreading(statement: Statement) -> Error | None:
         return NotSupported("the statement is nested too deeply")
     except Error as error:
         return error
-    return NotSupported("ambiguous operator precedence", hint="Write parentheses around what belongs together.")
+    return NotSupported("ambiguous operator precedence", hint="Add parentheses.")
 
 
 def _without_parentheses(tree: exp.Expression) -> exp.Expression:

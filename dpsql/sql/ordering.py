@@ -71,13 +71,13 @@ class Ordering(Sources):
         if number is None:
             return None
         if not isinstance(number, int) or isinstance(number, bool):
-            raise BadSetting(f"{clause} must be a whole number", position=position(node))
+            raise BadSetting(f"{clause} must be an integer", position=position(node))
         if not 0 <= number < 2**63:
             raise BadSetting(f"{clause} must not be negative", position=position(node))
         return number
 
     def _sorted_output(self, node: exp.Expression, plan: Plan, limit: int | None, offset: int) -> Plan:
-        """ORDER BY and LIMIT behind a set operation or a parenthesis: only output columns can be named."""
+        """ORDER BY and LIMIT after a set operation or parentheses: only output columns can be named."""
         clause = node.args.get("order")
         keys = []
         if clause is not None:
@@ -85,7 +85,10 @@ class Ordering(Sources):
             for part in clause.expressions:
                 index = _output_index(part.this, [field.name for field in plan.fields])
                 if index is None:
-                    raise NotSupported("ORDER BY here takes output columns or positions", position=position(part))
+                    raise NotSupported(
+                        "ORDER BY after a query in parentheses or a set operation takes only output columns",
+                        position=position(part),
+                    )
                 keys.append(self._expressions.sort_key(part, Scope(), Ref(plan.fields[index])))
         if not keys and limit is None and not offset:
             return plan
@@ -95,7 +98,7 @@ class Ordering(Sources):
 def constant_of(node: exp.Expression) -> str | None:
     """The constant that PostgreSQL sees in an item of GROUP BY or ORDER BY: a number, or empty for any other one.
 
-    Its parser takes a sign before a number into it, however many parentheses are between them: -(-(1)) is 1.
+    Its parser folds a sign into a number, through any parentheses: -(-(1)) is 1.
     """
     signs = 0
     while isinstance(node, exp.Paren | exp.Neg):

@@ -1,7 +1,7 @@
 """Text to syntax tree: one read-only statement in PostgreSQL's dialect, or a refusal.
 
 sqlglot reads a superset of many dialects. What it would read differently from PostgreSQL is refused here,
-on the tokens, before the tree is looked at; the tree itself is held against an allow-list by the resolver.
+on the tokens, before the tree is read; the resolver then checks the tree against an allow-list.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def parse(text: str, limits: StatementLimits = _DEFAULT) -> Statement:
     """The single statement in `text`, with EXPLAIN taken off."""
     check_bytes(text, limits)
     if not is_storable(text):
-        raise SqlSyntaxError("the statement contains a zero byte or half a character")
+        raise SqlSyntaxError("the statement contains a zero byte or an unpaired surrogate")
     explain = _EXPLAIN.match(text)
     if explain is not None:
         text = _query_of_explain(text, explain.end())
@@ -112,7 +112,7 @@ def is_explain(text: str) -> bool:
 
 
 def _query_of_explain(text: str, start: int) -> str:
-    """The query behind EXPLAIN, at its old place, so that positions stay right."""
+    """The query after EXPLAIN, at its original offset, so that positions stay correct."""
     rest = text[start:]
     if (analyze := re.match(r"\s*ANALY[SZ]E\b", rest, re.IGNORECASE)) is not None:
         raise NotSupported(
@@ -146,7 +146,7 @@ def _check_first_word(tokens: list[Token]) -> None:
 
 
 def _check_spaces(tokens: list[Token], text: str) -> None:
-    """Only PostgreSQL's spaces separate words; others would be part of a name there."""
+    """Only PostgreSQL's whitespace separates words; in PostgreSQL other whitespace would be part of a name."""
     if _FOREIGN_SPACE.search(text) is None:
         return
     ends = [0, *(token.end + 1 for token in tokens)]
@@ -229,7 +229,7 @@ def _check_tokens(tokens: list[Token], text: str, limits: StatementLimits) -> No
 
 
 def _is_interval(token: Token) -> bool:
-    """Whether a literal is an interval of numbers and units; sqlglot forgets what it does not know."""
+    """Whether a literal is an interval of numbers and units; sqlglot drops what it does not know."""
     words = token.text.split()
     return token.token_type is TokenType.STRING and all(
         re.fullmatch(r"[+-]?\d+(\.\d+)?", word, re.ASCII) if i % 2 == 0 else word.lower().rstrip("s") in _UNITS
@@ -249,7 +249,7 @@ def _is_operator(token: Token) -> bool:
 
 
 def _check_type_name(token: Token, following: Token | None) -> None:
-    """The name of a type: sqlglot takes those of many databases for PostgreSQL's."""
+    """Refuse type names that sqlglot accepts from other databases."""
     name = token.text.lower()
     if token.token_type is TokenType.IDENTIFIER or (name not in _TYPES and name not in _OTHER_TYPES):
         raise UnknownType(token.text, position=token.start + 1)
@@ -276,7 +276,7 @@ _WORD = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 def _is_letter(character: str) -> bool:
-    """Whether a name may begin with it: PostgreSQL takes every character beyond ASCII for a letter."""
+    """Whether a name may begin with it: to PostgreSQL every character beyond ASCII is a letter."""
     return character in _WORD or character > "\x7f"
 
 
@@ -289,7 +289,7 @@ _STRINGS = frozenset(
     if hasattr(TokenType, f"{name}_STRING")
 )
 
-# Tokens that sqlglot reads and PostgreSQL does not, or that PostgreSQL means otherwise.
+# Tokens that sqlglot accepts and PostgreSQL does not, or reads differently.
 _FOREIGN = frozenset(
     getattr(TokenType, name)
     for name in (

@@ -43,15 +43,15 @@ _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, 
 def resolve(
     statement: Statement, catalog: Catalog, parameters: Sequence[Value] = (), clock: Clock | None = None
 ) -> Plan:
-    """The plan of a query. Reads the catalog, and the clock if it is given one; never data."""
-    # Looked for before, for the tree changes on the way; told last, for other refusals say more.
+    """The plan of a query. Reads the catalog, and the clock if there is one; never data."""
+    # Checked first, since resolving changes the tree; raised last, since other refusals say more.
     misread = misreading(statement)
     try:
         plan = Resolver(statement.text, catalog, parameters, clock=clock).query(statement.tree, Context())
     except Error:
         raise
     except Exception:
-        # The tree of what is no SQL may have any shape.
+        # The tree of invalid SQL may have any shape.
         if misread is None:
             raise
     if misread is not None:
@@ -115,7 +115,7 @@ class Resolver(Grouping):
             if name in seen:
                 raise DuplicateName(f'WITH query name "{name}" specified more than once', position=position(cte))
             seen.add(name)
-            # A CTE sees those before it, not itself. An unused one is still read, so that it cannot hide anything.
+            # A CTE can use those before it, not itself. An unused one is still resolved, so that it cannot hide errors.
             own = Context(dict(ctes), context.outer, context.empty)
             ctes[name] = Common(cte, own, [self.query(cte.this, own)])
         return replace(context, ctes=ctes)
@@ -140,8 +140,8 @@ class Resolver(Grouping):
         empty = context.empty or (where is not None and self._is_never(where.this))
         scope = Scope(parent=context.outer)
         plan = self._from(node, scope, replace(context, empty=empty))
-        # Where no row can pass, what the subqueries of WHERE say does not matter, nor what those of the select list say
-        # unless an aggregate makes a row of none.
+        # Where no row can pass, the subqueries of WHERE do not matter, nor those of the select list unless an aggregate
+        # returns a row for empty input.
         self._contexts[-1] = replace(context, empty=empty)
         if where is not None:
             plan = Filter(plan, self._expressions.condition(where.this, scope, "WHERE"))
@@ -190,9 +190,9 @@ class Resolver(Grouping):
         return plan
 
     def _named_windows(self, node: exp.Select, scope: Scope) -> list[Scalar]:
-        """What the windows of a WINDOW clause are made of; a name means a window before it.
+        """The expressions in a WINDOW clause; a name refers to an earlier window.
 
-        One that nothing uses is read as well, as in PostgreSQL: what is wrong in it must be refused.
+        An unused window is resolved as well, as in PostgreSQL, so that its errors are reported.
         """
         named: dict[str, exp.Window] = {}
         values: list[Scalar] = []
@@ -220,7 +220,7 @@ class Resolver(Grouping):
         return chosen
 
     def _first_of_each(self, plan: Plan, chosen: list[Scalar], order: list[SortKey]) -> Plan:
-        """DISTINCT ON: of the rows that agree in some values, the first in the order of the query."""
+        """DISTINCT ON: the first of the rows with the same values, in the order of the query."""
         if any(key.value not in chosen for key in order[: len(set(chosen))]):
             raise InvalidReference("SELECT DISTINCT ON expressions must match initial ORDER BY expressions")
         number = Field(next(self._ids), "row_number", BIGINT)
@@ -229,7 +229,7 @@ class Resolver(Grouping):
         return Filter(Window(plan, ((number, call),)), first)
 
     def _is_never(self, node: exp.Expression) -> bool:
-        """Whether a condition is false or NULL whatever the data: one of its conjuncts is constant and not true."""
+        """Whether a condition is never true, whatever the data: one of its conjuncts is a constant other than true."""
         while isinstance(node, exp.Paren):
             node = node.this
         if isinstance(node, exp.And):
@@ -303,7 +303,7 @@ class Resolver(Grouping):
         return self._sorted_output(node, plan, limit, offset)
 
     def _common_links(self, mine: Field, other: Field, rows: dict[tuple[int, int], int]) -> tuple[Link, ...]:
-        """What a column refers to whichever side its row comes from; parts stay together that were so on both."""
+        """A column's references that hold on both sides; parts of one key stay together if they were on both."""
         return tuple(
             replace(link, row=rows.setdefault((link.row, twin.row), next(self._ids)), exact=link.exact and twin.exact)
             for link in mine.links
@@ -341,13 +341,13 @@ def _columns(node: exp.Expression, plan: Plan) -> list[Scalar]:
 
 
 def _makes_a_row_of_none(node: exp.Select) -> bool:
-    """Whether a block may return a row though its sources have none: an aggregate over everything does."""
+    """Whether a block may return a row for empty input: an aggregate without keys does."""
     group = node.args.get("group")
     if group is not None:
         sets = (exp.Rollup, exp.Cube, exp.GroupingSets)
         return any(isinstance(part, sets) or part == exp.Tuple() for part in group.expressions)
     parts = [*node.expressions, *([node.args["order"]] if node.args.get("order") else [])]
-    # What a subquery aggregates is its own.
+    # Aggregates of a subquery do not count.
     own = (inner for part in parts for inner in part.walk(prune=lambda inner: isinstance(inner, exp.Query)))
     return node.args.get("having") is not None or any(isinstance(inner, exp.AggFunc) for inner in own)
 
@@ -363,11 +363,11 @@ def _no_windows(value: Scalar, clause: str) -> Scalar:
 NAMELESS = "?column?"
 
 
-_OUTPUT = "output"  # where a subquery keeps the name of its first column
+_OUTPUT = "output"  # the key under which a subquery's node stores the name of its first column
 
 
 def note_output(subquery: exp.Expression, name: str) -> None:
-    """What a subquery's column is called is known once it is resolved: it may be SELECT *."""
+    """Record the name of a subquery's column, which is known once it is resolved: it may be SELECT *."""
     subquery.meta[_OUTPUT] = name
 
 
@@ -380,7 +380,7 @@ def column_name(node: exp.Expression, text: str) -> str:
 
 
 def _figured(node: exp.Expression, text: str) -> tuple[str, bool]:
-    """A name, and whether it is good enough for a cast or a CASE around it to take it over."""
+    """A name, and whether a surrounding cast or CASE takes it over."""
     match node:
         case exp.Paren() | exp.Filter() | exp.Window() | exp.WithinGroup() | exp.Bracket():
             return _figured(node.this, text)
@@ -391,7 +391,7 @@ def _figured(node: exp.Expression, text: str) -> tuple[str, bool]:
         case exp.AtTimeZone():
             return "timezone", True
         case exp.Cast() if (written := _written(node, text)) is not None:
-            return written, True  # of a function that sqlglot knows as a cast
+            return written, True  # a function that sqlglot reads as a cast
         case exp.Cast():
             name, good = _figured(node.this, text)
             return (name, True) if good else (_TYPES.get(node.to.this.name, NAMELESS), False)
@@ -411,14 +411,14 @@ def _figured(node: exp.Expression, text: str) -> tuple[str, bool]:
 
 
 def _written(node: exp.Expression, text: str) -> str | None:
-    """The word a call begins with, where sqlglot says where it stands."""
+    """The word a call begins with, where sqlglot records its position."""
     start, end = node.meta.get("start"), node.meta.get("end")
     word = text[start : end + 1].lower() if isinstance(start, int) and isinstance(end, int) else ""
     return word if word.isidentifier() else None
 
 
 def _unplaced(node: exp.Expression, text: str) -> str | None:
-    """The name of a call that sqlglot reads in a way of its own."""
+    """The name of a call for which sqlglot has a special form."""
     match node:
         case exp.Trim():
             return {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position")), "btrim")

@@ -26,7 +26,7 @@ def folded(identifier: exp.Expression) -> str:
 
 
 def position(node: exp.Expression) -> int | None:
-    """One-based position of a node in the analyst's text: that of its first placed part."""
+    """One-based position of a node in the analyst's text: of its first part that has one."""
     starts = [start for part in node.walk() if isinstance(start := part.meta.get("start"), int)]
     return min(starts) + 1 if starts else None
 
@@ -45,14 +45,14 @@ class Source:
 
 @dataclass(slots=True)
 class Scope:
-    """What column names mean at one place of a query."""
+    """The meaning of column names at one point of a query."""
 
     sources: list[Source] = field(default_factory=list)
     merged: dict[str, Field] = field(default_factory=dict)  # columns of JOIN … USING
     parent: Scope | None = None
 
     def make_optional(self, fields: Set[int]) -> None:
-        """From here on these columns may be NULL for want of a row: an outer join stands before them."""
+        """Mark columns that an outer join may fill with NULL."""
 
         def changed(field: Field) -> Field:
             return replace(field, optional=True) if field.id in fields else field

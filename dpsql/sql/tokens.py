@@ -1,6 +1,6 @@
-"""PostgreSQL's tokens, as far as they tell statements, names, strings and parameters apart.
+"""PostgreSQL's tokens, in enough detail to distinguish statements, names, strings and parameters.
 
-Anything unterminated ends in one last token: the twin's own scanner then says what is wrong.
+Unterminated text becomes one last token: the twin's own scanner then reports the error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Token:
     sort: Sort
     text: str
     start: int
-    end: int  # behind the last character
+    end: int  # after the last character
 
     @property
     def is_name(self) -> bool:
@@ -167,17 +167,17 @@ def _end_of_comment(text: str, at: int) -> int:
 
 
 # ------------------------------------------------------------
-# Which tables a query reads by name: what tells a query for the engine from one for a catalog.
+# The tables that a query names, which distinguish queries for the engine from catalog queries.
 
 
 def mentioned_tables(text: str) -> set[str] | None:
-    """The last parts of all tables' names in a statement, CTEs included; None if it cannot be read, or not soon."""
+    """The last parts of all table names in a statement, including CTEs; None if it cannot be read fast enough."""
     try:
         tokens = sqlglot.tokenize(text, read="postgres")
         if not is_read_soon(tokens):
             return None
         trees = sqlglot.Dialect.get_or_raise("postgres").parser().parse(tokens, text)
-    except Exception:  # whatever sqlglot stumbles over: not only errors of its own
+    except Exception:  # sqlglot raises errors other than its own
         return None
     if len(trees) != 1 or trees[0] is None or isinstance(trees[0], exp.Command):
         return None

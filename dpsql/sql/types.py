@@ -1,4 +1,4 @@
-"""Typing rules: which types meet, and what comes of it, as PostgreSQL has it."""
+"""Typing rules: which types can be combined, and the result, as in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from dpsql.types import integer as integer_type
 
 
 def constant(value: Value) -> Const:
-    """A constant with the type PostgreSQL gives such a literal; a string waits for its context."""
+    """A constant with the type PostgreSQL gives such a literal; the type of a string depends on its context."""
     match value:
         case bool():
             return Const(value, BOOLEAN)
@@ -99,7 +99,7 @@ def unify(parts: Sequence[Scalar], what: str) -> Type:
     for other in known[1:]:
         result = _common(result, other, what)
     for part in parts:
-        # A literal in quotes has the type of the others, and may have more digits.
+        # A quoted literal takes the type of the others, and may have more digits.
         if isinstance(part, Const) and part.type.kind is Kind.UNKNOWN and result.kind in (Kind.INTEGER, Kind.DECIMAL):
             result = _common(result, _read_type(part, result), what)
     return result
@@ -132,11 +132,11 @@ def _no_zone() -> Zone:
     raise InternalError("a time zone is needed where there is none")
 
 
-Now = Callable[[], datetime]  # what clocks of the session show when the statement is asked
+Now = Callable[[], datetime]  # local time of the session when the statement was sent
 
 
 def coerce(value: Scalar, target: Type, zone: Callable[[], Zone] = _no_zone, now: Now | None = None) -> Scalar:
-    """`value` as `target`, where PostgreSQL would convert it without being asked."""
+    """`value` as `target`, where PostgreSQL would convert it implicitly."""
     if value.type.kind is Kind.UNKNOWN:
         if isinstance(value, Const):
             if target.kind is Kind.TIMESTAMPTZ:
@@ -162,13 +162,14 @@ def coerce(value: Scalar, target: Type, zone: Callable[[], Zone] = _no_zone, now
     raise TypeMismatch(f"expected {target.kind.value}, found {value.type.kind.value}")
 
 
-_ROUNDED = frozenset({Op.CAST, Op.ROUND, Op.TRUNC, Op.FLOOR, Op.CEIL, Op.SIGN})  # to places that the operation says
+_ROUNDED = frozenset({Op.CAST, Op.ROUND, Op.TRUNC, Op.FLOOR, Op.CEIL, Op.SIGN})  # to a scale that the operation sets
 
 
 def has_fixed_places(value: Scalar) -> bool:
-    """Whether a decimal has as many places as its type says, so that its text is PostgreSQL's.
+    """Whether a decimal has the scale of its type, so that its text is PostgreSQL's.
 
-    There each value keeps its own: COALESCE(10, 0.5) is 10, where an engine that has one type for both says 10.0.
+    In PostgreSQL each value keeps its own scale: COALESCE(10, 0.5) is 10, where an engine with one type for both gives
+    10.0.
     """
     if value.type.kind is not Kind.DECIMAL or (isinstance(value, Call) and value.op in _ROUNDED):
         return True
@@ -182,7 +183,7 @@ def _cast_type(source: Type, target: Type) -> Type:
 
 
 def _read_type(value: Const, target: Type) -> Type:
-    """A literal read as a number takes the digits that it has, not those of its context."""
+    """A literal read as a number keeps its own digits, not those of its context."""
     if target.is_temporal:
         return target
     read = read_literal(value.value, target)
@@ -223,7 +224,7 @@ def read_literal(value: Value, target: Type, now: Now | None = None) -> Value:
             case Kind.DATE:
                 return _moment(value, target, now).day
             case Kind.TIMESTAMP:
-                # PostgreSQL takes no notice of a time zone here, beyond reading it.
+                # PostgreSQL parses a time zone here, but ignores it.
                 return _local(_moment(value, target, now), value)
             case Kind.TIMESTAMPTZ | Kind.INTERVAL | Kind.ARRAY:
                 raise ValueError  # an instant needs a zone
@@ -232,19 +233,19 @@ def read_literal(value: Value, target: Type, now: Now | None = None) -> Value:
 
 
 def _whole(text: str) -> int:
-    """An integer as PostgreSQL 16 reads it: also with a base, and with underscores between digits."""
+    """An integer as PostgreSQL 16 reads it, including a base prefix and underscores between digits."""
     if len(text) > 100:
         raise OutOfRange("a number is out of range")
     return int(text, 0) if _BASED.fullmatch(text) else int(text)
 
 
 def to_zone(instant: Scalar, zone: Zone) -> Scalar:
-    """What clocks of a zone show at an instant."""
+    """The local time of an instant in a zone."""
     return _moved(Call(Op.CAST if zone.is_utc else Op.TO_ZONE, (instant,), TIMESTAMP, "" if zone.is_utc else zone.name))
 
 
 def from_zone(local: Scalar, zone: Zone) -> Scalar:
-    """The instant at which clocks of a zone show a time."""
+    """The instant of a local time in a zone."""
     return _moved(
         Call(Op.CAST if zone.is_utc else Op.FROM_ZONE, (local,), TIMESTAMPTZ, "" if zone.is_utc else zone.name)
     )
@@ -284,7 +285,8 @@ def _moment(value: str, target: Type, now: Now | None) -> moments.Moment:
         match error.why:
             case moments.FIELD:
                 raise DateOutOfRange(
-                    f'date/time field value out of range: "{value}"', hint="Months stand before days, as in 12/31/2024."
+                    f'date/time field value out of range: "{value}"',
+                    hint="The month comes before the day, as in 12/31/2024.",
                 ) from None
             case moments.DISTANCE:
                 raise OutOfRange(f'time zone displacement out of range: "{value}"') from None
@@ -294,12 +296,12 @@ def _moment(value: str, target: Type, now: Now | None) -> moments.Moment:
                 raise NotSupported(f'there is no clock for "{error.word}" here', hint="Write a constant.") from None
             case moments.INFINITE:
                 raise NotSupported(
-                    f"infinite values of type {kind} are not supported", hint="Leave this end of the range out."
+                    f"infinite values of type {kind} are not supported", hint="Leave out this end of the range."
                 ) from None
             case moments.CALENDAR:
                 raise NotSupported(
                     f'a {kind} outside the years 1 to 9999 is not supported: "{value}"',
-                    hint="Leave this end of the range out.",
+                    hint="Leave out this end of the range.",
                 ) from None
             case _:
                 raise InvalidDate(
@@ -307,7 +309,7 @@ def _moment(value: str, target: Type, now: Now | None) -> moments.Moment:
                 ) from None
 
 
-# Python reads more spellings than PostgreSQL does.
+# Python accepts more spellings than PostgreSQL.
 _BASE = r"[+-]?0([xX](_?[0-9a-fA-F])+|[oO](_?[0-7])+|[bB](_?[01])+)"
 _BASED = re.compile(_BASE, re.ASCII)
 _DIGITS = r"\d(_?\d)*"
@@ -326,7 +328,7 @@ _BOOLEANS = {"true": True, "t": True, "yes": True, "on": True, "1": True} | {
 
 
 def arithmetic_type(op: Op, left: Type, right: Type) -> Type | None:
-    """The result of a numeric operator, or None if there is none for these types."""
+    """The result of a numeric operator, or None if there is no such operator for these types."""
     if not (left.is_numeric and right.is_numeric):
         return None
     if Kind.DOUBLE in (left.kind, right.kind):
@@ -353,7 +355,7 @@ def arithmetic_type(op: Op, left: Type, right: Type) -> Type | None:
         case Op.MUL:
             return decimal_type(left.precision + right.precision, left.scale + right.scale)
         case Op.DIV:
-            # PostgreSQL divides numerics to some twenty digits; double precision is what all engines share.
+            # PostgreSQL divides numerics to some twenty digits; all engines share only double precision.
             return NUMERIC
         case Op.MOD:
             result = decimal_type(max(whole_left, whole_right) + scale, scale)
@@ -367,7 +369,7 @@ _ROWS = 9
 
 
 def sum_type(argument: Type) -> Type:
-    """The type of SUM, as PostgreSQL has it."""
+    """The type of SUM, as in PostgreSQL."""
     match argument.kind:
         case Kind.INTEGER:
             return decimal_type(INT_DIGITS + _ROWS, 0) if argument.big else BIGINT

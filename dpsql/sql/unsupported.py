@@ -1,4 +1,4 @@
-"""Functions that dpsql does not answer: what to write instead, and whether PostgreSQL has them."""
+"""Functions that dpsql does not support: what to write instead, and whether PostgreSQL has them."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_another_copy_is_refused(clinic: Path) -> None:
 def test_a_copy_with_another_unit_is_refused(clinic: Path) -> None:
     prepare(clinic)
     change(clinic, 'unit = "patient_id"', 'unit = "id"')
-    with pytest.raises(Error, match="had another unit when the copy was prepared"):
+    with pytest.raises(Error, match="had a different unit when the copy was prepared"):
         answer(clinic, TOTAL)
 
 

@@ -257,7 +257,7 @@ def test_a_user_who_is_not_known(clinic: Path, arguments: tuple[str, ...]) -> No
 
 def test_a_name_that_is_taken_or_none(clinic: Path) -> None:
     assert 'user "alice" already exists' in user(clinic, "add", "alice").stderr
-    assert 'error: "a\\nb" is not the name of a user' in user(clinic, "add", "a\nb").stderr
+    assert 'error: "a\\nb" is not a valid user name' in user(clinic, "add", "a\nb").stderr
 
 
 @pytest.mark.parametrize("text", [None, "", "[users.alice]\n", "nonsense", "\xff"])

@@ -183,7 +183,7 @@ def test_nothing_is_written_without_the_owners_word(shop: Path) -> None:
 
 def test_a_role_that_may_only_read(shop: Path) -> None:
     result = run("prepare", "--policy", str(shop), "--yes")
-    assert result.exit_code == 1 and "the role may not make a schema" in result.stderr
+    assert result.exit_code == 1 and "the role may not create a schema" in result.stderr
     assert load(shop).prepared is None
 
 

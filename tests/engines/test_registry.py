@@ -87,7 +87,7 @@ def test_an_engine_is_loaded_only_when_its_scheme_is_named(path: Path, clinic: P
 
 def test_an_engine_for_another_version_of_dpsql(path: Path) -> None:
     install(path, "half", {"half": "half:KIND", "whole": "half:KIND"}, _HALF)
-    with pytest.raises(PolicyError, match="lacks what this version of dpsql asks of engines: dialect"):
+    with pytest.raises(PolicyError, match="lacks what this version of dpsql requires: dialect"):
         engine_kind("half://somewhere")
     with pytest.raises(PolicyError, match=r'does not say that it knows "whole://"'):
         engine_kind("whole://somewhere")

@@ -77,7 +77,7 @@ def test_odd_names_are_quoted(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["", " a", "a ", "a\nb", "a\x7f", "\x00"])
 def test_what_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
     file = written(tmp_path, HEAD + TABLES)
-    with pytest.raises(PolicyError, match="is not the name of a user"):
+    with pytest.raises(PolicyError, match="is not a valid user name"):
         edit.add_user(file, name, None, None)
     assert file.read_text() == HEAD + TABLES
 
@@ -229,6 +229,6 @@ def test_a_change_at_the_same_time_is_not_lost(tmp_path: Path, monkeypatch: pyte
         file.write_text(HEAD + TABLES + "# by hand\n")
 
     monkeypatch.setattr(os, "fsync", interfere)
-    with pytest.raises(OperationalError, match="changed at the same time"):
+    with pytest.raises(OperationalError, match="changed by another process"):
         edit.add_user(file, "alice", None, None)
     assert file.read_text() == HEAD + TABLES + "# by hand\n"

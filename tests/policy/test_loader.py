@@ -238,12 +238,12 @@ def test_the_report_counts_the_problems() -> None:
         ("[limits]\nmax_cells = 1.5", 6, '"max_cells" in [limits] must be an integer, not a number', None),
         ("[limits]\ntimeout = 1e9", 6, '"timeout" in [limits] must be greater than 0 and at most 86400 seconds', None),
         ("[limits]\nreplay_days = -1", 6, '"replay_days" in [limits] must be at least 0 and at most 36500 days', None),
-        ('[limits]\nmemory = "lots"', 6, '"memory" in [limits] is not an amount of memory', 'write: memory = "2GB"'),
+        ('[limits]\nmemory = "lots"', 6, '"memory" in [limits] is not a memory size', 'write: memory = "2GB"'),
         ("[limit]\nthreads = 1", 5, "unknown section [limit]", "write: [limits]"),
         ("[[limits]]\nthreads = 1", 5, "limits is a list, not a table", "write: [limits]"),
         ("[users]\nann = 3", 6, "users.ann is an integer, not a table", "write: [users.ann]"),
         ("[users.ann]\nepsilon = 4.5", 6, '"epsilon" in [users.ann] is more than the dataset\'s total', None),
-        ('[users.""]', 5, '"" is not the name of a user', None),
+        ('[users.""]', 5, '"" is not a valid user name', None),
     ],
 )
 def test_wrong_settings(tmp_path: Path, lines: str, line: int, message: str, fix: str | None) -> None:
@@ -350,8 +350,8 @@ def test_a_server_needs_a_ledger_to_be_named(tmp_path: Path) -> None:
         ),
         ('unit = "id"\ncolumns = 3', 7, "tables.people.columns is an integer, not a table"),
         ('unit = "id"\n[tables.a.b]\nunit = "c"', 7, "a table in a schema needs quotation marks"),
-        ('unit = "id"\n[tables."a.b.c"]\nunit = "c"', 7, '"a.b.c" is not the name of a table'),
-        ('unit = "id"\n[tables.".b"]\nunit = "c"', 7, '".b" is not the name of a table'),
+        ('unit = "id"\n[tables."a.b.c"]\nunit = "c"', 7, '"a.b.c" is not a valid table name'),
+        ('unit = "id"\n[tables.".b"]\nunit = "c"', 7, '".b" is not a valid table name'),
     ],
 )
 def test_wrong_tables(tmp_path: Path, lines: str, line: int, message: str) -> None:
@@ -373,7 +373,7 @@ def test_a_circle_of_references_is_reported_for_each_table_on_it(tmp_path: Path)
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("true", 'column "c" needs braces, even with nothing between them'),
+        ("true", 'column "c" must be a table in braces, even if it is empty'),
         ("{ min = 0 }", '[C] has "min" without "max"'),
         ("{ max = 0 }", '[C] has "max" without "min"'),
         ("{ min = 1, max = 0 }", '"min" in [C] is greater than "max"'),
@@ -395,7 +395,7 @@ def test_a_circle_of_references_is_reported_for_each_table_on_it(tmp_path: Path)
         ("{ min = 0, max = 1, step = 0 }", '"step" in [C] must be greater than 0'),
         ("{ min = 2020-01-01, max = 2021-01-01, step = 1 }", '"step" in [C] is for numbers only'),
         ('{ values = ["a"], step = 1 }', '"step" in [C] is for numbers only'),
-        ("{ values = [1], min = 0, max = 1 }", '[C] has "values" as well as "min" or "max"'),
+        ("{ values = [1], min = 0, max = 1 }", '[C] has both "values" and "min" or "max"'),
         ("{ values = [] }", '"values" in [C] must not be empty'),
         ("{ values = 3 }", '"values" in [C] must be a list, not an integer'),
         ("{ values = [1, 2, 1] }", '"values" in [C] names the same value twice'),

@@ -96,8 +96,8 @@ def test_a_wider_key_than_is_unique_will_do() -> None:
 @pytest.mark.parametrize(
     ("via", "key", "message"),
     [
-        ("vist", "id", 'column "vist" of a reference does not exist in table "items"'),
-        ("visit", "idd", 'column "idd" of a reference does not exist in table "visits"'),
+        ("vist", "id", 'column "vist" of the reference does not exist in table "items"'),
+        ("visit", "idd", 'column "idd" of the reference does not exist in table "visits"'),
         ("visit", "code", '"visit" and "code" have types that cannot be compared: bigint and text'),
         ("visit", "score", 'key "score" of table "visits" is of type double precision'),
     ],

@@ -105,9 +105,9 @@ def test_the_policy_decides(tmp_path: Path) -> None:
     [
         ("rm owner.crt", '"certificate" in [server] cannot be read: No such file'),
         ("rm owner.key", '"key" in [server] cannot be read: No such file'),
-        ("echo x > owner.crt", "do not fit together"),
-        ("openssl genrsa -out owner.key 2048", "do not fit together"),
-        ("openssl rsa -aes128 -passout pass:secret -in owner.key -out owner.key", "do not fit together"),
+        ("echo x > owner.crt", "do not match"),
+        ("openssl genrsa -out owner.key 2048", "do not match"),
+        ("openssl rsa -aes128 -passout pass:secret -in owner.key -out owner.key", "do not match"),
     ],
 )
 def test_files_that_cannot_be_used_are_a_problem_of_the_policy(tmp_path: Path, damage: str, text: str) -> None:

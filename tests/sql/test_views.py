@@ -64,7 +64,7 @@ def test_a_view_may_read_another(clinic: Path) -> None:
         ("[views.v]\nsql = 'DELETE FROM people'", 'view "v" cannot be read'),
         ("[views.people]\nsql = 'SELECT 1'", '"people" is declared as a table and as a view'),
         ("[views.v]\nquery = 'SELECT 1'", '"sql" is missing in [views.v]'),
-        ('[views."a.b.c"]\nsql = "SELECT 1"', '"a.b.c" is not the name of a view'),
+        ('[views."a.b.c"]\nsql = "SELECT 1"', '"a.b.c" is not a valid view name'),
     ],
 )
 def test_what_is_wrong_with_a_view(clinic: Path, views: str, message: str) -> None:

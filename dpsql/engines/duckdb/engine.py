@@ -233,7 +233,7 @@ def _open(path: Path, config: _Config) -> tuple[duckdb.DuckDBPyConnection, duckd
             log_id = log_engine_error(error)
     raise PolicyError(
         f'the database at "{path}" cannot be opened (log id {log_id})',
-        hint="It must be a DuckDB file that nobody writes to; a process opens it with one set of limits.",
+        hint="It must be a DuckDB file without a writer, opened by this process with the same limits.",
     )
 
 
@@ -275,7 +275,7 @@ def _require_own_functions(connection: duckdb.DuckDBPyConnection, path: Path) ->
     taken = sorted({name for schema, name in made if schema == "main" and name.lower() in known})
     if taken:
         raise PolicyError(
-            f'the database at "{path}" has a macro "{taken[0]}" in place of a function of the engine',
+            f'the database at "{path}" has a macro "{taken[0]}" that replaces a function of the engine',
             hint="Drop it, or move it to a schema of its own.",
         )
 

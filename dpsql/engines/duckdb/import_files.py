@@ -78,7 +78,7 @@ def _import_all(tables: dict[str, tuple[Path, str]], database: Path) -> list[Imp
             return imported
     except duckdb.Error as error:
         log_id = log_engine_error(error)
-    raise PolicyError(f"the import failed (log id {log_id})", hint="Is there room on the disk?")
+    raise PolicyError(f"the import failed (log id {log_id})", hint="Check that there is room on the disk.")
 
 
 def _import(connection: duckdb.DuckDBPyConnection, name: str, file: Path, reader: str) -> int:
@@ -89,5 +89,5 @@ def _import(connection: duckdb.DuckDBPyConnection, name: str, file: Path, reader
         log_id = log_engine_error(error)
     raise PolicyError(
         f'"{file}" cannot be read (log id {log_id})',
-        hint="It must be a parquet file, or a CSV file with a line of names; nothing was imported.",
+        hint="It must be a parquet file, or a CSV file with a header line; nothing was imported.",
     )

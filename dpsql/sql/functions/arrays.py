@@ -1,4 +1,4 @@
-"""Arrays: made by percentiles of several shares, shown, and taken apart by subscripts. That is all."""
+"""Arrays of percentiles: they can be returned and subscripted, nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _subscript(read: Expressions, node: exp.Bracket, scope: Scope) -> Scalar:
         message = f"cannot subscript type {array.type.kind.value} because it does not support subscripting"
         raise TypeMismatch(message, position=position(node))
     index = node.expressions[0] if len(node.expressions) == 1 else None
-    # As `brackets.with_subscripts` wrote it: anything else may have been counted from zero.
+    # As `brackets.with_subscripts` wrote it: other subscripts may have been counted from zero.
     if not isinstance(index, exp.Literal) or not index.is_string or not str(index.this).isdigit():
         raise NotSupported("a subscript must be a constant", position=position(node))
     return Subscript(array, int(index.this), array.type.element)

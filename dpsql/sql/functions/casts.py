@@ -1,4 +1,4 @@
-"""Casts: between which types, and what becomes of the digits."""
+"""Casts: the supported types, and the resulting digits."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
     if value.type.kind is target.kind and target.kind is not Kind.DECIMAL and value.type.numeric == target.numeric:
         return value
     if target.kind is Kind.DECIMAL and not node.args["to"].expressions:
-        # numeric without precision keeps what there is
+        # numeric without precision keeps the digits
         if value.type.kind is Kind.DECIMAL:
             return value
         target = decimal_type(value.type.precision, 0) if value.type.kind is Kind.INTEGER else NUMERIC
@@ -95,7 +95,7 @@ def _cast(read: Expressions, node: exp.Cast, scope: Scope) -> Scalar:
 
 
 def _constant_text(value: Scalar) -> Scalar:
-    """Text made of constants, as if it had been written as one: what cannot be read is refused then."""
+    """Text computed from constants, treated as a literal: text that cannot be converted is refused at compile time."""
     try:
         made = evaluate(value)
     except NotConstant:
@@ -104,12 +104,12 @@ def _constant_text(value: Scalar) -> Scalar:
 
 
 def as_text(read: Expressions, value: Scalar, node: exp.Expression) -> Scalar:
-    """What a value is written as."""
+    """A value as text, in PostgreSQL's format."""
     if value.type.kind is Kind.TIMESTAMPTZ:
         return _instant_as_text(value, read.zone())
     if not has_fixed_places(value):
         raise NotSupported(
-            "text made of numbers with different numbers of places is not supported",
+            "text of numbers with different numbers of decimals is not supported",
             hint="Cast the number to numeric(p, s) first.",
             position=position(node),
         )
@@ -117,7 +117,7 @@ def as_text(read: Expressions, value: Scalar, node: exp.Expression) -> Scalar:
 
 
 def _instant_as_text(instant: Scalar, zone: Zone) -> Scalar:
-    """What clocks show, and how far they are ahead of UTC."""
+    """An instant as text: local time and offset from UTC."""
     local = to_zone(instant, zone)
     offsets = sorted({zone.leaving.first, *(seconds for _, seconds in zone.leaving.changes)})
     written: Scalar = Const(_offset_text(offsets[-1]), TEXT)
@@ -146,7 +146,7 @@ def _cast_target(to: exp.Expression) -> Type:
     parts = [str(part.this.this) for part in to.expressions]
     if name == "DECIMAL" and parts:
         if not all(part.isdigit() for part in parts):
-            raise SqlSyntaxError("the precision of numeric must be a whole number")
+            raise SqlSyntaxError("the precision of numeric must be an integer")
         precision, scale = int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
         if not 0 < precision <= 38:
             raise NotSupported("numeric holds between 1 and 38 digits here")
@@ -163,13 +163,13 @@ def array_type(to: exp.Expression) -> Type:
     inner = to.expressions[0] if to.args.get("nested") and len(to.expressions) == 1 else None
     if not isinstance(inner, exp.DataType):
         raise NotSupported(
-            "this type of an array is not supported", hint="Write text[] or int[].", position=position(to)
+            "arrays of this type are not supported", hint="Write text[] or int[].", position=position(to)
         )
     return _cast_target(inner)
 
 
 def _date(read: Expressions, node: exp.Date, scope: Scope) -> Scalar:
-    """DATE(x), which PostgreSQL takes for a cast."""
+    """DATE(x), which PostgreSQL reads as a cast."""
     value = read.local(read.moment(node.this, scope, "DATE needs a date or timestamp"))
     return Call(Op.CAST, (value,), DATE)
 

@@ -1,4 +1,4 @@
-"""How an expression is read: one node at a time, by the handler of its type, or not at all."""
+"""Resolves expressions: each node by the handler of its type; other nodes are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ONLY_DATES = "an interval can only be added to a date or timestamp"
 
 
 class Expressions:
-    """Resolves expressions; subqueries inside them go back to the resolver of relations."""
+    """Resolves expressions; subqueries inside them are passed back to the resolver of relations."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Expressions:
         self._left: tuple[exp.Expression, Scalar] | None = None  # the left side of an operator that is read next
 
     def name_windows(self, windows: dict[str, exp.Window]) -> dict[str, exp.Window]:
-        """Set the WINDOW clause of the query block that is resolved next; returns the one around it."""
+        """Set the WINDOW clause of the query block that is resolved next; returns the outer one."""
         around, self.windows = self.windows, windows
         return around
 
@@ -61,7 +61,7 @@ class Expressions:
         return value
 
     def value_or_array(self, node: exp.Expression, scope: Scope) -> Scalar:
-        """What may be an array: a column of an answer, and what a subscript is taken of.
+        """An expression that may be an array: an output column, or the operand of a subscript.
 
         Long chains of operators nest to the left. They are read from the innermost one on, without recursion: each
         operator finds its left side in `_left`.
@@ -84,7 +84,7 @@ class Expressions:
             self._left = around
 
     def _value_of(self, node: exp.Expression, scope: Scope, reads: int) -> Scalar:
-        """`reads`: how often the clock had been read before this expression was."""
+        """`reads`: the number of clock reads before this expression."""
         self.meter.node()
         handler = self._handlers.get(type(node))
         if handler is None:
@@ -101,7 +101,7 @@ class Expressions:
             value = rule(self, node, scope)
             return value if self.clock is None or self.clock.reads == reads else _computed(value)
         except Error as error:
-            # The innermost expression that has a place in the text.
+            # The innermost expression that has a position in the text.
             error.position = position(node) if error.position is None else error.position
             raise
 
@@ -127,7 +127,7 @@ class Expressions:
         return before.text if before is not None and before.token_type is TokenType.STRING else None
 
     def check_name(self, node: exp.Expression) -> None:
-        """Refuse the names that other databases have for a function."""
+        """Refuse other databases' names of a function."""
         names = self._names.get(type(node))
         if names is not None and isinstance(node, exp.Func) and isinstance(node.meta.get("start"), int):
             written = self.function_name(node)
@@ -135,11 +135,11 @@ class Expressions:
                 raise UnknownFunction(written, position=position(node))
 
     def typed(self, node: exp.Expression, scope: Scope) -> Scalar:
-        """An expression whose type is settled: a bare string is text."""
+        """An expression with a definite type: a bare string is text."""
         return self._settled_text(self.scalar(node, scope), node)
 
     def output(self, node: exp.Expression, scope: Scope) -> Scalar:
-        """A column of a select list: as others that are settled, or an array."""
+        """A column of a select list: an expression with a definite type, or an array."""
         return self._settled_text(self.value_or_array(node, scope), node)
 
     def _settled_text(self, value: Scalar, node: exp.Expression) -> Scalar:
@@ -152,7 +152,7 @@ class Expressions:
         return coerce(value, TEXT) if value.type.kind is Kind.UNKNOWN else value
 
     def settled(self, node: exp.Expression, scope: Scope) -> Scalar:
-        """An argument of a function that takes any type, and must know which."""
+        """An argument of a function that accepts any type, but needs a definite one."""
         value = self.typed(node, scope)
         if isinstance(node.unnest(), exp.Null) or (isinstance(node.unnest(), exp.Literal) and node.unnest().is_string):
             message = "could not determine polymorphic type because input has type unknown"
@@ -181,15 +181,15 @@ class Expressions:
                 position=position(node),
             ) from None
         if common.kind is Kind.TIMESTAMPTZ and self.zone().is_utc and left.type.is_moment and right.type.is_moment:
-            return Call(op, (left, right), BOOLEAN)  # with or without a time zone, the same moments
+            return Call(op, (left, right), BOOLEAN)  # the same moments with or without a time zone
         return Call(op, (self.coerce(left, common), self.coerce(right, common)), BOOLEAN)
 
     def zone(self) -> Zone:
-        """The session's time zone; a query that asks for it is another question in another zone."""
+        """The session's time zone; a query that reads it is a different question in each zone."""
         return UTC_ZONE if self.clock is None else self.clock.read_zone()
 
     def coerce(self, value: Scalar, target: Type) -> Scalar:
-        """As that of `typing`, in the session's time zone."""
+        """As `types.coerce`, in the session's time zone."""
         return coerce(value, target, self.zone, None if self.clock is None else self._local_now)
 
     def _local_now(self) -> datetime:
@@ -197,7 +197,7 @@ class Expressions:
         return self.zone().to_local(self.clock.read()) or self.clock.now
 
     def local(self, moment: Scalar) -> Scalar:
-        """A date or timestamp as clocks of the session show it. In UTC an instant is what they show."""
+        """A date or timestamp as local time of the session. In UTC both are the same."""
         if moment.type.kind is not Kind.TIMESTAMPTZ:
             return coerce(moment, TIMESTAMP)
         zone = self.zone()
@@ -223,7 +223,7 @@ class Expressions:
         return value
 
     def constant_text(self, node: exp.Expression, scope: Scope, what: str) -> str:
-        """A text that the query itself determines: what a row holds must not decide how much work another one makes."""
+        """A constant text: the work for one row must not depend on the value in another."""
         value = self.text(node, scope)
         with contextlib.suppress(NotConstant):
             found = evaluate(value)
@@ -256,7 +256,7 @@ _PRODUCTS = (exp.Mul, exp.Div, exp.Mod)
 
 
 def _continues(node: exp.Expression) -> bool:
-    """Whether the left side of an operator is one of the same rank, which is read in any case."""
+    """Whether the left side of an operator is another operator of the same precedence."""
     left = node.this
     return (isinstance(node, _SUMS) and isinstance(left, _SUMS)) or (
         isinstance(node, _PRODUCTS) and isinstance(left, _PRODUCTS)
@@ -264,13 +264,13 @@ def _continues(node: exp.Expression) -> bool:
 
 
 def _computed(value: Scalar) -> Scalar:
-    """What is made of the clock, as a constant: the first of the month is the same question all month long."""
+    """An expression of the current time, as a constant: the first of the month is the same question all month long."""
     with contextlib.suppress(NotConstant):
         return Const(evaluate(value), value.type)
     return value
 
 
-# What reads a node of one type, and every argument of it that it reads. A handler knows its own type of node.
+# The handler of a node type, and the arguments of the node that it reads.
 Rule = Callable[[Expressions, Any, Scope], Scalar]
 Handlers = dict[type[exp.Expression], tuple[Rule, frozenset[str]]]
 
@@ -282,10 +282,10 @@ LONG = 16  # operators; shorter sums are computed in the order in which they are
 
 
 def balanced(total: Scalar) -> Scalar:
-    """The same number: all that is added, less all that is subtracted, each summed in pairs, in pairs of pairs, ….
+    """The same number: the sum of all added terms minus the sum of all subtracted ones, each as a balanced tree.
 
-    NULL where a term is NULL, as before. What is between is smaller, so that it needs fewer digits; a sum of which
-    only a part would leave its type has a value.
+    NULL where a term is NULL, as before. Intermediate sums are smaller and need fewer digits; a sum whose partial sums
+    would overflow may have a value.
     """
     added: list[Scalar] = []
     subtracted: list[Scalar] = []

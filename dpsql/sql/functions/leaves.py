@@ -46,7 +46,7 @@ def _parameter(read: Expressions, node: exp.Parameter, _: Scope) -> Scalar:
     if isinstance(value, float | Decimal) and not math.isfinite(value):
         raise BadSetting(f"parameter ${number} is not a finite number", position=position(node))
     if isinstance(value, str) and not is_storable(value):
-        raise BadSetting(f"parameter ${number} contains a zero byte or half a character", position=position(node))
+        raise BadSetting(f"parameter ${number} contains a zero byte or an unpaired surrogate", position=position(node))
     return constant(value)
 
 

@@ -1,4 +1,4 @@
-"""Conditions, and what depends on them: comparisons, LIKE, CASE, COALESCE."""
+"""Conditions and conditional expressions: comparisons, LIKE, CASE, COALESCE."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _in(read: Expressions, node: exp.In, scope: Scope) -> Scalar:
 
 
 def quantified(read: Expressions, op: Op, node: exp.Expression, scope: Scope) -> Scalar:
-    """x > ANY (SELECT …), x <> ALL (SELECT …); two of them are IN and NOT IN, and take arrays as well."""
+    """x > ANY (SELECT …), x <> ALL (SELECT …); = ANY and <> ALL are IN and NOT IN, and also accept arrays."""
     word = "any" if isinstance(node.expression, exp.Any) else "all"
     check_arguments(node.expression, {"this"})
     query: exp.Expression = node.expression.this
@@ -196,7 +196,7 @@ def _nullif(read: Expressions, node: exp.Nullif, scope: Scope) -> Scalar:
 
 def _connective(op: Op) -> Rule:
     def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
-        # Long chains nest to the left; take them apart without recursion.
+        # Long chains nest to the left; flatten them without recursion.
         parts: list[exp.Expression] = []
         current = node
         while type(current) is type(node):
@@ -205,7 +205,7 @@ def _connective(op: Op) -> Rule:
             current = current.this
         parts.append(current)
         values = [read.boolean(part, scope) for part in reversed(parts)]
-        # A balanced tree: thousands of conditions must not nest thousands deep.
+        # A balanced tree, so that thousands of conditions do not nest thousands deep.
         while len(values) > 1:
             paired = [Call(op, (a, b), BOOLEAN) for a, b in zip(values[::2], values[1::2], strict=False)]
             values = [*paired, *([values[-1]] if len(values) % 2 else [])]

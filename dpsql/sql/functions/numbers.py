@@ -21,7 +21,7 @@ from dpsql.types import integer as integer_type
 
 
 def arithmetic(op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Scalar:
-    # A quoted number beside a number is read as that number.
+    # A quoted literal next to a number is read as a number.
     if left.type.kind is Kind.UNKNOWN and right.type.is_numeric:
         left = coerce(left, right.type)
     if right.type.kind is Kind.UNKNOWN and left.type.is_numeric:
@@ -40,7 +40,7 @@ def arithmetic(op: Op, left: Scalar, right: Scalar, node: exp.Expression) -> Sca
             hint="Cast one side.",
             position=position(node),
         )
-    # Quotients of exact numbers are taken from the exact numbers.
+    # Quotients of exact numbers are computed exactly.
     exact = (Kind.INTEGER, Kind.DECIMAL)
     if not (op is Op.DIV and left.type.kind in exact and right.type.kind in exact):
         left, right = coerce(left, result), coerce(right, result)
@@ -67,7 +67,7 @@ def _sign(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
 
 
 def _logarithm(read: Expressions, node: exp.Log, scope: Scope) -> Scalar:
-    """LOG(x), LOG10(x), and LOG(b, x), which PostgreSQL has of numerics only. sqlglot reads LOG10(x) as LOG(10, x)."""
+    """LOG(x), LOG10(x), and LOG(b, x), which PostgreSQL has for numerics only. sqlglot reads LOG10(x) as LOG(10, x)."""
     if node.expression is None:
         return _real_call(Op.LOG10, read.number(node.this, scope))
     value = read.number(node.expression, scope)
@@ -81,18 +81,18 @@ def _logarithm(read: Expressions, node: exp.Log, scope: Scope) -> Scalar:
 
 
 def _power(read: Expressions, node: exp.Pow, scope: Scope) -> Scalar:
-    """POWER(x, y) and x ^ y: numeric where a numeric is and no double precision, else double precision."""
+    """POWER(x, y) and x ^ y: numeric if one argument is numeric and none is double precision, else double precision."""
     args = read.number(node.this, scope), read.number(node.expression, scope)
     return Call(Op.POWER, tuple(coerce(arg, DOUBLE) for arg in args), NUMERIC if _is_numeric(args) else DOUBLE)
 
 
 def _is_numeric(args: Sequence[Scalar]) -> bool:
-    """Whether PostgreSQL takes them all for numerics: not only integers, which become double precision."""
+    """Whether PostgreSQL treats all of them as numeric; integers alone become double precision."""
     return all(arg.type.is_exact for arg in args) and any(arg.type.kind is not Kind.INTEGER for arg in args)
 
 
 def _whole_quotient(read: Expressions, node: exp.IntDiv, scope: Scope) -> Scalar:
-    """DIV(x, y), a numeric: the quotient of numerics, cut to a whole number."""
+    """DIV(x, y), a numeric: the quotient of numerics, truncated to an integer."""
     left, right = read.number(node.this, scope), read.number(node.expression, scope)
     if not (left.type.is_exact and right.type.is_exact):
         raise UnknownFunction("div(double precision, double precision)", position=position(node))
@@ -127,7 +127,7 @@ def _width_bucket(read: Expressions, node: exp.WidthBucket, scope: Scope) -> Sca
 
 
 def _bucketed_as(parts: Sequence[Scalar]) -> Type:
-    """Numeric where a numeric is and no double precision; integers are double precision to PostgreSQL, too."""
+    """Numeric if one is numeric and none is double precision; integers alone are double precision, as in PostgreSQL."""
     if not _is_numeric(parts):
         return DOUBLE
     return NUMERIC if any(part.type.kind is Kind.DOUBLE for part in parts) else Type(Kind.DECIMAL)
@@ -172,7 +172,7 @@ def _rounded(op: Op) -> Rule:
         if given is not None and value.type.kind is Kind.INTEGER:
             value = Call(Op.CAST, (value,), decimal_type(value.type.precision, 0))
         if value.type.kind is Kind.DECIMAL and value.type.precision >= MAX_DIGITS - 1:
-            value = Call(Op.CAST, (value,), NUMERIC)  # rounding up could need a digit more than there is
+            value = Call(Op.CAST, (value,), NUMERIC)  # rounding up could need one more digit
         if value.type.kind is Kind.DECIMAL:
             whole = value.type.precision - value.type.scale + 1
             scale = min(max(digits, 0), value.type.scale)
@@ -193,7 +193,7 @@ def _rounded(op: Op) -> Rule:
 
 
 def _real_call(op: Op, value: Scalar) -> Scalar:
-    """A real function: of a numeric it is numeric, of anything else double precision."""
+    """A real function: numeric for a numeric argument, else double precision."""
     numeric = value.type.is_exact and value.type.kind is not Kind.INTEGER
     return Call(op, (coerce(value, DOUBLE),), NUMERIC if numeric else DOUBLE)
 
@@ -206,7 +206,7 @@ def _real(op: Op) -> Rule:
 
 
 def _double(op: Op) -> Rule:
-    """A function that PostgreSQL has of double precision only."""
+    """A function that PostgreSQL has for double precision only."""
 
     def rule(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar:
         parts = [node.this] if node.expression is None else [node.this, node.expression]

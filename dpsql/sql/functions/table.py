@@ -1,9 +1,9 @@
-"""The table of functions and operators: how each is written, what it gives, what reads it and what it computes.
+"""The table of functions and operators: form, result type, handler and operation of each.
 
-Each family has its rows at the end of its module, beside what reads them. Which calls are accepted, under which names
-and with how many arguments, completion, hints and the reference page follow from the rows. By its operations a row is
-joined with what other packages know of them: bounds (`privacy/bounds.py`), values of constants (`plan/constants.py`)
-and the form for each engine (`lowering/`).
+Each family has its rows at the end of its module, next to their handlers. Which calls are accepted, under which names
+and with how many arguments, completion, hints and the reference page follow from the rows. The operations of a row link
+it to other packages: bounds (`privacy/bounds.py`), values of constants (`plan/constants.py`) and the form for each
+engine (`lowering/`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Function:
     form: str  # as in the reference: round(number [, digits])
     result: str  # its type
     about: str  # one sentence
-    node: type[exp.Expression] | None = None  # what the parser makes of it; None: a call that is known by its name
-    rule: Rule | None = None  # what reads it; None: it is read as a part of something else, such as OVER
-    reads: frozenset[str] = frozenset({"this"})  # the arguments of the node that are read: all others are refused
+    node: type[exp.Expression] | None = None  # the parser's node; None: a call that is identified by its name
+    rule: Rule | None = None  # its handler; None: it is read as a part of something else, such as OVER
+    reads: frozenset[str] = frozenset({"this"})  # the arguments of the node that are read; others are refused
     computes: tuple[Op | Agg, ...] = ()
-    counted: tuple[int, int] | None = None  # least and most arguments, where the commas of the form do not say so
+    counted: tuple[int, int] | None = None  # least and most arguments, where they differ from the form
 
     @cached_property
     def name(self) -> str | None:
@@ -55,7 +55,7 @@ class Function:
 
 
 def signature(rows: Sequence[Function]) -> Signature:
-    """How a function is called: its rows are its meanings."""
+    """The signature of a function, from its rows, one per overload."""
     least, most = zip(*(row.arguments for row in rows), strict=True)
     return Signature(min(least), max(most), tuple(row.form for row in rows))
 

@@ -16,7 +16,7 @@ from dpsql.sql.types import constant
 from dpsql.types import BOOLEAN, TEXT, Kind
 from dpsql.types import integer as integer_type
 
-# Text made here is cut at so many characters, and what it is made with has at most so many.
+# Limits on the length of generated text and of constant arguments, in characters.
 MAX_TEXT = 10_000
 MAX_PART = 100
 
@@ -42,7 +42,7 @@ def _part_of_text(read: Expressions, node: exp.Expression, scope: Scope) -> Scal
 
 
 def _concat_function(read: Expressions, node: exp.Concat, scope: Scope) -> Scalar:
-    """CONCAT(a, b, …): NULL counts as nothing."""
+    """CONCAT(a, b, …): NULL counts as empty text."""
     parts = [_or_empty(_part_of_text(read, part, scope)) for part in node.expressions]
     return reduce(lambda left, right: Call(Op.CONCAT, (left, right), TEXT), parts)
 
@@ -54,7 +54,7 @@ def _or_empty(value: Scalar) -> Scalar:
 
 
 def _concat_ws(read: Expressions, node: exp.ConcatWs, scope: Scope) -> Scalar:
-    """CONCAT_WS(separator, a, b, …) leaves NULL out: each part brings its separator, and the first one is cut off."""
+    """CONCAT_WS(separator, a, b, …) skips NULL: each part gets the separator as a prefix; the first is removed."""
     first, *rest = node.expressions
     separator = read.constant_text(first, scope, "the separator of CONCAT_WS")
     parts: list[Scalar] = []
@@ -67,14 +67,14 @@ def _concat_ws(read: Expressions, node: exp.ConcatWs, scope: Scope) -> Scalar:
 
 def _substring(read: Expressions, node: exp.Substring, scope: Scope) -> Scalar:
     if node.args.get("start") is None:
-        raise NotSupported("SUBSTRING needs a place to start", hint="Write SUBSTRING(x FROM 1 FOR 2).")
+        raise NotSupported("SUBSTRING needs a start position", hint="Write SUBSTRING(x FROM 1 FOR 2).")
     start = read.small_integer(node.args["start"], scope, "the start")
     given = node.args.get("length")
     count = MAX_TEXT if given is None else read.small_integer(given, scope, "the number of characters")
     if not -MAX_TEXT <= start <= MAX_TEXT or not 0 <= count <= MAX_TEXT:
-        raise NotSupported("SUBSTRING takes at most 10,000 characters, from a place within 10,000")
+        raise NotSupported("SUBSTRING takes at most 10,000 characters, from a start position of at most 10,000")
     if start < 1:
-        # Places before the first character hold nothing, but count.
+        # Positions before the first character are empty, but count.
         count = count if given is None else max(0, start + count - 1)
         start = 1
     return Call(Op.SUBSTRING, (read.text(node.this, scope), constant(start), constant(count)), TEXT)
@@ -117,7 +117,7 @@ def _split_part(read: Expressions, node: exp.SplitPart, scope: Scope) -> Scalar:
     if separator.value == "":
         raise NotSupported("SPLIT_PART needs a separator", position=position(node))
     if not 1 <= place <= MAX_TEXT:
-        raise NotSupported("a place in SPLIT_PART is between 1 and 10,000", position=position(node))
+        raise NotSupported("the position of SPLIT_PART must be between 1 and 10,000", position=position(node))
     return Call(Op.SPLIT_PART, (read.text(node.this, scope), separator, constant(place)), TEXT)
 
 

@@ -41,14 +41,14 @@ TRUNC_UNITS = frozenset(("second", "minute", "hour", "day", "week", "month", "qu
 
 
 def shifted_by_interval(read: Expressions, op: Op, node: exp.Expression, scope: Scope) -> Scalar | None:
-    """date ± interval, or None where neither side is an interval: then nothing of it is read yet."""
+    """date ± interval, or None where neither side is an interval; then neither side has been resolved."""
     if (moved := _moved_by_multiple(read, op, node, scope)) is not None:
         return moved
     left_interval, right_interval = as_span(node.this), as_span(node.expression)
     if left_interval is not None and right_interval is not None:
         raise NotSupported(
             "an interval can only be added to or subtracted from a date or timestamp",
-            hint="Put parentheses around each product and each sum of intervals.",
+            hint="Put each product and each sum of intervals in parentheses.",
             position=position(node),
         )
     if left_interval is not None:
@@ -89,14 +89,14 @@ def _moved_by_multiple(read: Expressions, op: Op, node: exp.Expression, scope: S
         span, factor = found
         if span.months:
             raise NotSupported(
-                "a number of months that is not constant is not supported",
+                "a variable number of months is not supported",
                 hint="Multiply an interval of days, hours, minutes or seconds.",
                 position=position(node),
             )
         moment = read.moment(other, scope)
         if moment.type.kind is Kind.TIMESTAMPTZ and span.days and not read.zone().is_utc:
             raise NotSupported(
-                "a number of days that is not constant is not supported for a timestamp with a time zone",
+                "a variable number of days is not supported for a timestamp with a time zone",
                 hint="Multiply an interval of hours, minutes or seconds.",
                 position=position(node),
             )
@@ -110,7 +110,7 @@ def _moved_by_multiple(read: Expressions, op: Op, node: exp.Expression, scope: S
 
 
 def shift(read: Expressions, moment: Scalar, by: Span, sign: int) -> Scalar:
-    """date or timestamp ± interval is a timestamp. Months and days of an instant are those of the session's zone."""
+    """date or timestamp ± interval is a timestamp. Months and days of an instant count in the session's time zone."""
     result = moment if moment.type.is_moment else coerce(moment, TIMESTAMP)
     if result.type.kind is Kind.TIMESTAMPTZ and (by.months or by.days) and not (zone := read.zone()).is_utc:
         for part in (Span(by.months, 0, Decimal(0)), Span(0, by.days, Decimal(0))):
@@ -126,7 +126,7 @@ def shift(read: Expressions, moment: Scalar, by: Span, sign: int) -> Scalar:
 
 
 def _interval(_: Expressions, node: exp.Interval, __: Scope) -> Scalar:
-    """A constant interval, to be compared with one: months count as thirty days, as in PostgreSQL."""
+    """A constant interval, for comparisons: a month counts as thirty days, as in PostgreSQL."""
     found = as_span(node)
     assert found is not None
     return Const(float((found.months * 30 + found.days) * 86400 + found.seconds), INTERVAL)
@@ -165,7 +165,7 @@ _AROUND = {"hour": 24, "minute": 60}
 
 
 def _part_of_interval(part: str, seconds: Scalar) -> Scalar:
-    """Whole days, hours or minutes, toward zero, without those that make a larger part."""
+    """Whole days, hours or minutes, toward zero, without those of larger parts."""
     quotient = Call(Op.DIV, (seconds, Const(_SECONDS[part], DOUBLE)), DOUBLE)
     whole = Call(Op.CAST, (Call(Op.TRUNC, (quotient,), DOUBLE),), decimal_type(12, 0))
     around = _AROUND.get(part)
@@ -188,7 +188,7 @@ def _part_of_age(part: str, months: Scalar, node: exp.Expression) -> Scalar:
     if part not in ("year", "years", "month", "months"):
         raise NotSupported(
             f"EXTRACT({part}) of an age is not supported",
-            hint="Ask for the year or the month.",
+            hint="Use the year or the month.",
             position=position(node),
         )
     op = Op.DIV if part.startswith("year") else Op.MOD
@@ -221,13 +221,13 @@ def _at_time_zone(read: Expressions, node: exp.AtTimeZone, scope: Scope) -> Scal
 
 
 def _timezone(read: Expressions, node: exp.Anonymous, scope: Scope) -> Scalar:
-    """timezone(zone, x), which is what PostgreSQL makes of AT TIME ZONE."""
+    """timezone(zone, x), PostgreSQL's function for AT TIME ZONE."""
     zone, value = node.expressions
     return _in_zone(read, read.scalar(value, scope), _zone(read, zone, scope), node)
 
 
 def _in_zone(read: Expressions, value: Scalar, zone: Zone, node: exp.Expression) -> Scalar:
-    """What clocks show at an instant; of a timestamp without a zone, the instant. A date begins in the session's."""
+    """The local time of an instant, or the instant of a local time. A date begins in the session's time zone."""
     if value.type.kind is Kind.UNKNOWN or value.type.kind is Kind.DATE:
         value = read.coerce(value, TIMESTAMPTZ)
     match value.type.kind:
@@ -240,7 +240,7 @@ def _in_zone(read: Expressions, value: Scalar, zone: Zone, node: exp.Expression)
 
 
 def _zone(read: Expressions, node: exp.Expression, scope: Scope) -> Zone:
-    """The zone that AT TIME ZONE names: its rules are written into the query, so that it must be known before."""
+    """The zone that AT TIME ZONE names: its rules are written into the query, so it must be a constant."""
     if (span := as_span(node)) is not None:
         if span.months or span.days:
             raise BadSetting("interval time zone must not include months or days", position=position(node))
@@ -252,7 +252,7 @@ def _zone(read: Expressions, node: exp.Expression, scope: Scope) -> Zone:
     if found is None:
         raise BadSetting(
             f'time zone "{name}" not recognized',
-            hint="Write a name of the IANA database, as in 'Europe/Berlin', or an abbreviation of a fixed distance.",
+            hint="Write a name of the IANA database, as in 'Europe/Berlin', or an abbreviation of a fixed offset.",
             position=position(node),
         )
     return found
@@ -279,13 +279,13 @@ def _date_bin(read: Expressions, node: exp.DateBin, scope: Scope) -> Scalar:
     seconds = span.days * 86400 + span.seconds
     if seconds <= 0:
         raise OutOfRange("stride must be greater than zero", position=position(node))
-    if isinstance(node.args["unit"], exp.Var):  # a column that sqlglot takes for a unit
+    if isinstance(node.args["unit"], exp.Var):  # a column that sqlglot reads as a unit
         raise NotSupported("the origin of DATE_BIN must be a constant", position=position(node))
     given = [read.scalar(part, scope) for part in (node.expression, node.args["unit"])]
     if not all(part.type.is_temporal or part.type.kind is Kind.UNKNOWN for part in given):
         raise UnknownOperator("DATE_BIN needs a date or timestamp", position=position(node))
     kinds = {part.type.kind for part in given}
-    # Of its two functions, PostgreSQL prefers that of instants, unless only the other has a type as it is given.
+    # Of its two overloads, PostgreSQL prefers timestamptz, unless only the other one matches a type exactly.
     type_ = TIMESTAMP if Kind.TIMESTAMP in kinds and Kind.TIMESTAMPTZ not in kinds else TIMESTAMPTZ
     value, origin = (read.coerce(part, type_) for part in given)
     if not isinstance(origin, Const) or origin.value is None:
@@ -296,7 +296,7 @@ def _date_bin(read: Expressions, node: exp.DateBin, scope: Scope) -> Scalar:
 def start_of_bin(moment: Scalar, span: Span, number: Scalar) -> Scalar | None:
     """A bin as tools write it: date_trunc('hour', x) + interval '5 minutes' * floor(extract(minute FROM x) / 5).
 
-    Equal to DATE_BIN if the hour is a whole number of bins; then its keys can be told.
+    Equal to DATE_BIN if an hour is a whole number of bins; then its keys are known.
     """
     within = {"hour": ("minute", 60), "minute": ("second", 60), "day": ("hour", 24)}
     if not (isinstance(moment, Call) and moment.op is Op.DATE_TRUNC and moment.option in within):
@@ -334,7 +334,7 @@ def _without_casts(node: Scalar) -> Scalar:
 
 
 def _to_char(read: Expressions, node: exp.TimeToStr, scope: Scope) -> Scalar:
-    """TO_CHAR of a date or timestamp, in a format whose pieces every engine writes alike."""
+    """TO_CHAR of a date or timestamp, in a format whose fields all engines write the same way."""
     value = read.local(read.moment(node.this, scope, "TO_CHAR needs a date or timestamp"))
     format_ = read.last_literal(node)
     if format_ is None or pieces(format_) is None:
@@ -361,8 +361,8 @@ def _read_moment(read: Expressions, node: exp.StrToTime, scope: Scope) -> Scalar
         ) from None
     if found is None:
         raise InvalidDate(
-            f'"{written}" is not written in the format "{format_}"',
-            hint="Write every piece with all its digits.",
+            f'"{written}" does not match the format "{format_}"',
+            hint="Write every field with all its digits.",
             position=position(node),
         )
     return Const(found, TIMESTAMP)
@@ -392,7 +392,7 @@ def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar
     unit = str(given.this).lower()
     if unit not in TRUNC_UNITS:
         units = ", ".join(sorted(TRUNC_UNITS))
-        raise NotSupported(f"date_trunc('{unit}') is not supported", hint=f"There are {units}.")
+        raise NotSupported(f"date_trunc('{unit}') is not supported", hint=f"Supported units: {units}.")
     zone = node.args.get("zone")
     if zone is not None:
         value = read.coerce(read.scalar(node.this, scope), TIMESTAMPTZ)
@@ -404,7 +404,8 @@ def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar
         case Kind.TIMESTAMPTZ:
             return _truncated(value, unit, read.zone())
         case Kind.DATE:
-            # An instant to PostgreSQL: midnight in the session's zone, or soon after it where clocks leave that out.
+            # An instant in PostgreSQL: midnight in the session's zone, or the first moment after a change that skips
+            # it.
             zone = read.zone()
             if unit in FINE_UNITS or zone.skips_days:
                 return _truncated(read.coerce(value, TIMESTAMPTZ), unit, zone)
@@ -417,7 +418,7 @@ def _date_trunc(read: Expressions, node: exp.Expression, scope: Scope) -> Scalar
 
 
 def _truncated(instant: Scalar, unit: str, zone: Zone) -> Scalar:
-    """An instant to the beginning of a unit as clocks of a zone show it."""
+    """The start of the unit that holds an instant, in the local time of a zone."""
     if zone.is_utc:
         return Call(Op.DATE_TRUNC, (instant,), TIMESTAMPTZ, unit)
     if unit in FINE_UNITS:

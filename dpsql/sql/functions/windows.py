@@ -44,7 +44,7 @@ def _window(read: Expressions, node: exp.Window, scope: Scope) -> Scalar:
 
 
 def window_of(read: Expressions, node: exp.Window, scope: Scope) -> tuple[tuple[Scalar, ...], tuple[SortKey, ...], str]:
-    """What PARTITION BY, ORDER BY and the frame of a window say."""
+    """PARTITION BY, ORDER BY and the frame of a window."""
     partition, order, spec = _window_parts(read, node)
     partitions = tuple(read.typed(part, scope) for part in partition)
     return partitions, tuple(read.sort_key(part, scope) for part in order), frame(spec)
@@ -137,7 +137,7 @@ FUNCTIONS = (
 
 
 # ------------------------------------------------------------
-# Window frames, written anew from a closed grammar.
+# Window frames, generated from a closed grammar.
 
 
 def frame(spec: exp.Expression | None) -> str:

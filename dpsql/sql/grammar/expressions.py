@@ -190,7 +190,7 @@ class Expressions(Words):
         elif self.sees("+"):
             # The parser forgets it; yet ORDER BY +1 means no position, and text has no plus.
             at = self.words[first].start + 1
-            raise NotSupported("a plus before an expression is not supported", hint="Leave it out.", position=at)
+            raise NotSupported("a unary plus is not supported", hint="Leave it out.", position=at)
         else:
             self._primary()
             return

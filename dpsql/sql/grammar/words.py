@@ -135,7 +135,7 @@ def _whole(text: str) -> list[Token]:
         if token.is_name and len(token.text.encode()) > _LONGEST_NAME:
             raise NameTooLong(
                 f"a name is longer than {_LONGEST_NAME} bytes",
-                hint="PostgreSQL would cut it.",
+                hint="PostgreSQL would truncate it.",
                 position=token.start + 1,
             )
         if token.sort is Sort.OPERATOR and (operator := _operator(text, token.start)):
