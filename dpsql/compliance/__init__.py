@@ -1,1 +1,1 @@
-"""What every engine must pass, and the toy data of it. Only tests import this package; see its README."""
+"""The tests that every engine must pass, and their toy data. Only tests import this package; see its README."""

@@ -5,8 +5,8 @@
     params [40, "CA"]               values of $1, $2 …, as JSON
     set dpsql.epsilon = 2           settings of the session
     rewrite                         show the generated SQL as well
-    differs: why                    PostgreSQL answers something else, for a documented reason
-    fails 21000                     accepted and paid, but fails on the values that were released; so does PostgreSQL
+    differs: why                    PostgreSQL's answer differs, for a documented reason
+    fails 21000                     accepted and charged, then fails on released values, as in PostgreSQL
     SELECT COUNT(*) FROM people
     ----
     price   epsilon 100
@@ -31,7 +31,7 @@ LONGEST = 25
 @dataclass(frozen=True, slots=True)
 class Case:
     path: Path
-    line: int  # where the block begins
+    line: int  # the first line of the block
     sql: str
     expected: str
     policy: str = "zcdp"

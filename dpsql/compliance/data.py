@@ -1,4 +1,4 @@
-"""Where the grammar cases and the toy data are: in the package as it is installed, or beside it in a checkout."""
+"""The location of the grammar cases and the toy data: in the installed package, or beside it in a checkout."""
 
 from __future__ import annotations
 

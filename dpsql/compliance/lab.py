@@ -1,4 +1,4 @@
-"""A dpsql over the toy data: the real engine on a real DuckDB. Noise is handed in, and it is zero; so is a purse."""
+"""dpsql over the toy data, on a real DuckDB, but without noise and with an unlimited ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USER = "alice"
 
 
 class ZeroNoise:
-    """A sampler without noise, and with one salt: what remains is the exact answer."""
+    """A sampler without noise and with a fixed salt, so that answers are exact."""
 
     def discrete_laplace(self, scale: Fraction, count: int) -> Integers:
         del scale
@@ -51,7 +51,7 @@ class ZeroNoise:
 
 
 class Purse:
-    """A ledger that is never empty, so that no case depends on those before it. It stores no answers."""
+    """A ledger with an unlimited total, so that no case depends on earlier ones. It stores no answers."""
 
     begun = adopted = False
 
@@ -126,12 +126,12 @@ class Purse:
 
 
 class RecordingBackend:
-    """Remembers what the engine was asked, parameters included, so that it can be asked again on neighbours."""
+    """Records the engine's queries with their parameters, so that they can be repeated on neighbours."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.asked: list[list[EngineQuery]] = []  # the queries of one measurement each
-        self.found: list[list[ExactTable]] = []  # and what it answered
+        self.found: list[list[ExactTable]] = []  # and their results
 
     @property
     def dialect(self) -> Dialect:
@@ -166,12 +166,12 @@ class RecordingBackend:
 
 
 def open_database(path: Path) -> DuckDBEngine:
-    # A process opens a file with one set of limits.
+    # A process can open a file with one set of limits only.
     return DuckDBEngine(path, memory="1GB", threads=1)
 
 
 class ToyDataset:
-    """The clean toy data under one policy, in a DuckDB file or wherever the backend has it."""
+    """The clean toy data under one policy, in a DuckDB file or on another engine."""
 
     def __init__(self, directory: Path, policy: str, engine: Engine | None = None, text: str | None = None) -> None:
         path = directory / f"{policy}.toml"
@@ -191,7 +191,7 @@ class ToyDataset:
         return session
 
     def answer(self, case: Case) -> tuple[Answer, list[list[EngineQuery]]]:
-        """The answer, and what the engine was asked for each measurement that is not free."""
+        """The answer, and the engine queries of each measurement that is not free."""
         session = self.session(case)
         self.engine.asked.clear()
         self.engine.found.clear()
@@ -204,7 +204,7 @@ class ToyDataset:
 
 
 class Lab:
-    """The toy data in a directory, and a dataset for each policy that is asked for."""
+    """The toy data in a directory, and a dataset for each policy on demand."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""Tests that every engine must pass. An engine from outside makes a class of its own of them, as `README.md` shows."""
+"""Tests that every engine must pass. An external engine subclasses them, as `README.md` shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dpsql.tables import ExactTable
 from dpsql.types import Value
 
 ACCEPTED = [case for case in all_cases() if not case.expected.startswith("reject") and case.fails is None]
-# Texts that end a constant, or hide what follows, where somebody reads them by other rules.
+# Texts that would end a constant, or hide what follows, under other quoting rules.
 HOSTILE = (
     "'", "''", "\\", "\\'", "\\' OR 1 = 1 -- ", "' OR 1 = 1 -- ", '"', "`", "--", "/*", "*/", ";", "$1", "$salt", ":s0",
     "?", "%", "_", "{0}", "\n", "\r\n", "\t", "\x1f", "\x7f", "é", "e\u0301", "ß", "ﬀ", "\u202e", "🦆", "\U0010ffff",
@@ -35,26 +35,26 @@ Rows = dict[tuple[Value, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that an engine lacks, and refuses with 0A000 before anything is paid."""
+    """Something that an engine lacks, and refuses with 0A000 before anything is charged."""
 
     refusal: str  # a regular expression for the whole message
     reason: str
-    sql: str  # a query that is refused for it: one that is answered makes a test fail, and the gap is none any more
+    sql: str  # a query that is refused for it; if it is answered, the gap is closed and a test fails
 
 
 class EngineCompliance:
-    """One language on every engine, and one way to fail."""
+    """The tests: one language on every engine, and one way to fail."""
 
     gaps: Sequence[Gap] = ()
     endless: str  # a SELECT of the engine that runs for minutes unless it is stopped
-    failing: str  # one that fails, with a value of the data ("Oslo") in the engine's own words
-    writing: Sequence[str]  # statements that would change the database, or leave it
-    wrong: Sequence[str] = ()  # addresses where nothing is, or nobody is let in; with "secret" for a password
+    failing: str  # one that fails, with a value of the data ("Oslo") in the engine's message
+    writing: Sequence[str]  # statements that would change the database, or reach outside it
+    wrong: Sequence[str] = ()  # addresses without a database, or without access; with the password "secret"
 
     @pytest.fixture(scope="class")
     @classmethod
     def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-        """Where databases of the engine are made: to be written by who tests an engine."""
+        """Creates databases of the engine; a subclass must override it."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
@@ -75,10 +75,10 @@ class EngineCompliance:
 
     @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in ACCEPTED])
     def test_exact_tables_are_those_of_duckdb(self, case: Case, place: Place, toys: Toys, reference: Toys) -> None:
-        """On clean data, on data that breaks every promise, and on that without one person.
+        """On clean data, on data that violates every declaration, and on that data without one person.
 
-        That no person moves a sum further than stated is tested of DuckDB, with every person. Whoever has the same
-        tables with and without them moves sums as far.
+        That no person moves a sum further than stated is tested on DuckDB, with every person. An engine with the same
+        tables, with and without a person, has the same sensitivity.
         """
         theirs = reference.dataset(case.policy)
         try:
@@ -91,9 +91,7 @@ class EngineCompliance:
             found, asked = ours.answer(case)
         except NotSupported as refusal:
             pytest.xfail(self._gap(refusal, ours).reason)
-        zeros = (
-            toys.dirty.dialect.grouping_sets
-        )  # sums in one pass have declared keys with zeros, others leave them out
+        zeros = toys.dirty.dialect.grouping_sets  # sums in one pass contain declared keys with zeros, others omit them
         assert [rows_of(t, zeros=zeros) for t in ours.engine.found] == [
             rows_of(t, zeros=zeros) for t in theirs.engine.found
         ]
@@ -110,7 +108,7 @@ class EngineCompliance:
             assert self._gap(refusal.value, dataset) is gap
 
     def _gap(self, refusal: NotSupported, dataset: ToyDataset) -> Gap:
-        """The gap that a refusal is declared as. Nothing was asked of the engine, for nothing was paid."""
+        """The declared gap of a refusal. The engine was not queried, since nothing was charged."""
         assert refusal.sqlstate == "0A000" and not dataset.engine.asked
         found = [gap for gap in self.gaps if re.fullmatch(gap.refusal, refusal.message)]
         assert found, f"no gap is declared for: {refusal.message}"
@@ -137,7 +135,7 @@ class EngineCompliance:
 
     @pytest.mark.parametrize("text", HOSTILE)
     def test_a_hostile_name_is_a_name(self, text: str, toys: Toys) -> None:
-        """As an identifier of the dialect it names a column that there is not: never anything else."""
+        """As an identifier of the dialect it names a column that does not exist, and nothing else."""
         dialect = toys.dirty.dialect
         query = EngineQuery(
             f"SELECT COUNT(*) FROM {dialect.qualified(('main', 'people'))} WHERE {dialect.quote(text)} = 1", 0
@@ -203,7 +201,7 @@ class EngineCompliance:
 
 
 class _Watched(Cancellation):
-    """Tells when the engine has begun to watch it."""
+    """Signals when the engine starts to watch it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,9 +17,9 @@ TOY = data("toy")
 POLICIES = data("policies")
 PEOPLE = 48
 
-# The column that says whose a row is.
+# The column that identifies the owner of a row.
 OWNERS = {"people": "id", "visits": "patient_id", "surveys": "person_id", "Gifts": "giver"}
-# Where another row says it: each row with its owner, NULL for those that have none.
+# Tables with units by reference: each row with its owner, NULL for rows without one.
 OWNED_BY_REFERENCE = {
     "items": """SELECT i.*, v.patient_id AS owner_of_row FROM main.items AS i
         LEFT JOIN main.visits AS v ON v.id = i.visit_id""",
@@ -37,14 +37,14 @@ def schema() -> str:
 
 
 def wide(tables: str) -> str:
-    """The tables of the policies as if nobody could have too many rows or groups, and NULL were a key everywhere."""
+    """The tables of the policies with limits that cut nothing off, and NULL as a key everywhere."""
     tables = re.sub(r"^(max_rows_per_unit|max_groups_per_unit|tight) = .*\n", "", tables, flags=re.MULTILINE)
     tables = re.sub(r"^(unit = .*)$", r"\1\nmax_rows_per_unit = 400\ntight = true", tables, flags=re.MULTILINE)
     return re.sub(r"^(\w+ = \{)(.*[a-z].*|)\}$", _nullable, tables, flags=re.MULTILINE)
 
 
 def bounded(tables: str) -> str:
-    """The same where the columns that rows are told apart by have bounds, narrower than what they hold."""
+    """The same with bounds on key columns, narrower than their values."""
     tables = re.sub(r"^id = \{\}$", "id = { min = 3, max = 60 }", tables, flags=re.MULTILINE)
     return tables.replace("[tables.items.columns]\n", "[tables.items.columns]\nvisit_id = { min = 3, max = 60 }\n")
 
@@ -106,7 +106,7 @@ def _nullable(line: re.Match[str]) -> str:
     return f"{line[1]} {rest}{', ' if rest else ''}nullable_key = true }}"
 
 
-# --- rows: plain arithmetic on the number of the person, so that everyone gets the same everywhere ---
+# --- rows: computed from the number of the person, so that they are the same everywhere ---
 
 
 def _person(i: int) -> Row:

@@ -1,4 +1,4 @@
-"""The toy tables as an engine can hold them, and policies for them, on the engine and on DuckDB beside it."""
+"""The toy tables as an engine can store them, and policies for them, on the engine and on DuckDB."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dpsql.types import Kind, Type
 KINDS = frozenset(
     (Kind.BOOLEAN, Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE, Kind.TEXT, Kind.DATE, Kind.TIMESTAMP)
 )  # that the toy tables have
-MISSING = 1  # the person whose rows the neighbour of the dirty data does not have: the one with the most
+MISSING = 1  # the person removed in the neighbour of the dirty data: the one with the most rows
 _NATIVE = {Kind.BOOLEAN: "BOOLEAN", Kind.DOUBLE: "DOUBLE", Kind.TEXT: "VARCHAR", Kind.DATE: "DATE"}
 _NATIVE |= {Kind.TIMESTAMP: "TIMESTAMP"}
 
@@ -45,7 +45,7 @@ class ToyTable:
 
 
 class Place(Protocol):
-    """Where databases of the engine under test are made. Its author writes it, with whatever the engine offers."""
+    """Creates databases of the engine under test. The author of the engine implements it."""
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -53,12 +53,12 @@ class Place(Protocol):
         ...
 
     def make(self, name: str, tables: Sequence[ToyTable]) -> str:
-        """Make a database with these tables and rows; returns its address."""
+        """Create a database with these tables and rows; returns its address."""
         ...
 
 
 class DuckDBPlace:
-    """What others are compared with."""
+    """DuckDB, which other engines are compared with."""
 
     def __init__(self, folder: Path, kinds: frozenset[Kind] = KINDS) -> None:
         self.kinds = kinds
@@ -89,7 +89,7 @@ def _native(type_: Type) -> str:
 
 
 class Toys:
-    """The toy data at one place: clean under every policy; dirty, with one person and without."""
+    """The toy data on one engine: clean, under every policy; dirty, with and without one person."""
 
     def __init__(self, folder: Path, place: Place) -> None:
         self._folder = folder
@@ -111,7 +111,7 @@ class Toys:
 
     def _opened(self, url: str) -> Engine:
         engine = open_url(url, self._folder)
-        engine.schema()  # queries are answered of the tables that were found
+        engine.schema()  # reads the tables that queries may use
         return engine
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ def open_url(url: str, folder: Path) -> Engine:
 
 
 def tables(folder: Path, kinds: frozenset[Kind], *, dirty: bool) -> list[ToyTable]:
-    """The toy tables with the columns that the engine can hold."""
+    """The toy tables with the columns that the engine can store."""
     path = folder / f"source-{'dirty' if dirty else 'clean'}.duckdb"
     if not path.exists():
         with duckdb.connect(str(path)) as connection:
@@ -148,14 +148,14 @@ def tables(folder: Path, kinds: frozenset[Kind], *, dirty: bool) -> list[ToyTabl
 def _without(table: ToyTable, person: int) -> ToyTable:
     owner = OWNERS.get(table.name)
     if owner is None:
-        return table  # rows that refer to rows which are gone belong to nobody
+        return table  # rows that refer to removed rows have no owner
     place = [column.name for column in table.columns].index(owner)
     rows = [row for row in table.rows if row[place] != str(person)]
     return ToyTable(table.name, table.columns, table.key, rows)
 
 
 def reduced(policy: str, columns: Mapping[str, set[str]]) -> str:
-    """The policy without the columns that the tables do not have, and without the views that name one of them."""
+    """The policy without the columns that the tables lack, and without the views that use them."""
     gone: set[str] = set()
     kept: list[str] = []
     table = ""

@@ -1,7 +1,7 @@
 """The engines that hold the data. An engine runs generated SQL and returns exact tables; it decides nothing.
 
-`EngineKind` is what is registered for the schemes of an engine: how its addresses are read, how it is opened, and what
-of `dpsql init`, `dpsql prepare` and `dpsql audit` it takes part in.
+An `EngineKind` is registered for the schemes of an engine: how its addresses are parsed, how it is opened, and which of
+`dpsql init`, `dpsql prepare` and `dpsql audit` it supports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpsql.policy.schemes import Address, Addressing
 from dpsql.tables import ExactTable
 from dpsql.types import Type, Value
 
-if TYPE_CHECKING:  # what a query has no need of
+if TYPE_CHECKING:  # not needed to answer queries
     from dpsql.lowering.copies import TableToCopy
     from dpsql.policy.draft import Suggestions
     from dpsql.policy.prepared import About
@@ -30,7 +30,7 @@ Tell = Callable[[str], None]
 
 
 class Engine(Protocol):
-    """What dpsql needs of an engine. Every method may be called from several threads at once."""
+    """What dpsql needs from an engine. Every method may be called from several threads at once."""
 
     @property
     def dialect(self) -> Dialect:
@@ -42,13 +42,13 @@ class Engine(Protocol):
         ...
 
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
-        """What the owner should know about these tables and dpsql's rights, a sentence each."""
+        """Warnings for the owner about these tables and dpsql's privileges, one sentence each."""
         ...
 
     def ready(
         self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
     ) -> None:
-        """Raise if no query on these tables can run as the policy means it. Asked before anything is paid.
+        """Raise if queries on these tables cannot run as the policy requires. Called before anything is charged.
 
         It reads no row of a table: only whether the engine can be reached, and what its catalog says.
         """
@@ -67,38 +67,38 @@ class Engine(Protocol):
     def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
         """Whether no two rows share the values of these columns, NULL aside.
 
-        Asked once, when the database is opened, for keys that the engine does not enforce. An engine whose data can
-        change while it is open answers False.
+        Called once, when the database is opened, for keys that the engine does not enforce. An engine whose data can
+        change while it is open returns False.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the database. Calls that still run may finish."""
+        """Close the database. Running calls may finish."""
         ...
 
 
-# --- what a kind of engine may take part in ---
+# --- optional support for commands ---
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """A database as the draft of a policy sees it."""
+    """A database, as needed to draft a policy."""
 
     shown: str  # its name, for messages
     url: str  # as the policy file writes it, without a password
-    ledger: str | None  # where the policy must name one
+    ledger: str | None  # set where the policy must name one
     schema: DatabaseSchema
     details: SchemaDetails
     suggest: Callable[[Sequence[Proposal]], Suggestions]  # reads the data
 
 
 class Survey(Protocol):
-    """What `dpsql init` asks for."""
+    """Support for `dpsql init`."""
 
     def __call__(self, database: str, folder: Path, tell: Tell) -> Surveyed:
-        """Look at a database. A path is written from the folder, where the policy file will be, if it lies there.
+        """Survey a database. A path inside the folder of the future policy file is written relative to it.
 
-        Raises PolicyError if there is none, whose text repeats nothing of an address.
+        Raises PolicyError if there is none; the error quotes nothing of the address.
         """
         ...
 
@@ -110,8 +110,8 @@ class CopyRequest:
     address: Address
     limits: Limits
     version: int
-    to: str | None  # where, if the owner says so
-    writer: str | None  # an address whose role may write, if the owner gives one
+    to: str | None  # the target, if the owner names one
+    writer: str | None  # an address whose role may write, if the owner names one
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +119,25 @@ class CopyPlan:
     """Where a copy will be."""
 
     name: str  # as the policy file names it
-    places: Mapping[tuple[str, ...], tuple[str, str]]  # of the tables that are copied: schema and name of the copy
+    places: Mapping[tuple[str, ...], tuple[str, str]]  # schema and name of each table's copy
 
 
 class CopyWriter(Protocol):
-    """Copies for `dpsql prepare`."""
+    """Support for `dpsql prepare`."""
 
     @property
     def in_database(self) -> bool:
-        """Whether a copy is written into the database itself. Then the owner is asked before."""
+        """Whether a copy is written into the database itself, for which the owner is asked first."""
         ...
 
     def plan(
         self, request: CopyRequest, private: Sequence[tuple[str, ...]], public: Sequence[tuple[str, ...]]
     ) -> CopyPlan:
-        """Where the copy will be, and of which tables. Private ones must be among them."""
+        """Where the copy will be, and of which tables; it must include the private ones."""
         ...
 
     def like(self, table: TableSchema) -> tuple[TableSchema, tuple[tuple[str, ...], ...]]:
-        """The table as it is copied, and the keys that are held unique in it and will not be in the copy."""
+        """The table as it is copied, and the unique keys that the copy will not enforce."""
         ...
 
     def write(self, request: CopyRequest, name: str, tables: Sequence[TableToCopy], about: About, tell: Tell) -> None:
@@ -145,13 +145,13 @@ class CopyWriter(Protocol):
         ...
 
     def warnings(self, address: Address, prepared: PreparedPolicy) -> list[str]:
-        """What the owner should know about the copy that is read, a sentence each."""
+        """Warnings for the owner about the copy in use, one sentence each."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A made-up table with its columns and rows."""
+    """A synthetic table with its columns and rows."""
 
     table: Table
     columns: Mapping[str, Type]
@@ -159,13 +159,13 @@ class Filled:
 
 
 class Scratch(Protocol):
-    """Where `dpsql audit` makes databases of its own."""
+    """Support for `dpsql audit`: creates synthetic databases."""
 
     def database(self, name: str, tables: Iterable[Filled]) -> Engine: ...
 
 
 class EngineKind(Addressing, Protocol):
-    """What is registered for an engine's schemes. Its module imports no driver: that is left to its methods."""
+    """What is registered for an engine's schemes. Only its methods import the driver, not its module."""
 
     @property
     def title(self) -> str:
@@ -174,7 +174,7 @@ class EngineKind(Addressing, Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """Its SQL. Every engine that it opens speaks it."""
+        """The dialect of every engine that it opens."""
         ...
 
     def open(self, address: Address, limits: Limits, prepared: PreparedPolicy | None) -> Engine:

@@ -1,4 +1,4 @@
-"""From an address to the kind of engine that it names."""
+"""Finds the kind of engine for an address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def engine_kind(url: str) -> EngineKind:
 
 
 def dialect_named(name: str) -> Dialect:
-    """The dialect of an engine that is installed, for processes that share one."""
+    """The dialect of an installed engine by name, for use across processes."""
     return _dialect(name)
 
 
@@ -30,7 +30,7 @@ def _dialect(name: str) -> Dialect:
 
 
 def _whole(kind: EngineKind) -> EngineKind:
-    """Refuse an engine that was made for another version of dpsql before it is used."""
+    """Refuse an engine that lacks methods of this version of dpsql, before it is used."""
     missing = [member for member in _MEMBERS if getattr_static(kind, member, _ABSENT) is _ABSENT]
     if missing:
         raise PolicyError(

@@ -1,6 +1,6 @@
-"""Around every call of an engine: a watchdog that ends it, and a log for its own words.
+"""Runs around every engine call: a watchdog that ends it, and a log for the engine's messages.
 
-Stops engine calls that take too long or were cancelled. One thread for many calls.
+The watchdog stops calls that take too long or are cancelled, with one thread for all calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpsql.errors import Cancelled, EngineFailed, EngineLost
 TIMED_OUT = "canceling statement due to statement timeout"
 _USER_REQUEST = "canceling statement due to user request"
 
-# An engine forgets an interrupt that arrives between two statements, so it is repeated until the call has ended.
+# An engine loses an interrupt that arrives between two statements, so it is repeated until the call has ended.
 _REPEAT_SECONDS = 0.02
 _LONGEST_SLEEP = 3600.0
 
@@ -28,7 +28,7 @@ def stopped(reason: str) -> Cancelled:
 
 
 class Watch:
-    """One call under guard."""
+    """One guarded call."""
 
     __slots__ = ("deadline", "interrupt", "reason")
 
@@ -38,7 +38,7 @@ class Watch:
         self.reason: str | None = None  # why it was stopped
 
     def check(self) -> None:
-        """Raise if the call was stopped. To be asked before each statement and when the engine reports an interrupt."""
+        """Raise if the call was stopped. Called before each statement and when the engine reports an interrupt."""
         if self.reason is not None:
             raise stopped(self.reason)
 
@@ -46,8 +46,8 @@ class Watch:
 class Watchdog:
     """Interrupts guarded calls, each for as long as it runs and never after.
 
-    A call that ends in time does not wake the thread: it looks again when the earliest deadline it knew of has
-    passed, and ends when it then finds nothing to watch. So a quick call costs two uncontended locks.
+    A call that ends in time does not wake the thread, which sleeps until the earliest deadline that it knows, and ends
+    when it then has nothing to watch. A quick call therefore costs two uncontended locks.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Watchdog:
     def guard(
         self, interrupt: Callable[[], None], timeout: float, cancellation: Cancellation | None = None
     ) -> Iterator[Watch]:
-        """Call `interrupt` when `timeout` seconds have passed or the cancellation is thrown, until the block ends."""
+        """Call `interrupt` after `timeout` seconds or on cancellation, until the block ends."""
         watch = Watch(interrupt, time.monotonic() + timeout)
         with self._changed:
             self._active.add(watch)
@@ -71,7 +71,7 @@ class Watchdog:
             watch.check()
             yield watch
         finally:
-            # Interrupts happen under this lock, so none can reach what the caller runs next.
+            # Interrupts happen under this lock, so none can reach the caller's next statement.
             with self._changed:
                 self._active.discard(watch)
             if cancellation is not None:
@@ -112,7 +112,7 @@ class Watchdog:
 
 
 # ------------------------------------------------------------
-# The engine's own words go to the owner's log; everyone else gets a fixed sentence and an id to find them by.
+# The engine's messages go to the owner's log; clients get a fixed sentence and an id to find them by.
 
 _log = logging.getLogger("dpsql.answering.dataset")
 
@@ -121,22 +121,22 @@ def log_engine_error(error: Exception) -> str:
     """Write the engine's text to the owner's log and return the id it is found under."""
     log_id = uuid.uuid4().hex[:12]
     kind = type(error).__name__
-    # The text may quote the data; a log that goes further than the owner's eyes writes the other two only.
+    # The text may quote data; a log that others may read contains only the other two fields.
     _log.error("%s: %s: %s", log_id, kind, error, extra={"log_id": log_id, "error": kind})
     return log_id
 
 
 def log_another_try(error: Exception) -> None:
-    """Tell the owner that a query is run once more, without the engine's statistics."""
+    """Log that a query is run again without the engine's statistics."""
     kind = type(error).__name__
     _log.info("%s: a query is run once more without the engine's statistics", kind, extra={"error": kind})
 
 
 def engine_failed(error: Exception, *, lost: bool = False) -> EngineFailed:
-    """The error that may be seen in place of the engine's; `lost` if the engine itself is gone.
+    """The error that is shown instead of the engine's; `lost` if the engine itself is gone.
 
     Claim: it depends on no value the engine held.
-    Because: its text is fixed but for a random id; the original is neither quoted nor chained.
+    Because: its text is fixed except for a random id; the original is neither quoted nor chained.
     Needs: the caller raises it outside the `except` block, or Python attaches the original as its context.
     """
     return (EngineLost if lost else EngineFailed)(log_engine_error(error))

@@ -28,7 +28,7 @@ def noisy_chains(
     factor: int,
     sampler: Sampler,
 ) -> Integers:
-    """The cells, in whole steps, as differences of rounded running totals, so that parts add up to totals.
+    """The cells, in whole steps, as differences of rounded running totals, so that cells add up to totals.
 
     Claim: what comes out is as private as C x plus `noise`, a whole number for each cell.
     Because: C x is computed in whole numbers, exactly; what follows the noise reads nothing else.
@@ -41,7 +41,7 @@ def noisy_chains(
     found = np.empty(len(places), dtype=np.int64)
     for start in range(0, len(places), chains.length):
         chain = slice(start, start + chains.length)
-        measured = _rooted(exact[places[chain]]) + drawn[chain]  # of Python's integers: nothing overflows
+        measured = _rooted(exact[places[chain]]) + drawn[chain]  # Python's integers: no overflow
         found[places[chain]] = _differences(_totals(measured.astype(np.float64)), factor)
     return found
 

@@ -1,10 +1,10 @@
-"""Exact noise from the operating system's randomness, and the only place in dpsql that draws any.
+"""Exact noise from the operating system's randomness. No other module of dpsql draws randomness.
 
-Both laws are sampled exactly: every probability is compared with a uniform number whose digits are drawn one
+Both distributions are sampled exactly: every probability is compared with a uniform number whose digits are drawn one
 after another, until the digits drawn so far decide. No probability is ever rounded.
 
-Nothing is buffered between calls. The kernel is fast enough, and without state two forked workers or two threads
-cannot come to share random bytes.
+Nothing is buffered between calls. The kernel is fast enough, and without state two forked workers or two threads can
+never share random bytes.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ MAX_LAPLACE_SCALE = Fraction(2**50)
 MAX_GAUSSIAN_VARIANCE = Fraction(2**100)
 
 MAX_CANDIDATES = 2**30
-# Candidates are proposed with weights 1, 1/2, 1/4 … down to 2**-40, or so far that 62 bits hold the sum of all.
+# Candidates are proposed with weights 1, 1/2, 1/4 … down to 2**-40, or as far as 62 bits hold their sum.
 _LEVELS, _WEIGHT_BITS = 40, 62
 
-# How far the floating-point estimate of an acceptance probability may be off. Its true error is below 2**-40; the
-# wide band costs about two exact decisions in a million draws.
+# Allowed error of the floating-point estimate of an acceptance probability. Its true error is below 2**-40; the wide
+# band costs about two exact decisions in a million draws.
 _BAND = 2.0**-20
 
 # Base-256 digits of a probability that are computed together.
 _DIGITS = 8
 
-# Bits computed beyond those needed. So few that bounds sometimes disagree and are computed again: a way that is never
-# gone is never tested.
+# Extra bits of precision. So few that bounds sometimes disagree and are computed again: a path that is never taken is
+# never tested.
 _SPARE = 4
 
 # Random bytes drawn together: large enough for numpy, small enough for the processor's cache.
 _BLOCK = 1 << 19
 
-# How bad candidates are: integers, of Python's own kind where 64 bits do not hold them.
+# Losses of candidates: integers, Python's own where 64 bits do not hold them.
 Losses = npt.NDArray[np.int64] | npt.NDArray[np.object_]
-# What the candidate at a place loses, where its run only says how much at least.
+# The exact loss of the candidate at a position, where its run only gives a lower bound.
 Exact = Callable[[int], int]
 
 _Bytes = npt.NDArray[np.uint8]
@@ -55,7 +55,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 class Sampler(Protocol):
-    """Where noise and secrets come from."""
+    """The source of noise and secrets."""
 
     def discrete_laplace(self, scale: Fraction, size: int) -> Integers:
         """Independent draws with P(x) proportional to exp(-|x| / scale)."""
@@ -68,7 +68,7 @@ class Sampler(Protocol):
     def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
         """The place of one candidate of P proportional to exp(-loss / scale); of losses[i] there are widths[i].
 
-        With `exact`, which says what the candidate at a place loses, it is at least what losses[i] says.
+        With `exact`, which gives the loss of the candidate at a position, losses[i] are lower bounds.
         """
         ...
 
@@ -78,7 +78,7 @@ class Sampler(Protocol):
 
 
 class SystemSampler:
-    """The sampler of the product: exact laws, randomness of the operating system."""
+    """The sampler used in production: exact distributions, randomness of the operating system."""
 
     def discrete_laplace(self, scale: Fraction, size: int) -> Integers:
         """Independent draws with P(x) proportional to exp(-|x| / scale).
@@ -156,7 +156,7 @@ def _random_bytes(count: int) -> _Bytes:
 
 
 def _laplace(scale: Fraction, size: int) -> Integers:
-    """Draws of the discrete Laplace law, put together from independent coins.
+    """Draws from the discrete Laplace distribution, composed of independent coins.
 
     Claim: P(x) is proportional to r**|x|, with r = exp(-1 / scale).
     Because: let g >= 0 have P(g) = (1 - r) · r**g.
@@ -196,7 +196,7 @@ def _toss(scale: Fraction, count: int, chosen: slice = slice(None)) -> _Flags:
 
     Claim: the tosses are independent, and each shows heads with exactly its coin's probability p.
     Because: heads means U < p for a uniform U whose base-256 digits are drawn from the first on. The first digit
-    that differs from p's decides, whatever follows; where all digits so far are equal, one more is drawn.
+    that differs from p's decides, whatever follows; while all digits are equal, one more is drawn.
     Needs: independent uniform bytes; p's digits exact, and p irrational, so that U and p do differ.
     """
     digits = _digits(scale, 0)[:, chosen]

@@ -1,4 +1,4 @@
-"""Writes the prepared copy of a DuckDB database: a file of its own, whole or not at all."""
+"""Writes the prepared copy of a DuckDB database: a separate file, written atomically."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _TARGET = "prepared"
 
 
 class CopyFiles:
-    """A copy is a file, beside the database unless the owner says where."""
+    """A copy is a file, beside the database unless the owner names another place."""
 
     in_database = False
 
     def plan(
         self, request: CopyRequest, private: Sequence[tuple[str, ...]], public: Sequence[tuple[str, ...]]
     ) -> CopyPlan:
-        """All tables, for the copy is read alone; under their own names."""
+        """All tables under their own names, since only the copy is read."""
         if request.writer is not None:
             raise PolicyError(
                 "--as is only for PostgreSQL",
@@ -44,7 +44,7 @@ class CopyFiles:
         return CopyPlan(name, {source: (source[0], source[1]) for source in (*private, *public)})
 
     def like(self, table: TableSchema) -> tuple[TableSchema, tuple[tuple[str, ...], ...]]:
-        """Without the columns that nobody can declare. What is unique is not held unique in the copy."""
+        """Without columns that cannot be declared. The copy does not enforce unique keys."""
         columns = {name: column for name, column in table.columns.items() if column.type is not None}
         return replace(table, columns=columns), tuple(sorted(tuple(sorted(names)) for names in table.unique))
 
@@ -81,15 +81,15 @@ def write_copy(
     if target.exists():
         raise PolicyError(f'the file "{target}" already exists', hint="Name another one with --to.")
     fresh = target.with_name(f".{target.name}.new")
-    # Nobody else may read the rows meanwhile; the copy then is for those who may read the database.
+    # No other user may read the rows meanwhile; the finished copy has the permissions of the database.
     mask = os.umask(0o077)
     try:
         fresh.unlink(missing_ok=True)
         _fill(source, fresh, tables, about, {"memory_limit": memory, "threads": threads}, tell)
         with open(fresh, "rb") as file:
             os.fsync(file.fileno())
-        os.chmod(fresh, source.stat().st_mode & 0o444)  # nothing is ever changed in it
-        os.link(fresh, target)  # fails if somebody else has made one meanwhile
+        os.chmod(fresh, source.stat().st_mode & 0o444)  # it never changes
+        os.link(fresh, target)  # fails if the file was created meanwhile
         sync_directory(target.parent)
     except OSError as error:
         raise OperationalError(
@@ -105,7 +105,7 @@ def write_copy(
 
 
 def _overflow(fresh: Path) -> Path:
-    """Where the engine puts what does not fit into memory: readable by nobody else, and gone at the end."""
+    """The folder for data that does not fit into memory: private, and removed at the end."""
     return fresh.with_name(f"{fresh.name}.tmp")
 
 

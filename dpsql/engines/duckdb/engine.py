@@ -53,7 +53,7 @@ _TYPES = {
     "TIMESTAMP_S": TIMESTAMP,
     "TIMESTAMP_MS": TIMESTAMP,
     "TIMESTAMP_NS": TIMESTAMP,
-    # Its cast to TIMESTAMP depends on the zone, which the lock-down fixes.
+    # Its cast to TIMESTAMP depends on the time zone, which the lock-down fixes.
     "TIMESTAMP WITH TIME ZONE": TIMESTAMPTZ,
 }
 _PLAIN_NAMES = re.compile(r"\[(\w+(?:, \w+)*)\]")
@@ -73,7 +73,7 @@ _CAST = {
     Kind.TIMESTAMPTZ: "TIMESTAMP",
 }
 
-# Connections to one file share a database inside a process: the second must not meet it half locked.
+# Connections to one file share a database within a process: a second one must not see it half locked.
 _opening = threading.Lock()
 
 
@@ -81,7 +81,7 @@ _Config = dict[str, str | bool | int | float | list[str]]
 
 
 class DuckDBEngine:
-    """A DuckDB file. Each call has its own cursor, so calls run side by side and are stopped one by one."""
+    """A DuckDB file. Each call has its own cursor, so calls run concurrently and are stopped individually."""
 
     dialect = DUCKDB
 
@@ -107,11 +107,11 @@ class DuckDBEngine:
         raise failure
 
     def _known(self, cursor: duckdb.DuckDBPyConnection, schema: DatabaseSchema) -> DatabaseSchema:
-        """The schema that the policy is about: of the database itself, or of what it was when it was prepared."""
+        """The schema that the policy describes: of the database, or of the database when it was prepared."""
         is_copy = (SCHEMA, ABOUT) in schema.tables
         if self._prepared is None:
             if is_copy:
-                # Its own ledger would lie beside it, and forget what was spent.
+                # A ledger beside the copy would not know what was spent.
                 raise PolicyError(f'"{self._path}" is a prepared copy', hint="Name the database itself in url.")
             return schema
         rows = cursor.execute(f"SELECT {', '.join(ABOUT_COLUMNS)} FROM {SCHEMA}.{ABOUT}").fetchall() if is_copy else []
@@ -122,14 +122,14 @@ class DuckDBEngine:
         return with_copies(schema.tables, schema.default_schema, about)
 
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
-        """Nothing: there are no roles, and what could be wrong with a table does not let it be declared."""
+        """None: there are no roles, and a table with problems cannot be declared."""
         del sources
         return []
 
     def ready(
         self, sources: Sequence[tuple[str, ...]], *, timeout: float, cancellation: Cancellation | None = None
     ) -> None:
-        """Nothing can change under a file that is opened for reading only."""
+        """Always ready: a file that is opened read-only does not change."""
 
     def execute(
         self, queries: Sequence[EngineQuery], *, timeout: float, cancellation: Cancellation | None = None
@@ -140,7 +140,7 @@ class DuckDBEngine:
         Because: engine errors become a fixed sentence, raised outside the handler so that nothing is chained to it;
         our own errors here name types and counts of columns, which the query text fixes. Where the engine fails because
         of its statistics, which are values of the data, the queries are run once more without them.
-        Needs: queries that are total; otherwise the fact that one failed tells something.
+        Needs: queries that are total; otherwise a failure itself reveals something.
         """
         deadline = time.monotonic() + timeout
         failure: Error | None = None
@@ -188,9 +188,9 @@ class DuckDBEngine:
     def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
         """Whether no two rows share the values of these columns, NULL aside.
 
-        Claim: what is found holds as long as this connection is open.
-        Because: the file is open for reading, and DuckDB lets nobody write to a file that another process reads.
-        Needs: nothing more. A database opened anew is asked anew.
+        Claim: the result holds as long as this connection is open.
+        Because: the file is open for reading, and DuckDB prevents writes to a file that another process reads.
+        Needs: nothing more. A reopened database is checked again.
         """
         names = ", ".join(map(quoted, columns))
         known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in columns)
@@ -213,16 +213,17 @@ class DuckDBEngine:
 
 
 def _open(path: Path, config: _Config) -> tuple[duckdb.DuckDBPyConnection, duckdb.DuckDBPyConnection]:
-    """The file, twice: with the engine's statistics, which make many queries quicker, and without.
+    """The file, opened twice: with the engine's statistics, which make many queries faster, and without.
 
-    Both are opened at once and closed at once: whoever closes one of them gives up the lock on the file for both.
+    Both are opened and closed together: closing one gives up the lock on the file for both.
     """
     with _opening, ExitStack() as opened:
         try:
             connection = opened.enter_context(duckdb.connect(str(path), read_only=True, config=config))
             lock_down(connection, statistics=True)
             _require_own_functions(connection, path)
-            # An engine has one set of optimizers: the other is of an engine of its own, shared by name in this process.
+            # An instance has one set of optimizers, so the other connection needs a second instance, shared by name in
+            # this process.
             careful = opened.enter_context(duckdb.connect(f":memory:dpsql {path.resolve()}", config=config))
             if not is_locked(careful):
                 _put_in_place(careful, path, _catalog_of(connection))
@@ -238,13 +239,13 @@ def _open(path: Path, config: _Config) -> tuple[duckdb.DuckDBPyConnection, duckd
 
 
 def _put_in_place(connection: duckdb.DuckDBPyConnection, path: Path, name: str) -> None:
-    """The file in place of an engine's own, empty database, under the name that it has where it is opened by itself.
+    """Attach the file in place of an instance's own, empty database, under the name it has when it is opened directly.
 
-    Claim: names of schemas and tables mean what they mean there.
-    Because: the catalogs of both engines have the same names, and connections begin in the file.
-    Needs: an engine that nobody has used before.
+    Claim: names of schemas and tables mean the same in both.
+    Because: the catalogs of both instances have the same name, and connections start in the file.
+    Needs: an unused instance.
     """
-    # In two steps, for a file may have the name of the engine's own database.
+    # In two steps, since a file may have the name of the instance's own database.
     for source, catalog in ((":memory:", f"{name}_"), (str(path), name)):
         before = _catalog_of(connection)
         options = "" if source == ":memory:" else " (READ_ONLY)"
@@ -261,11 +262,11 @@ def _catalog_of(connection: duckdb.DuckDBPyConnection) -> str:
 
 
 def _require_own_functions(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Refuse a file with a macro that stands in place of a function of the engine, or of an operator.
+    """Refuse a file with a macro that replaces a function or an operator of the engine.
 
     Claim: every function that generated SQL names is the engine's.
-    Because: macros of the default schema come first, and none has the name of one; other schemas are not looked in.
-    Needs: nothing of the macros: this names the engine's own function by its schema, and calls no other.
+    Because: macros of the default schema take precedence, and none has the name of one; other schemas are not searched.
+    Needs: nothing of the macros: this check calls only an engine function that is qualified by its schema.
     """
     functions = "system.main.duckdb_functions()"
     made = connection.execute(f"SELECT schema_name, function_name FROM {functions} WHERE NOT internal").fetchall()
@@ -287,7 +288,7 @@ def _run_all(
     cursor: duckdb.DuckDBPyConnection, statements: Statements, queries: Sequence[EngineQuery], watch: Watch
 ) -> list[ExactTable]:
     try:
-        # A single statement sees one snapshot anyway.
+        # A single statement reads one snapshot anyway.
         if len(queries) > 1:
             cursor.begin()
         tables = []
@@ -311,7 +312,7 @@ def _run(cursor: duckdb.DuckDBPyConnection, statements: Statements, query: Engin
     key_types, sum_types = types[: query.keys], types[query.keys :]
     if any(name != "BIGINT" for name in sum_types):
         raise InternalError("generated SQL returned a sum that is not a 64-bit integer")
-    # Without keys there is one row, for which arrays would take longer.
+    # Without keys there is one row, for which arrays would be slower.
     if key_types and all(_NUMPY_KEYS.fullmatch(name) for name in key_types):
         return _fetch_columns(cursor, key_types)
     if all(_NUMPY_KEYS.fullmatch(name) or _PYTHON_KEYS.fullmatch(name) for name in key_types):
@@ -333,7 +334,7 @@ def _fetch_columns(cursor: duckdb.DuckDBPyConnection, key_types: list[str]) -> E
 
 
 def _fetch_rows(cursor: duckdb.DuckDBPyConnection, key_types: list[str]) -> ExactTable:
-    """The slower way, for keys that NumPy would round (decimals, wide integers) or refuse (dates at infinity)."""
+    """The slower method, for keys that NumPy would round (decimals, wide integers) or refuse (infinite dates)."""
     rows = cursor.fetchall()
     width = len(cursor.description or ())
     sums = []
@@ -348,10 +349,10 @@ def _fetch_rows(cursor: duckdb.DuckDBPyConnection, key_types: list[str]) -> Exac
 def _without_strange_times(table: ExactTable, key_types: list[str]) -> ExactTable:
     """Drop groups whose key is a date or timestamp that Python cannot hold (before year 1, after 9999, infinite).
 
-    Claim: sensitivities stay as they were, and no error tells that such a key exists.
+    Claim: sensitivities are unchanged, and no error reveals that such a key exists.
     Because: whether a group is dropped depends on its key alone, so every database loses the same cells.
-    Needs: DuckDB hands an infinite DATE over as the first or last day Python knows; queries that group by dates
-    bring them into range first, or that day's group appears twice.
+    Needs: DuckDB returns an infinite DATE as the first or last day of Python's range; queries that group by dates clamp
+    them first, or that day's group would appear twice.
     """
     places = [i for i, name in enumerate(key_types) if name in ("DATE", "TIMESTAMP")]
     if not places:
@@ -365,7 +366,7 @@ def _without_strange_times(table: ExactTable, key_types: list[str]) -> ExactTabl
 
 
 def _public_column(column: ColumnSchema, values: list[Value]) -> list[Value]:
-    # DuckDB hands a date that Python cannot hold over as text.
+    # DuckDB returns a date that Python cannot represent as text.
     if column.type in (DATE, TIMESTAMP, TIMESTAMPTZ) and any(isinstance(value, str) for value in values):
         raise PolicyError(f'public column "{column.name}" holds a date outside the years 1 to 9999')
     return values
@@ -383,7 +384,7 @@ def _read_schema(cursor: duckdb.DuckDBPyConnection) -> DatabaseSchema:
     ).fetchall():
         column = ColumnSchema(name, _type(native), native, nullable)
         if (schema, table, name) in computed:
-            # Its expression is evaluated at each reading: nobody has made it total, nor the same twice.
+            # Its expression is evaluated at each read, and may be neither total nor deterministic.
             column = replace(column, type=None, native=f"{native}, generated when read")
         columns.setdefault((schema, table), {})[name] = column
     views = {
@@ -424,7 +425,7 @@ def _unique_constraints(cursor: duckdb.DuckDBPyConnection) -> list[tuple[tuple[s
 
 
 def _unique_indexes(cursor: duckdb.DuckDBPyConnection) -> list[tuple[tuple[str, str], list[str]]]:
-    """Those over columns with plain names. DuckDB quotes every other name or expression in its list."""
+    """Unique indexes over columns with plain names; DuckDB quotes any other name or expression."""
     rows = cursor.execute(
         "SELECT schema_name, table_name, expressions FROM duckdb_indexes()"
         " WHERE database_name = current_database() AND is_unique"
@@ -445,7 +446,7 @@ def _enforced(names: Sequence[str], columns: dict[str, ColumnSchema]) -> bool:
 def _type(native: str) -> Type | None:
     if match := _DECIMAL.fullmatch(native):
         return decimal(int(match[1]), int(match[2]))
-    if native.startswith("ENUM(") and native.endswith(")"):  # not a list of them
+    if native.startswith("ENUM(") and native.endswith(")"):  # not an array of enums
         return TEXT
     return _TYPES.get(native)
 

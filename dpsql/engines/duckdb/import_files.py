@@ -26,7 +26,7 @@ class Imported:
 
 
 def import_folder(folder: Path, database: Path) -> list[Imported]:
-    """Make the database, or leave nothing behind. A database that is there already stays as it is."""
+    """Create the database, or leave nothing behind. An existing database is not changed."""
     if database.exists():
         raise PolicyError(
             f'"{database}" already exists', hint=f'To draft a policy for it as it is, run: dpsql init "{database}".'
@@ -73,7 +73,7 @@ def _import_all(tables: dict[str, tuple[Path, str]], database: Path) -> list[Imp
                 Imported(file.name, name, _import(connection, name, file, reader))
                 for name, (file, reader) in tables.items()
             ]
-            # Closing writes what is left as well, but says nothing if the disk is full.
+            # Closing also writes what is left, but reports no error if the disk is full.
             connection.execute("CHECKPOINT")
             return imported
     except duckdb.Error as error:

@@ -32,7 +32,7 @@ class DuckDBFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The folder is somebody else's."""
+        """The caller owns the folder."""
 
     def database(self, name: str, tables: Iterable[Filled]) -> DuckDBEngine:
         path = self._folder / f"{name}.duckdb"
@@ -58,5 +58,5 @@ def _write(connection: duckdb.DuckDBPyConnection, filled: Filled) -> None:
 
 def _native(type_: Type) -> str:
     if type_.kind is Kind.DECIMAL:
-        return f"DECIMAL({min(type_.precision + 3, 38)}, {type_.scale})"  # room for what is beyond the bounds
+        return f"DECIMAL({min(type_.precision + 3, 38)}, {type_.scale})"  # room for values beyond the bounds
     return _TYPES[type_.kind]

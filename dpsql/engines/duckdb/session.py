@@ -1,8 +1,8 @@
-"""The settings of every DuckDB of dpsql, and statements that it has read.
+"""The settings of every DuckDB instance of dpsql, and its parsed statements.
 
-The settings under which every DuckDB of dpsql runs: no files, no network, no Python objects, no changes.
+Every DuckDB instance of dpsql runs without files, network, Python objects and changes.
 
-Here, below both, because the backend and the post-processor need it and must not import each other.
+This is a module of its own because engine and post-processor both need it and must not import each other.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ SETTINGS = MappingProxyType(
         "temp_directory": "",
         # A timestamp with time zone is the same instant whatever the machine's zone.
         "TimeZone": "UTC",
-        # The generator guards divisors; should a guard be missing, zero gives NULL rather than an error that tells.
+        # Generated SQL guards divisors; should a guard be missing, division by zero gives NULL rather than a revealing
+        # error.
         "error_on_division_by_zero": "false",
-        # Both would hold the rows of a join in memory, where reading its tables twice is cheaper.
+        # Both would keep the rows of a join in memory, where reading its tables twice is cheaper.
         "disabled_optimizers": "common_subplan,grouping_sets",
-        # The lock has no exceptions.
+        # The lock allows no exceptions.
         "allowed_configs": "[]",
         "enable_external_access": "false",
         "lock_configuration": "true",
     }
 )
-# An optimizer that looks at the columns' own statistics evaluates expressions on them, and fails for some: whether a
-# query runs would depend on the rows. It may be left on only where a query that failed is run once more without it.
+# This optimizer evaluates expressions on the columns' statistics, which may fail: whether a query runs would depend on
+# the rows. It may be enabled only where a query that failed is run again without it.
 _BY_STATISTICS = "statistics_propagation"
 
 
@@ -58,9 +59,9 @@ def lock_down(connection: Connection, *, statistics: bool = False) -> None:
     """Close every way out of the database.
 
     Claim: no statement can read or write another file, reach the network, load code, see a Python object or undo this.
-    Because: the settings say so and are locked. They are read back, so one that the engine does not honour is noticed,
-    as is a database that someone else in this process locked with other settings.
-    Needs: nobody uses the connection before this returns.
+    Because: the settings say so and are locked. They are read back, so a setting that the engine ignores is noticed, as
+    is a database that was locked with other settings in this process.
+    Needs: the connection is not used before this returns.
     """
     settings = dict(SETTINGS)
     if not statistics:
@@ -79,12 +80,10 @@ def _in_force(connection: Connection) -> dict[str, str]:
 
 
 # ------------------------------------------------------------
-# Generated SQL as DuckDB has read it. Reading takes a good part of a short query, and texts come again.
-#
-# Here, below both, because the backend and the post-processor need it and must not import each other.
+# Generated SQL, parsed. Parsing is a large part of a short query, and texts recur.
 
 REMEMBERED = 500
-LONGEST = 100_000  # characters; a longer text is read each time
+LONGEST = 100_000  # characters; a longer text is parsed each time
 
 
 class Reader(Protocol):
@@ -94,14 +93,14 @@ class Reader(Protocol):
 
 
 class Statements:
-    """Single SELECTs by their text. Safe for many threads: DuckDB runs a copy of what it is given."""
+    """Single SELECTs by their text. Thread-safe: DuckDB runs a copy of the statement."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Any] = OrderedDict()
 
     def read(self, connection: Reader, sql: str) -> Any:
-        """The statement; a text that is anything but one SELECT is a defect of ours."""
+        """The statement; generated text other than one SELECT is a bug."""
         with self._lock:
             found = self._known.get(sql)
             if found is not None:

@@ -1,4 +1,4 @@
-"""What only the draft of a policy needs of a DuckDB file: keys, references, enums and, when told to, extremes."""
+"""What only the draft of a policy needs from a DuckDB file: keys, references, enums and, on request, extremes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpsql.policy.propose import Proposal, Reference, SchemaDetails, Source
 from dpsql.policy.schemes import EXAMPLE_URL
 from dpsql.types import Kind
 
-_MOST_UNITS = 0.99  # the rows of so many units shall count in full
+_MOST_UNITS = 0.99  # the fraction of units whose rows count in full
 
 
 def survey(database: str, folder: Path, tell: Tell) -> Surveyed:
@@ -48,7 +48,7 @@ def survey(database: str, folder: Path, tell: Tell) -> Surveyed:
 def _file(database: str, tell: Tell) -> Path:
     name = database.removeprefix(SCHEME)
     if not name or "://" in name:
-        # The address itself is not repeated: it may hold a password.
+        # The address itself is not quoted: it may hold a password.
         raise PolicyError("not the address of a database", hint=EXAMPLE_URL)
     path = Path(name)
     if path.is_dir():
@@ -115,8 +115,8 @@ def _values(native: str) -> tuple[str, ...]:
 def suggest_bounds(path: Path, proposals: Sequence[Proposal]) -> Suggestions:
     """Bounds from the data, for the columns and units that a draft proposes.
 
-    These come from private rows, without noise: the owner asked for it and is told what it reveals. Exact extremes
-    do not leave this function.
+    These come from private rows, without noise: the owner requested it and is warned about what it reveals. Exact
+    extremes do not leave this function.
     """
     with _reading(path) as connection:
         return collect(proposals, partial(_extremes, connection), partial(_rows_of_most_units, connection))
@@ -126,18 +126,18 @@ def _extremes(connection: duckdb.DuckDBPyConnection, proposal: Proposal, column:
     type_ = proposal.table.columns[column].type
     assert type_ is not None
     name = quoted(column)
-    # NaN and infinity are no extremes; whole numbers and decimals have neither.
+    # NaN and infinity are not extremes; integers and decimals have neither.
     finite = (
         f" WHERE isfinite({name})" if type_.kind in (Kind.DOUBLE, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ) else ""
     )
-    # A day says enough, and Python knows no moment of a zone without a further package.
+    # A day is precise enough, and Python would need another package for time zones.
     value = f"CAST({name} AS DATE)" if type_.is_temporal else name
     sql = f"SELECT MIN({value}), MAX({value}) FROM {qualified(proposal.table.source)}{finite}"
     low, high = connection.execute(sql).fetchone() or (None, None)
     if low is None or high is None:
         return None
     if type_.is_temporal and not (isinstance(low, date) and isinstance(high, date)):
-        return None  # a year that Python does not know comes as text
+        return None  # a year beyond Python's range is returned as text
     return round_outward(low, high)
 
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalog says of tables: columns, enforced uniqueness, obstacles, and whether they changed."""
+"""Reads tables from PostgreSQL's catalog: columns, enforced uniqueness, obstacles, and changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TYPES = {
 
 _VIEWS = ("v", "m")
 
-# One row per table. A domain counts as what it is made of; names of its own types stay unknown.
+# One row per table. A domain counts as its base type; user-defined types are unknown.
 _TABLES = """
 SELECT n.nspname, c.relname, c.oid::bigint, c.relkind::text, c.relrowsecurity AND row_security_active(c.oid),
        EXISTS (WITH RECURSIVE parts AS (SELECT c.oid UNION
@@ -66,7 +66,7 @@ _NAMED = "WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest($1::name[], $2::
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What must stay as it is for a table to be the one that was checked."""
+    """What must not change for a table to be the one that was checked."""
 
     oid: int
     kind: str
@@ -75,7 +75,7 @@ class Identity:
     obstacle: str | None
 
     def holds_in(self, now: Identity) -> bool:
-        """Columns and unique keys may have been added, but none changed or gone."""
+        """Whether no column or unique key was changed or removed; new ones are allowed."""
         return (
             (self.oid, self.kind, self.obstacle) == (now.oid, now.kind, now.obstacle)
             and self.columns.items() <= now.columns.items()
@@ -86,7 +86,7 @@ class Identity:
 def read_tables(
     connection: Connection, sources: Sequence[Sequence[str]] | None = None
 ) -> tuple[dict[Source, TableSchema], dict[tuple[str, ...], Identity]]:
-    """All tables, or those named, with what they are recognised by."""
+    """All tables, or the named ones, with their identities."""
     tables: dict[Source, TableSchema] = {}
     identities: dict[tuple[str, ...], Identity] = {}
     for schema, name, oid, kind, guarded, is_foreign, has_children, columns, indexes in _rows(connection, sources):
@@ -127,7 +127,7 @@ def _obstacle(is_foreign: bool, guarded: bool) -> str | None:
 def _column(column: Sequence[Any]) -> ColumnSchema:
     name, _, _, _, not_null, native, base, sort, computed, modifier = column
     if computed:
-        # Its expression is evaluated when it is read, and may fail for some rows: nobody has made it total.
+        # Its expression is evaluated when it is read, and may fail for some rows.
         return ColumnSchema(name, None, f"{native}, generated when read", not not_null)
     type_ = TEXT if sort == "e" else _type(base, modifier)
     return ColumnSchema(name, type_, native, not not_null)
@@ -146,10 +146,10 @@ def _type(base: str | None, modifier: int) -> Type | None:
 def _unique(
     indexes: Sequence[tuple[list[str], bool]], columns: Mapping[str, ColumnSchema]
 ) -> frozenset[frozenset[str]]:
-    """Sets of columns of which no two rows that matter have the same values.
+    """Sets of columns that are unique among the rows that matter.
 
-    With several columns, a NULL in one lets the others repeat, unless the index says otherwise. With one it does not
-    matter: rows whose unit is NULL do not exist.
+    With several columns, a NULL in one allows repetition of the others, unless the index has NULLS NOT DISTINCT. With
+    one column it does not matter: rows with a NULL unit are dropped.
     """
     return frozenset(
         frozenset(names)
@@ -158,7 +158,7 @@ def _unique(
     )
 
 
-# --- what the owner should know ---
+# --- warnings for the owner ---
 
 _ROLE = """
 SELECT current_user, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user
@@ -176,7 +176,7 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest($1::name[], $2::name[])) O
 
 
 def read_warnings(connection: Connection, sources: Sequence[Sequence[str]]) -> list[str]:
-    """What may be meant, but rarely is."""
+    """Settings that may be intended, but rarely are."""
     found = []
     role, is_super, _ = connection.execute(_ROLE).fetchone() or ("", False, False)
     if is_super:

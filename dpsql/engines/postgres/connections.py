@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL server: kept for reuse, a read-only transaction each time, stopped on the server."""
+"""Pooled connections to a PostgreSQL server: one read-only transaction per use; queries are cancelled on the server."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 OLDEST_VERSION = 13
 MOST_CONNECTIONS = 16
 _CONNECT_SECONDS = 10
-# A server that does not stop a query within this time is taken for unreachable.
+# A server that does not cancel a query within this time is considered unreachable.
 _CANCEL_SECONDS = 5.0
 _CANCEL_ATTEMPTS = 10
 
-# Part of each transaction, so that nothing depends on what a session, or a pooler between, remembers.
+# Set in each transaction, so that nothing depends on the state of a session or a pooler.
 SETTINGS = {
     # Names in generated SQL are qualified; operators and functions are PostgreSQL's own.
     "search_path": "pg_catalog, pg_temp",
@@ -37,14 +37,14 @@ SETTINGS = {
     "client_encoding": "UTF8",
     "extra_float_digits": "1",
     "standard_conforming_strings": "on",
-    # Row security would hide rows by who asks; a query that it would change fails instead.
+    # Row security would hide rows depending on the user; a query that it affects fails instead.
     "row_security": "off",
     # Compiling takes longer than most of these queries.
     "jit": "off",
     # Without statistics of clamped columns the server expects few rows and would sort them all instead of hashing: that
     # takes up to four times as long.
     "enable_sort": "off",
-    # Should dpsql vanish in the middle, the server lets go.
+    # If dpsql dies in a transaction, the server ends it.
     "idle_in_transaction_session_timeout": "60s",
 }
 
@@ -52,7 +52,7 @@ _log = logging.getLogger("dpsql.answering.dataset")
 
 
 class Connections:
-    """Up to so many connections to one database. Each is used by one call at a time and then kept for the next."""
+    """A pool of connections to one database. Each is used by one call at a time and then kept for the next."""
 
     def __init__(self, url: str, settings: dict[str, str] | None = None) -> None:
         self._parameters = _parameters(url)
@@ -61,7 +61,7 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._closed = False
-        self.default_schema = "public"  # of tables that are named without one
+        self.default_schema = "public"  # of unqualified table names
 
     @contextmanager
     def transaction(
@@ -74,7 +74,7 @@ class Connections:
     ) -> Iterator[Connection]:
         """A read-only transaction on one snapshot, which is taken after the named tables were locked against changes.
 
-        The watch is asked while the call waits for a connection; `seconds` is the most that one statement may take.
+        The watch is checked while the call waits for a connection; `seconds` is the limit for one statement.
         """
         interrupt = interrupt or Interrupt()
         begin = _begin(self._settings, locked, seconds)
@@ -87,7 +87,7 @@ class Connections:
                 yield connection
                 connection.execute("ROLLBACK")
             except BaseException:
-                # Whatever state it is in, nobody meets it again.
+                # Its state is unknown, so it is not used again.
                 interrupt.finish()
                 connection.close()
                 raise
@@ -133,7 +133,7 @@ class Connections:
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
-                # An idle server says nothing; if there is something to read, it says goodbye.
+                # An idle server sends nothing; readable data means that it is closing the connection.
                 if not select.select([connection.fileno()], [], [], 0)[0]:
                     return connection
                 connection.close()
@@ -141,7 +141,7 @@ class Connections:
 
     def _keep(self, connection: Connection, *, stopped: bool) -> None:
         with self._lock:
-            # A request to stop may still be on its way.
+            # A cancel request may still be in transit.
             if not self._closed and not stopped:
                 self._idle.append(connection)
                 return
@@ -149,11 +149,11 @@ class Connections:
 
 
 class Interrupt:
-    """Stops what runs on a connection: asks the server to, and if it does not answer, hangs up.
+    """Cancels the query on a connection, and closes the connection if the server does not respond.
 
-    To be called again and again until the call has ended; only the first time does anything. The asking has a thread
-    of its own, for it takes as long as the network does. It cannot hit another query: once it has begun, the
-    connection is not used again.
+    It is called repeatedly until the call has ended; only the first time has an effect. The cancel request has its own
+    thread, since it may block on the network. It cannot cancel another query: once it has begun, the connection is not
+    used again.
     """
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class Interrupt:
             self._connection = connection
 
     def finish(self) -> bool:
-        """Nothing is stopped from here on. True if something was."""
+        """No cancellation after this call. Returns whether there was one."""
         with self._lock:
             self._connection = None
             self._ended.set()
@@ -182,7 +182,7 @@ class Interrupt:
         threading.Thread(target=self._stop, args=(connection,), name="dpsql cancel", daemon=True).start()
 
     def _stop(self, connection: Connection) -> None:
-        # A request that reaches the server between two statements is lost, so it is repeated.
+        # A request that arrives between two statements is lost, so it is repeated.
         for _ in range(_CANCEL_ATTEMPTS):
             try:
                 connection.cancel_safe(timeout=_CANCEL_SECONDS)
@@ -195,7 +195,7 @@ class Interrupt:
 
 
 def opened(url: str, settings: dict[str, str] | None = None) -> Connections:
-    """Connections to a server that can be reached and has what dpsql needs; else a PolicyError says what is missing."""
+    """Connections to a server that can be reached and has what dpsql needs; else a PolicyError says what is wrong."""
     connections = Connections(url, settings)
     try:
         first = connections.connect()
@@ -228,13 +228,13 @@ def _check_server(connection: Connection) -> None:
 
 
 def _parameters(url: str) -> dict[str, Any]:
-    """What libpq reads from the address. Other sources, such as PGPASSWORD or a password file, it looks up itself."""
+    """The parameters in the address. libpq reads other sources, such as PGPASSWORD or a password file, itself."""
     try:
         found: dict[str, Any] = conninfo_to_dict(url)
     except psycopg.Error:
         found = {}
     if not found:
-        # Neither the address nor what is wrong with it is repeated: it may hold a password.
+        # Neither the address nor the parser's message is quoted: it may hold a password.
         raise PolicyError(
             "the address of the PostgreSQL database cannot be read",
             hint="Write it as postgresql://user@host:5432/database; with special characters escaped, as %40.",
@@ -243,7 +243,7 @@ def _parameters(url: str) -> dict[str, Any]:
 
 
 def without_password(url: str) -> tuple[str, str]:
-    """The address as it may be written down, and the name of the database."""
+    """The address without its password, and the name of the database."""
     found = _parameters(url)
     parts = urlsplit(url)
     login, at, host = parts.netloc.rpartition("@")
@@ -254,7 +254,7 @@ def without_password(url: str) -> tuple[str, str]:
 
 
 def _begin(settings: dict[str, str], locked: Sequence[str], seconds: float) -> str:
-    """One message to the server: the snapshot is taken by the first query after it."""
+    """The message that begins a transaction; the first query after it takes the snapshot."""
     timeout = max(1, min(int(seconds * 1000), 2**31 - 1))
     parts = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"]
     parts += [f"SET LOCAL {name} = {_setting(name, value)}" for name, value in settings.items()]
@@ -265,5 +265,5 @@ def _begin(settings: dict[str, str], locked: Sequence[str], seconds: float) -> s
 
 
 def _setting(name: str, value: str) -> str:
-    # A list of names is no string.
+    # A list of names is not a string.
     return value if name == "search_path" else f"'{value}'"

@@ -1,4 +1,4 @@
-"""Writes the prepared copy of a PostgreSQL database: a schema of its own, in one transaction."""
+"""Writes the prepared copy of a PostgreSQL database: a separate schema, in one transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpsql.policy.model import PreparedPolicy, TableSchema
 from dpsql.policy.prepared import ABOUT, ABOUT_COLUMNS, COPIED_OWNER, COPIED_ROWS, SCHEMA, About, is_our_schema
 from dpsql.policy.schemes import Address
 
-# What a statement of dpsql's own needs; a copy may take as long as it takes.
+# For dpsql's own statements; copying has no time limit.
 _SETTINGS = {name: SETTINGS[name] for name in ("search_path", "TimeZone", "row_security")}
 _REFUSE = """CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE 'a prepared copy is not written to: dpsql prepare makes the next one' USING ERRCODE = '25006'; END $$"""
@@ -26,7 +26,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION {schema}.refuse()"""
 
 
 class CopySchemas:
-    """A copy is a schema of the database, for its private tables alone: public ones are read where they are."""
+    """A copy is a schema in the database, for its private tables only: public tables are read in place."""
 
     in_database = True
 
@@ -40,7 +40,7 @@ class CopySchemas:
         return CopyPlan(name, _places_in(name, private))
 
     def like(self, table: TableSchema) -> tuple[TableSchema, tuple[tuple[str, ...], ...]]:
-        """With all columns and keys: the copy is made like its table."""
+        """With all columns and keys."""
         return table, ()
 
     def write(self, request: CopyRequest, name: str, tables: Sequence[TableToCopy], about: About, tell: Tell) -> None:
@@ -48,13 +48,13 @@ class CopySchemas:
         write_schema(request.writer or url, name, tables, about, role_of(url), tell)
 
     def warnings(self, address: Address, prepared: PreparedPolicy) -> list[str]:
-        """Nothing: a server does not tell when a table was written to."""
+        """None: a server does not report when a table was written."""
         del address, prepared
         return []
 
 
 def _places_in(schema: str, sources: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
-    """A table for each, under its own name where that is free."""
+    """The name of each copy: the table's own name where that is free."""
     found: dict[tuple[str, ...], tuple[str, str]] = {}
     taken = {ABOUT}
     for number, source in enumerate(sources):
@@ -67,7 +67,7 @@ def _places_in(schema: str, sources: Sequence[tuple[str, ...]]) -> dict[tuple[st
 def write_schema(
     url: str, schema: str, tables: Sequence[TableToCopy], about: About, reader: str, tell: Callable[[str], None]
 ) -> None:
-    """Copy the tables, in one snapshot, so that the role `reader` may read them and nobody writes to them."""
+    """Copy the tables, in one snapshot, readable for the role `reader` and not writable."""
     failure: Error
     try:
         with Connections(url).connect() as connection:
@@ -93,7 +93,7 @@ def write_schema(
 
 
 def role_of(url: str) -> str:
-    """Whom the server takes us for."""
+    """The role that an address connects as."""
     failure: Error
     try:
         with Connections(url).connect() as connection:
@@ -114,7 +114,7 @@ def _fill(
         tell(table.copied.source[1])
         copy = qualified(table.copied.copy)
         added = f"{COPIED_OWNER} {table.owner_type} NOT NULL, {COPIED_ROWS} bigint NOT NULL"
-        # What is indexed stays so, and what is unique is held unique in the copy, too.
+        # The copy has the same indexes and unique keys.
         connection.execute(f"CREATE TABLE {copy} (LIKE {qualified(table.copied.source)} INCLUDING INDEXES, {added})")
         columns = ", ".join([*map(quoted, table.schema.columns), COPIED_OWNER, COPIED_ROWS])
         connection.execute(f"INSERT INTO {copy} ({columns}) {table.rows}")

@@ -1,4 +1,4 @@
-"""PostgreSQL: the bounded SQL runs inside the server, and only its sums come back."""
+"""PostgreSQL: the generated SQL runs on the server, and only its sums are returned."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class PostgresEngine:
-    """A PostgreSQL database. Each call has its own connection, so calls run side by side and are stopped one by one."""
+    """A PostgreSQL database. Each call has its own connection: calls run concurrently and stop individually."""
 
     dialect = POSTGRES
 
@@ -57,10 +57,10 @@ class PostgresEngine:
         self._watchdog = Watchdog()
         self._lock = threading.Lock()
         self._identities: dict[tuple[str, ...], Identity] = {}
-        self._changed: str | None = None  # the table that was
+        self._changed: str | None = None  # the table that changed
 
     def schema(self) -> DatabaseSchema:
-        """Tables, views, column types and enforced uniqueness, from the catalog. Later queries must find it so."""
+        """Tables, views, column types and enforced uniqueness. Later queries check that they are unchanged."""
         failure: Error
         try:
             with self._connections.transaction(seconds=_PUBLIC_SECONDS) as connection:
@@ -76,7 +76,7 @@ class PostgresEngine:
         raise failure
 
     def _known(self, connection: Connection, tables: Mapping[tuple[str, str], TableSchema]) -> DatabaseSchema:
-        """The schema that the policy is about: of the database itself, or of what it was when it was prepared."""
+        """The schema that the policy describes: of the database, or of the database when it was prepared."""
         default = self._connections.default_schema
         if self._prepared is None:
             return DatabaseSchema({n: table for n, table in tables.items() if not is_our_schema(n[0])}, default)
@@ -91,7 +91,7 @@ class PostgresEngine:
         return with_copies(tables, default, about)
 
     def warnings(self, sources: Sequence[tuple[str, ...]]) -> list[str]:
-        """What the owner should know about the role and these tables."""
+        """Warnings for the owner about the role and these tables."""
         failure: Error
         try:
             with self._connections.transaction(seconds=_PUBLIC_SECONDS) as connection:
@@ -121,7 +121,7 @@ class PostgresEngine:
         Claim: no error shows a value of the data.
         Because: engine errors become a fixed sentence, raised outside the handler so that nothing is chained to it;
         our own errors here name types, tables and counts of columns, which query text and schema fix.
-        Needs: queries that are total; otherwise the fact that one failed tells something.
+        Needs: queries that are total; otherwise a failure itself reveals something.
         """
         sources = sorted({source for query in queries for source in query.sources})
 
@@ -155,7 +155,7 @@ class PostgresEngine:
         raise failure
 
     def is_unique(self, source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
-        """Never known beyond what the catalog says: rows may be added while the database is open."""
+        """Always false: rows may be added while the database is open, so only the catalog counts."""
         del source, columns
         return False
 
@@ -172,7 +172,7 @@ class PostgresEngine:
         timeout: float,
         cancellation: Cancellation | None,
     ) -> T:
-        """Do the work in a transaction in which the tables are those that were checked. Errors become our own."""
+        """Do the work in a transaction on the tables that were checked. The engine's errors become our own."""
         failure: Error
         interrupt = Interrupt()
         try:
@@ -184,7 +184,7 @@ class PostgresEngine:
                         self._check_unchanged(connection, sources)
                         return work(connection, watch)
                 except psycopg.Error:
-                    # The server says that it was stopped, or nothing any more.
+                    # The server reports the cancellation, or is gone.
                     watch.check()
                     raise
         except psycopg.errors.QueryCanceled:
@@ -200,7 +200,7 @@ class PostgresEngine:
         found then.
         Because: the tables are locked before the snapshot is taken, so the catalog that it shows is the one in force
         until the transaction ends.
-        Needs: sources name every table that the queries read.
+        Needs: `sources` names every table that the queries read.
         """
         if not sources:
             return
@@ -214,13 +214,13 @@ class PostgresEngine:
 
 
 def _is_lost(error: psycopg.Error) -> bool:
-    """Whether the server could not be reached, or went away: where libpq says so, there is no code."""
+    """Whether the server could not be reached, or the connection was lost; errors of libpq have no code."""
     return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(("08", "57P", "53300"))
 
 
 def _run(connection: Connection, query: EngineQuery) -> ExactTable:
     sql, values = numbered(query.sql, query.parameters)
-    # In binary form, for which the server takes one statement only.
+    # In binary format, which the server supports for single statements only.
     cursor = connection.execute(sql, values, binary=True)
     types = [_type_name(connection, column.type_code) for column in cursor.description or ()]
     if any(name != _SUM for name in types[query.keys :]):
@@ -242,7 +242,7 @@ def _type_name(connection: Connection, oid: int) -> str:
 
 
 def numbered(sql: str, parameters: Mapping[str, object]) -> tuple[str, list[Any]]:
-    """PostgreSQL numbers its parameters. What looks like one inside quotation marks stays as it is."""
+    """Replace named parameters by numbered ones, except inside quotation marks."""
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -260,7 +260,7 @@ def numbered(sql: str, parameters: Mapping[str, object]) -> tuple[str, list[Any]
 
 
 def _parameter(value: object) -> object:
-    """As text: the SQL says what it is to be read as."""
+    """A parameter as text: the SQL casts it to its type."""
     match value:
         case list():
             return [_parameter(item) for item in value]
@@ -288,7 +288,7 @@ def _known(type_: Type | None) -> Type:
 
 
 def _public_value(name: str, type_: Type) -> str:
-    # Python cannot hold every date of PostgreSQL, so dates come as text.
+    # Python cannot represent every PostgreSQL date, so dates are read as text.
     kind = Kind.TEXT if type_.is_temporal else type_.kind
     value = POSTGRES.moment.format(name, type=POSTGRES.type(type_)) if type_.is_temporal else name
     return f"CAST({POSTGRES.column(value, type_)} AS {POSTGRES.types[kind]})"

@@ -21,9 +21,9 @@ class PostgresKind:
     dialect = POSTGRES
 
     def address(self, url: str, folder: Path) -> Address:
-        """What is wrong with one is for libpq to say, when it is opened.
+        """libpq reports errors in the address when it is opened.
 
-        The address may change with the network, and holds a password: its path is the database's name.
+        The host may change, and the address may hold a password, so the ledger knows the database by its path alone.
         """
         return Address(url, folder, unquote(urlsplit(url).path.strip("/")) or "postgres")
 

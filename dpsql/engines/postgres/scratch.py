@@ -1,7 +1,7 @@
-"""Synthetic databases on a PostgreSQL server of their own, which is started for the audit and deleted after it.
+"""Synthetic databases on a separate PostgreSQL server, which is started for the audit and deleted after it.
 
-The owner's server is only asked for what is public. The audit is of the SQL that dpsql writes for PostgreSQL, so that a
-server of another version than the owner's tells as much.
+Only public data are read from the owner's server. The audit tests the SQL that dpsql generates for PostgreSQL, so the
+version of the server may differ from the owner's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TYPES = {
 
 
 class PostgresServer:
-    """Runs while it is entered."""
+    """A server that runs while this context is entered."""
 
     def __init__(self, folder: Path) -> None:
         self._cluster = Cluster(folder)
@@ -53,7 +53,7 @@ class PostgresServer:
         folder = quote(str(self._cluster.socket.parent), safe="")
         url = f"postgresql://{ADMIN}@/{name}?host={folder}&port={PORT}"
         engine = PostgresEngine(url, memory="64MB", threads=1)
-        engine.schema()  # queries are answered of the tables that were found
+        engine.schema()  # reads the tables that queries may use
         return engine
 
 
@@ -75,5 +75,5 @@ def _write(connection: psycopg.Connection[Any], filled: Filled) -> None:
 
 def _native(type_: Type) -> str:
     if type_.kind is Kind.DECIMAL:
-        return f"numeric({type_.precision + 3}, {type_.scale})"  # room for what is beyond the bounds
+        return f"numeric({type_.precision + 3}, {type_.scale})"  # room for values beyond the bounds
     return _TYPES[type_.kind]

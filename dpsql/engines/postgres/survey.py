@@ -1,4 +1,4 @@
-"""What only the draft of a policy needs of PostgreSQL: keys, references, enums, checks, comments; if told, extremes."""
+"""What a policy draft needs from PostgreSQL: keys, references, enums, checks, comments; on request, extremes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpsql.policy.model import Bound, Limits
 from dpsql.policy.propose import Proposal, Reference, SchemaDetails, Source
 from dpsql.types import Kind
 
-_MOST_UNITS = 0.99  # the rows of so many units shall count in full
+_MOST_UNITS = 0.99  # the fraction of units whose rows count in full
 _SECONDS = 3600.0
 
 _NAMES = """
@@ -69,7 +69,7 @@ _PARTS = f"SELECT n.nspname, c.relname {_NAMES} WHERE c.relispartition AND c.rel
 
 
 def survey(database: str, folder: Path, tell: Tell) -> Surveyed:
-    """The database of an address, whose password is not written down."""
+    """The database at an address; its password is not stored."""
     del folder
     url, name = without_password(database)
     limits = Limits()
@@ -130,7 +130,7 @@ def _by_column(checks: Sequence[tuple[Any, ...]]) -> Mapping[tuple[Source, str],
     return found
 
 
-# --- checks: a few forms are understood, all others say nothing ---
+# --- checks: a few forms are recognised, others are ignored ---
 
 _CAST = re.compile(r"::[a-z]+(?: [a-z]+)*(?:\([\d,]+\))?(?:\[\])?")
 _NAME = r'(?:[a-z_]\w*|"(?:[^"]|"")+"|VALUE)'
@@ -140,7 +140,7 @@ _LIST = re.compile(rf"{_NAME} = ANY ARRAY\[((?:'(?:[^']|'')*'(?:, )?)+)\]")
 
 
 def _plain(text: str) -> str:
-    """Without casts and parentheses, which are of no use once there are neither OR nor calls."""
+    """Without casts and parentheses, which do not matter without OR and calls."""
     return _CAST.sub("", text).replace("(", "").replace(")", "").strip()
 
 
@@ -181,14 +181,14 @@ def _bound(text: str) -> Bound | None:
         return None
 
 
-# --- extremes of the data, when told to ---
+# --- extremes of the data, on request ---
 
 
 def suggest_bounds(url: str, proposals: Sequence[Proposal]) -> Suggestions:
     """Bounds from the data, for the columns and units that a draft proposes.
 
-    These come from private rows, without noise: the owner asked for it and is told what it reveals. Exact extremes
-    do not leave this function.
+    These come from private rows, without noise: the owner requested it and is warned about what it reveals. Exact
+    extremes do not leave this function.
     """
     with _reading(url) as connection:
         return collect(proposals, partial(_extremes, connection), partial(_rows_of_most_units, connection))
@@ -198,7 +198,7 @@ def _extremes(connection: Connection, proposal: Proposal, column: str) -> tuple[
     type_ = proposal.table.columns[column].type
     assert type_ is not None
     name = quoted(column)
-    # NaN and infinity are no extremes. A day says enough of a moment.
+    # NaN and infinity are not extremes. A day is precise enough for a timestamp.
     is_number = f"CAST({name} AS text) NOT IN ('NaN', 'Infinity', '-Infinity')"
     finite = f"isfinite({name})" if type_.is_temporal else is_number
     value = f"CAST({name} AS date)" if type_.is_temporal else name
@@ -207,7 +207,7 @@ def _extremes(connection: Connection, proposal: Proposal, column: str) -> tuple[
         table = qualified(proposal.table.source)
         row = connection.execute(f"SELECT MIN({value}), MAX({value}) FROM {table}{where}").fetchone()
     except psycopg.DataError:
-        return None  # a year that Python does not know
+        return None  # a year beyond Python's range
     if row is None or row[0] is None:
         return None
     return round_outward(row[0], row[1])
