@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsql.audit.losses import Flags, Seen, Trials, audited, beside_delta, epsilon, rho
-from dpsql.audit.questions import QUARTILES, TOTALS, Question, questions
+from dpsql.audit.composition import Part, choices_of_top, composed, parts_of
+from dpsql.audit.losses import Flags, Loss, Seen, Trials, audited, beside_delta, rho
+from dpsql.audit.questions import TOTALS, Question, questions
 from dpsql.audit.synthetic import HABITS, LONELY, Habit, synthetic
-from dpsql.audit.trials import Scores, came_out, scores
+from dpsql.audit.trials import Scores, came_out, is_slow, scores
 from dpsql.engines.base import Engine, EngineKind
 from dpsql.errors import Error, PolicyError
 from dpsql.lowering.dialect import Dialect
@@ -27,14 +28,16 @@ from dpsql.noise.samplers import Sampler
 from dpsql.policy.model import Catalog, PrivacyPolicy
 from dpsql.policy.prepared import without_copies
 from dpsql.privacy.accounting import Accountant, Price
+from dpsql.privacy.mechanisms.top_keys import share_of_choice
 from dpsql.privacy.rules.aggregates import StatisticKind, centres, clips
 from dpsql.release import BoundMode, Measurement, QuerySettings, Release, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 
+LEAST_TRIALS = 1_000  # to choose by
 BLIND = 0.3  # a bound below this share of the claim proves nothing
 _OF_SEARCHES = {"epsilon": Fraction(20), "rho": Fraction(6)}  # the price of a query that gives a small part to a search
-_OF_CUTS = Fraction(4)  # of epsilon: what is shared by several levels of cuts, and a count, is little of 1
+_OF_CHOICES = Fraction(4)  # of epsilon: what several choices, or levels of cuts, and a count share is little of 1
 # At a low price noise is wide, and one unit more in a threshold changes little: delta is nearly used up.
 _OF_KEYS = Fraction(1, 4)
 
@@ -133,9 +136,9 @@ class Audit:
     def _asked(self, question: Question) -> tuple[list[Measurement], Price]:
         """The measurements that are looked at, and what they cost together."""
         if question.part is None:
-            dear = question.aggregate == QUARTILES and self.currency == "epsilon"
-            settings = replace(self._settings, epsilon=_OF_CUTS) if dear else self._settings
-            release = self._release(question.sql, settings, "declared")
+            release = self._release(question.sql, self._settings, "declared")
+            if self.currency == "epsilon" and any(map(is_slow, release.measurements)):
+                release = self._release(question.sql, replace(self._settings, epsilon=_OF_CHOICES), "declared")
             return list(release.measurements), release.price
         measurement = self._part(question.sql, question.part)
         return [measurement], measurement.price
@@ -167,16 +170,42 @@ class Audit:
 
     def _finding(self, question: Question, measurements: Sequence[Measurement], price: Price, trials: int) -> Finding:
         claimed = float(price.loss_value)
-        loss = beside_delta(epsilon if self.currency == "epsilon" else rho, float(price.delta_value))
-        found: list[tuple[float, Scores]] = []
-        for habit in _habits(question):
-            seen = _all_scores(measurements, self.pairs[habit], self._sampler, trials)
-            found.append((audited(seen.with_unit, seen.without_unit, loss) if seen.moved else 0.0, seen))
+        seen = [
+            _all_scores(measurements, self.pairs[habit], self._sampler, trials)
+            for habit in self._telling(question, measurements, trials)
+        ]
+        found = [(self._shown(measurements, each, price), each) for each in seen]
         shown, best = max(found, key=lambda each: each[0])
-        share = max(shown, 0.0) / claimed
+        share = shown / claimed
         shares = share if self.currency == "epsilon" else share**0.5
         delta = self._delta(question, trials) if price.delta else (0.0, 0.0)
-        return Finding(question, claimed, max(shown, 0.0), shares, best.shown, *delta)
+        return Finding(question, claimed, shown, shares, best.shown, *delta)
+
+    def _telling(self, question: Question, measurements: Sequence[Measurement], trials: int) -> Sequence[Habit]:
+        """The habits that are looked at: where trials are slow, that which a few trials of each show to tell most.
+
+        These are drawn anew, so that the choice costs no confidence.
+        """
+        habits = _habits(question)
+        if not any(map(is_slow, measurements)):
+            return habits
+        few = max(trials // 10, LEAST_TRIALS)
+        told = [_all_scores(measurements, self.pairs[habit], self._sampler, few).apart for habit in habits]
+        return (habits[told.index(max(told))],)
+
+    def _shown(self, measurements: Sequence[Measurement], seen: Scores, price: Price) -> float:
+        """The loss that is shown of all measurements; or, if that is a larger part of what it costs, of a choice."""
+        if not seen.moved:
+            return 0.0
+        whole = [part for measurement in measurements for part in parts_of(measurement)]
+        found = audited(seen.with_unit, seen.without_unit, self._loss(whole, price))
+        if seen.choices is not None:
+            chosen = [part for measurement in measurements for part in choices_of_top(measurement)]
+            found = max(found, audited(*seen.choices, self._loss(chosen, price)) / float(share_of_choice(Fraction(1))))
+        return max(found, 0.0)
+
+    def _loss(self, parts: Sequence[Part], price: Price) -> Loss:
+        return beside_delta(composed(parts) if self.currency == "epsilon" else rho, float(price.delta_value))
 
     def _delta(self, question: Question, trials: int) -> tuple[float, float]:
         """What is claimed, and what is shown."""
@@ -225,7 +254,8 @@ def _all_scores(measurements: Sequence[Measurement], pair: Pair, sampler: Sample
     least = min(len(each.with_unit) for each in found)
     with_unit = sum(each.with_unit[:least] for each in found)
     without_unit = sum(each.without_unit[:least] for each in found)
-    return Scores(np.asarray(with_unit), np.asarray(without_unit), found[0].shown)
+    choices = next((each.choices for each in found if each.choices is not None), None)
+    return Scores(np.asarray(with_unit), np.asarray(without_unit), found[0].shown, choices)
 
 
 @contextmanager

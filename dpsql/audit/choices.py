@@ -24,6 +24,7 @@ from dpsql.noise.bound_search import choose_clip
 from dpsql.noise.quantiles import Side, choose, choose_cuts, histogram, wanted
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms.quantiles import Cut, cut_in_turn
+from dpsql.privacy.mechanisms.top_keys import LEAST_GAIN
 from dpsql.privacy.noise_laws import Noise, clip_penalty, rank_margin
 from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, centres, rank_of
 from dpsql.release import Measurement
@@ -194,35 +195,40 @@ def _clips(statistic: Statistic, noise: Noise, bars: Bars, sampler: Sampler, tri
 # ------------------------------------------------------------
 # Trials of keys that are chosen before they are counted: those with most people (`privacy.top`).
 #
-# As for the most common value, the audit brings the other people. Of as many keys of the one person's as are chosen,
-# and as many that the person does not have, the others are so much more common that without the person each of them
-# is chosen in about four of five cases. What the person adds comes from the engine; the choices, and the noise on the
-# counts that they show, are the product's own.
+# As for the most common value, the audit brings the other people. The one person has several times as many keys as are
+# chosen, and lacks as many as are chosen, which are a little more common: either kind is likely each time. What the
+# person adds comes from the engine; the choices, and the noise on the counts that they show, are the product's own.
 
 Counts = dict[tuple[Value, ...], int]  # units by key
+_AHEAD = 0.5  # scales of a choice
+
+
+Scored = tuple[Trials, Trials]  # with the person, and without
 
 
 def most_scores(
     measurement: Measurement, one: Sequence[ExactTable], other: Sequence[ExactTable], sampler: Sampler, trials: int
-) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
-    """Scores of what is chosen with the person and without, and the noisy counts that are shown."""
+) -> tuple[Scored, Scored, Scored]:
+    """Scores of all that is shown, and of the choices alone; and the noisy counts that are shown."""
     with_unit, without = _counts(one), _counts(other)
     added = {key: with_unit.get(key, 0) - without.get(key, 0) for key in measurement.every_cell}
     assert measurement.top is not None
     ordered = sorted(added, key=lambda key: -added[key])
-    mine, rivals = ordered[: measurement.top.keys], ordered[-measurement.top.keys :]
+    mine, rivals = ordered[: LEAST_GAIN * measurement.top.keys], ordered[-measurement.top.keys :]
     if added[mine[0]] == added[rivals[-1]]:
-        nothing = np.zeros(trials)
-        return (nothing, nothing), (nothing, nothing)
-    ahead = math.ceil(1.5 * float(measurement.top.noise.scale))
+        nothing = np.zeros(trials), np.zeros(trials)
+        return nothing, nothing, nothing
+    ahead = math.ceil(_AHEAD * float(measurement.top.noise.scale))
     others = dict.fromkeys(mine, 0) | dict.fromkeys(rivals, ahead)
     both = {key: others[key] + added[key] for key in others}
     # Keys that nobody has would be chosen now and then, and tell nothing.
     asked = replace(measurement, cells=tuple(others), remainder=())
     drawn = [_drawn_keys(asked, counts, sampler, trials) for counts in (both, others)]
-    found = [np.array([_score(asked, table, others, added) for table in tables]) for tables in drawn]
+    choices = [np.array([_of_choices(asked, table, added) for table in tables]) for tables in drawn]
+    counts = [np.array([_of_counts(asked, table, others, added) for table in tables]) for tables in drawn]
     shown = [np.array([table.sums[0].sum() for table in tables], dtype=np.float64) for tables in drawn]
-    return (found[0], found[1]), (shown[0], shown[1])
+    whole = choices[0] + counts[0], choices[1] + counts[1]
+    return whole, (choices[0], choices[1]), (shown[0], shown[1])
 
 
 def _counts(tables: Sequence[ExactTable]) -> Counts:
@@ -235,12 +241,16 @@ def _drawn_keys(measurement: Measurement, counts: Counts, sampler: Sampler, tria
     return [add_noise(measurement, [table], sampler) for _ in range(trials)]
 
 
-def _score(measurement: Measurement, table: NoisyTable, others: Counts, added: Counts) -> float:
-    """The log of the likelihood ratio, of the choices (but for what all have in common) and of the counts shown."""
+def _of_choices(measurement: Measurement, table: NoisyTable, added: Counts) -> float:
+    """The log of the likelihood ratio of the choices, but for what all have in common."""
     assert measurement.top is not None
+    return sum(added[key] for key in table.keys) / float(measurement.top.noise.scale)
+
+
+def _of_counts(measurement: Measurement, table: NoisyTable, others: Counts, added: Counts) -> float:
+    """That of the counts, given the keys that were chosen."""
     (noise,), total = measurement.noises, 0.0
     for key, value in zip(table.keys, table.sums[0].tolist(), strict=True):
-        total += added[key] / float(measurement.top.noise.scale)
         far, near = abs(value - others[key]), abs(value - others[key] - added[key])
         if noise.law == "laplace":
             total += (far - near) / float(noise.scale)

@@ -106,7 +106,9 @@ def audited(with_unit: Trials, without_unit: Trials, loss: Loss) -> float:
 # ------------------------------------------------------------
 # How likely an event is, at least and at most, from how often it was seen: Clopper and Pearson's bounds (1934).
 
-MISS = 1e-7  # each bound is wrong with at most this probability, whatever the law of the trials
+# Each bound is wrong with at most this probability, whatever the law of the trials. For one kind of answer there are
+# four for each of five habits, and one of delta for each of two: less than two in a million.
+MISS = 5e-8
 
 
 @dataclass(frozen=True, slots=True)

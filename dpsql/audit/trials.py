@@ -47,10 +47,27 @@ class Scores:
     with_unit: Trials
     without_unit: Trials
     shown: tuple[Trials, Trials]
+    choices: tuple[Trials, Trials] | None = None  # of keys, where what the counts of these tell is told apart
 
     @property
     def moved(self) -> bool:
         return bool(self.with_unit.any() or self.without_unit.any())
+
+    @property
+    def apart(self) -> float:
+        """How far the means are from each other, in deviations."""
+        both = np.concatenate((self.with_unit, self.without_unit))
+        return abs(float(self.with_unit.mean() - self.without_unit.mean())) / (float(both.std()) or 1.0)
+
+
+def is_slow(measurement: Measurement) -> bool:
+    """Whether each trial is a noise step of its own, and not a cell of one."""
+    return (
+        is_combined(measurement)
+        or measurement.is_search
+        or measurement.top is not None
+        or any(_is_chosen(measurement, branch) for branch in measurement.branches)
+    )
 
 
 def scores(measurement: Measurement, engines: tuple[Engine, Engine], sampler: Sampler, trials: int) -> Scores:
@@ -60,8 +77,8 @@ def scores(measurement: Measurement, engines: tuple[Engine, Engine], sampler: Sa
         (with_unit, without_unit), shown = combined_scores(measurement, one, other, sampler, trials)
         return Scores(with_unit, without_unit, shown)
     if measurement.top is not None:
-        (with_unit, without_unit), shown = most_scores(measurement, one, other, sampler, trials)
-        return Scores(with_unit, without_unit, shown)
+        whole, choices_alone, shown = most_scores(measurement, one, other, sampler, trials)
+        return Scores(*whole, shown, choices_alone)
     if measurement.is_search:
         added = most_moved(one[0], other[0])
         drawn, evidence = searches(measurement.statistics[0], measurement.noises[0], added, sampler, trials)

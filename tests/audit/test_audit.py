@@ -44,6 +44,7 @@ CHOSEN = {
         *SUMS,
         ("people", "CORR", "none"),
         ("people", "MIN", "declared"),
+        ("people", "MODE", "none"),
         ("people", "COUNT(*)", "cube"),
         ("items", "running COUNT(*)", "declared"),
         ("remarks", "centre of AVG", "none"),
@@ -62,6 +63,7 @@ CHOSEN = {
         ("people", "MODE", "none"),
         ("remarks", "clip of SUM", "none"),
         ("visits", "most COUNT(DISTINCT unit), LIMIT 1", "declared"),
+        ("visits", "most COUNT(DISTINCT unit), LIMIT 3", "declared"),
         ("people", "quartiles", "none"),
         ("remarks", "SUM with what is chosen", "none"),
         ("visits", "COUNT(*) of groups", "all unknown"),
@@ -76,17 +78,24 @@ CHOSEN = {
 }
 
 
-class HalfTheNoise(SystemSampler):
-    """A planted defect: scales are half of what was paid for."""
+CHOICES = ("MODE", "quartiles", "most COUNT(DISTINCT unit), LIMIT 1", "most COUNT(DISTINCT unit), LIMIT 3")
+
+
+class HalfTheChoices(SystemSampler):
+    """A planted defect: scales of choices are half of what was paid for."""
+
+    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
+        return super().exponential(widths, losses, scale / 2, exact)
+
+
+class HalfTheNoise(HalfTheChoices):
+    """A planted defect: all scales are half of what was paid for."""
 
     def discrete_laplace(self, scale: Fraction, size: int) -> Integers:
         return super().discrete_laplace(scale / 2, size)
 
     def discrete_gaussian(self, variance: Fraction, size: int) -> Integers:
         return super().discrete_gaussian(variance / 4, size)
-
-    def exponential(self, widths: Integers, losses: Losses, scale: Fraction, exact: Exact | None = None) -> int:
-        return super().exponential(widths, losses, scale / 2, exact)
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +137,11 @@ def defective(folder: Path, request: pytest.FixtureRequest) -> Iterator[Audit]:
     yield from audited(folder, request.param, HalfTheNoise())
 
 
+@pytest.fixture(params=["zcdp", "laplace"])
+def choosing_badly(folder: Path, request: pytest.FixtureRequest) -> Iterator[Audit]:
+    yield from audited(folder, request.param, HalfTheChoices())
+
+
 @pytest.fixture
 def pure(folder: Path) -> Iterator[Audit]:
     yield from audited(folder, "basic", SystemSampler())
@@ -143,12 +157,25 @@ def test_a_sound_policy_shows_no_more_than_it_costs(sound: Audit) -> None:
 def test_half_the_noise_is_shown(defective: Audit) -> None:
     for finding in defective.run(TRIALS):
         assert isinstance(finding, Finding)
-        # The loss of a choice in epsilon has half the range of what it costs, and that of several choices is spread
-        # over all of them: what is shown is far below what was paid.
-        aggregate = finding.question.aggregate
-        blind = aggregate == "MODE" or aggregate.endswith("LIMIT 3")
-        blind |= aggregate == "quartiles" and defective.currency == "epsilon"
-        assert finding.is_defect or blind, finding
+        assert finding.is_defect, finding
+
+
+def test_choices_show_no_more_than_they_cost(sound: Audit) -> None:
+    for finding in _of_choices(sound):
+        assert finding.has_power, finding
+        assert not finding.is_defect, finding
+
+
+def test_half_the_noise_of_choices_alone_is_shown(choosing_badly: Audit) -> None:
+    """What is counted beside them, or afterwards, has the noise that it should have."""
+    for finding in _of_choices(choosing_badly):
+        assert finding.is_defect, finding
+
+
+def _of_choices(audit: Audit) -> list[Finding]:
+    audit.questions = [q for q in audit.questions if q.aggregate in CHOICES]
+    assert {q.aggregate for q in audit.questions} == {*CHOICES}
+    return [finding for finding in audit.run(TRIALS) if isinstance(finding, Finding)]
 
 
 def test_what_the_policy_refuses_is_told(pure: Audit) -> None:
