@@ -173,8 +173,6 @@ class Purchases:
                 self._require_engine(release, bill, user, cancellation)
             owed = self.owed(user, bill.sources)
             self._find_older(release, bill, user)
-            if cancellation is not None:
-                cancellation.check()
             try:
                 return self._charge(user, bill, sql, cancellation), bill, owed
             except AttemptTaken:  # another process was faster
