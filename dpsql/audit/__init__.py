@@ -37,7 +37,8 @@ from dpsql.sql.resolve import resolve
 LEAST_TRIALS = 1_000  # to choose by
 BLIND = 0.3  # a bound below this share of the claim proves nothing
 _OF_SEARCHES = {"epsilon": Fraction(20), "rho": Fraction(6)}  # the price of a query that gives a small part to a search
-_OF_CHOICES = Fraction(4)  # of epsilon: what several choices, or levels of cuts, and a count share is little of 1
+# Of epsilon: for one choice, and for what many choices or noisy sums share.
+_OF_CHOICE, _OF_MANY = Fraction(2), Fraction(4)
 # At a low price noise is wide, and one unit more in a threshold changes little: delta is nearly used up.
 _OF_KEYS = Fraction(1, 4)
 
@@ -138,7 +139,9 @@ class Audit:
         if question.part is None:
             release = self._release(question.sql, self._settings, "declared")
             if self.currency == "epsilon" and any(map(is_slow, release.measurements)):
-                release = self._release(question.sql, replace(self._settings, epsilon=_OF_CHOICES), "declared")
+                choices = sum(part.is_choice for each in release.measurements for part in parts_of(each))
+                dear = replace(self._settings, epsilon=_OF_CHOICE if choices == 1 else _OF_MANY)
+                release = self._release(question.sql, dear, "declared")
             return list(release.measurements), release.price
         measurement = self._part(question.sql, question.part)
         return [measurement], measurement.price
