@@ -63,8 +63,7 @@ def cuts(
     """Sums of the values that are cut in turn, with the person and without, and a score of all cuts together."""
     ranks = tuple(map(rank_of, quantiles))
     first, noise_of = cut_in_turn(ranks), dict(zip(ranks, noises, strict=True))
-    middle = (quantiles[0].low + quantiles[0].high) // 2
-    others = {middle: 2 * quantiles[0].clip}
+    others = {_before_person(quantiles[0], added): 2 * quantiles[0].clip}
     both = {value: others.get(value, 0) + added.get(value, 0) for value in others | added}
     sides = [_side(quantiles[0], bars) for bars in (both, others)]
     values, evidence = [], []
@@ -73,6 +72,16 @@ def cuts(
         values.append(np.array([sum(value for value, _ in found.values()) for found in drawn], dtype=np.float64))
         evidence.append(np.array([_evidence(first, noise_of, found, sides[0], sides[1]) for found in drawn]))
     return (values[0], values[1]), (evidence[0], evidence[1])
+
+
+def _before_person(statistic: Statistic, added: Bars) -> int:
+    """Four fifths of the way to where the person is: cuts short of it are likely without the person.
+
+    Between such a cut and the person all rows are left, so that the next cut tells as much; behind the others, none.
+    """
+    mine = max(added, key=lambda value: added[value], default=statistic.high)
+    fifths = 4 if 2 * mine >= statistic.low + statistic.high else 1
+    return statistic.low + (statistic.high - statistic.low) * fifths // 5
 
 
 def _side(statistic: Statistic, bars: Bars) -> Side:
