@@ -429,7 +429,7 @@ def bind_step(declared: TablePolicy, found: Bound, target: Bound, is_unique: IsU
     )
 
 
-_KINDS = "a reference is made of integers, decimals, texts and dates"
+_KINDS = "a reference consists of integers, decimals, texts or dates"
 
 
 def comparison_class(unit: Type | None) -> tuple[Kind, int] | None:

@@ -114,40 +114,39 @@ def draft(
 
 _HEAD = """\
 # Who is protected, and what analysts may ask. Drafted from {source}.
-# Lines marked TODO wait for your decision; "dpsql check" lists those that are left. A table or a column that is
+# Lines marked TODO need your decision; "dpsql check" lists them. A table or a column that is
 # not declared here does not exist for analysts.
 
 [database]
 url = {url}
 {ledger}
 [privacy]
-# How much all answers ever given may together reveal about one person. 1 is strict, 10 is weak.
+# How much all answers together may ever reveal about one person. 1 is strict, 10 is weak.
 epsilon = 4.0
-# Roughly the chance that this fails for somebody: far below 1 / (number of people).
+# Roughly the probability that this fails for someone: far below 1 / (number of people).
 delta = 1e-6
-# The part of delta that pays for GROUP BY over keys that are not declared. Half of it, unless you say otherwise.
+# The part of delta that pays for GROUP BY over undeclared keys. By default half of it.
 # key_delta = 5e-7
-# The price of a query, unless the analyst names another. Lower: more questions, more noise.
+# The price of a query, unless the analyst sets another. Lower: more questions, more noise.
 query_epsilon = 0.1
 
-# unit               the column that says whose row it is; all rows of one unit are protected together.
-# max_rows_per_unit  of one unit's rows, at most so many count. Higher: less is cut off, more noise.
-# min, max           values are clamped to these before they are added up: an instruction, not a promise.
+# unit               the column that identifies the owner of a row; all rows of one unit are protected together.
+# max_rows_per_unit  the most rows of one unit that count. Higher: less is cut off, more noise.
+# min, max           values are clamped to these before they are summed: an instruction, not a promise.
 #                    Wider: less is cut off, more noise. Analysts see them, so take them from what you know, not
 #                    from the data.
 # values             every key to expect. GROUP BY returns each of them, zeros included; other rows are not counted.
 # {{}}                 may be filtered and grouped by; keys that few units have are held back."""
 
 _LEDGER = """\
-# Where all charges are written down. Keep it: without it the budget begins anew. The first query makes it, when told
-# to with --new-ledger.
+# Records all charges. Keep it: without it the budget starts again. The first query creates it, with --new-ledger.
 ledger = {ledger}
 """
 
 _FOOT = """
 # Who may ask. All users together spend the dataset's epsilon.
 [users.analyst]
-# epsilon = 1.0      # a ration of it for this user
+# epsilon = 1.0      # this user's allowance
 """
 
 
@@ -305,13 +304,13 @@ def _column(
     source, column = proposal.table.source, proposal.table.columns[name]
     match sort:
         case "unknown":
-            return f"# {key.rstrip()}: its type {quoted(column.native)} cannot be asked about"
+            return f"# {key.rstrip()}: its type {quoted(column.native)} is not supported"
         case "row":
-            return f"# {key} = {{}}  # left out: tells single rows apart"
+            return f"# {key} = {{}}  # left out: identifies single rows"
         case "identifying":
             return f"# {key} = {{}}  # left out: may identify a person"
         case "person":
-            return f"# {key} = {{}}  # left out: names a person who is not the unit"
+            return f"# {key} = {{}}  # left out: identifies a person who is not the unit"
         case "reference":
             target = next(reference.target for reference in proposal.references if reference.column == name)
             return f"{key} = {{}}  # names a row of {quoted(target[-1])}"

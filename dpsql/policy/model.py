@@ -291,7 +291,7 @@ class Table:
         columns = [
             f'"{column}"' if table == self.name else f'"{column}" of "{table}"' for table, column in self.optional_owner
         ]
-        return f'rows of "{self.name}" whose {" or ".join(columns)} is NULL belong to nobody and do not count'
+        return f'rows of "{self.name}" whose {" or ".join(columns)} is NULL have no owner and do not count'
 
     @property
     def unit_text(self) -> str:

@@ -48,9 +48,9 @@ from dpsql.privacy.rules import joins, relations, windows
 from dpsql.privacy.stability import Derivation
 
 INTERVAL_HINT = "Write it around an aggregate of a private table, as in dp_low(AVG(age))."
-UNIT_HINT = "The unit may stand in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
+UNIT_HINT = "The unit may be used in COUNT(DISTINCT …) [FILTER (WHERE …)], in an inner GROUP BY and in IN (SELECT …)."
 
-REFERENCE_HINT = "It may be compared with the key it refers to, be counted, and stand in an inner GROUP BY."
+REFERENCE_HINT = "It may be compared with the key it refers to, be counted, and be used in an inner GROUP BY."
 
 
 def is_private(plan: Plan) -> bool:

@@ -51,7 +51,7 @@ def test_it_tells_what_can_be_asked_of_each_column(clinic: Path) -> None:
         "  kind  text  no  keys of about 44 to 139 units or more  ±130",
         "  seen  timestamp  2021-01-01 to 2022-12-31  no  keys of about 44 to 139 units or more  ±130",
         "  no SUM of kind, seen: only numbers can be summed",
-        '  note: rows of "visits" whose "patient_id" is NULL belong to nobody and do not count',
+        '  note: rows of "visits" whose "patient_id" is NULL have no owner and do not count',
         "",
         "public, every row can be seen:",
         "  states: code, region",

@@ -115,7 +115,7 @@ supportrepid = {}  # names a row of "Employee"
 unit = "customerid"  # refers to "Customer"
 max_rows_per_unit = 1  # TODO: how many rows of one unit shall count?
 [tables.invoice.columns]
-# invoiceid   = {}  # left out: tells single rows apart
+# invoiceid   = {}  # left out: identifies single rows
 invoicedate = {}  # TODO: first and last day to expect, as in { min = 2020-01-01, max = 2029-12-31 }
 total       = {}  # TODO: smallest and largest value to expect, as in { min = 0, max = 100 }
 
@@ -123,7 +123,7 @@ total       = {}  # TODO: smallest and largest value to expect, as in { min = 0,
 unit = { via = "invoiceid", table = "invoice", key = "invoiceid" }  # belongs to a person through "Invoice"
 max_rows_per_unit = 1  # TODO: how many rows of one unit shall count?
 [tables.invoiceline.columns]
-# invoicelineid = {}  # left out: tells single rows apart
+# invoicelineid = {}  # left out: identifies single rows
 quantity      = {}  # TODO: smallest and largest value to expect, as in { min = 0, max = 100 }
 
 # TODO: is "employee" public? If everybody may see every row, remove the # below.
@@ -136,7 +136,7 @@ quantity      = {}  # TODO: smallest and largest value to expect, as in { min = 
 
 # Who may ask. All users together spend the dataset's epsilon.
 [users.analyst]
-# epsilon = 1.0      # a ration of it for this user
+# epsilon = 1.0      # this user's allowance
 """
     )
     edit(
@@ -168,14 +168,14 @@ invoice: unit "customerid", up to 20 rows of each count (the database enforces n
   total  numeric(10,2)  no min and max  no  keys of about 382 to 1,705 units or more  ±2,273
   no SUM of invoicedate: only numbers can be summed
   no SUM of total: column "total" of table "invoice" has no declared bounds. Declare min and max for invoice.total in the policy, or write LEAST and GREATEST around it.
-  note: rows of "invoice" whose "customerid" is NULL belong to nobody and do not count
+  note: rows of "invoice" whose "customerid" is NULL have no owner and do not count
 
 invoiceline: unit "invoiceid → customerid", one row of each counts (the database enforces no limit); COUNT(*) ±80
   column  type  clamped to  SUM  GROUP BY  COUNT per key
   --  --  --  --  --  --
   quantity  bigint  no min and max  no  keys of about 252 units or more  ±80
   no SUM of quantity: column "quantity" of table "invoiceline" has no declared bounds. Declare min and max for invoiceline.quantity in the policy, or write LEAST and GREATEST around it.
-  note: rows of "invoiceline" whose "invoiceid" or "customerid" of "invoice" is NULL belong to nobody and do not count
+  note: rows of "invoiceline" whose "invoiceid" or "customerid" of "invoice" is NULL have no owner and do not count
 
 ± is the 95 % margin of the noise at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
 the total is for each person alone; for 2 who belong together: epsilon 8.783, delta 4.299e-05; for 5: epsilon 26.96, delta 0.1351 (dpsql budget --group)
@@ -234,7 +234,7 @@ patients: unit "patient id", one row of each counts (the database enforces no li
   age  bigint  0 to 110  ±8,840  111 declared keys  ±80
   smoker  boolean  no  2 declared keys  ±80
   no SUM of smoker: only numbers can be summed
-  note: rows of "patients" whose "patient id" is NULL belong to nobody and do not count
+  note: rows of "patients" whose "patient id" is NULL have no owner and do not count
 
 lab_results: unit "patient id", up to 5 rows of each count (the database enforces no limit); COUNT(*) ±402
   column  type  clamped to  SUM  GROUP BY  COUNT per key
@@ -242,7 +242,7 @@ lab_results: unit "patient id", up to 5 rows of each count (the database enforce
   taken  date  2024-01-01 to 2024-12-31  no  366 declared keys  ±402
   value  double precision  0 to 100  ±40,182  keys of about 370 to 826 units or more  ±569
   no SUM of taken: only numbers can be summed
-  note: rows of "lab_results" whose "patient id" is NULL belong to nobody and do not count
+  note: rows of "lab_results" whose "patient id" is NULL have no owner and do not count
 
 ± is the 95 % margin of the noise at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
 the total is for each person alone; for 2 who belong together: epsilon 8.783, delta 4.299e-05; for 5: epsilon 26.96, delta 0.1351 (dpsql budget --group)

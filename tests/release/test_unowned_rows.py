@@ -57,7 +57,7 @@ def _notes(folder: Path, sql: str, *, owner: str = "", customer: str = "i % 100"
     finally:
         dataset.close()
     assert isinstance(found, ResultTable)
-    return [str(line) for (line,) in found.rows if "belong to nobody" in str(line)]
+    return [str(line) for (line,) in found.rows if "have no owner" in str(line)]
 
 
 @pytest.fixture
@@ -70,17 +70,17 @@ def test_a_column_that_cannot_be_null_needs_no_note(explain: Explain) -> None:
 
 
 def test_an_owner_that_may_be_null(explain: Explain) -> None:
-    said = 'Note: rows of "sales" whose "customer" is NULL belong to nobody and do not count'
+    said = 'Note: rows of "sales" whose "customer" is NULL have no owner and do not count'
     assert explain("SELECT COUNT(*) FROM sales") == [said]
     assert explain("SELECT COUNT(*) FROM customers AS c JOIN sales AS s ON s.customer = c.id") == [said]
 
 
 def test_a_way_that_may_end_on_either_step(explain: Explain) -> None:
     assert explain("SELECT COUNT(*) FROM lines") == [
-        'Note: rows of "lines" whose "customer" of "sales" is NULL belong to nobody and do not count'
+        'Note: rows of "lines" whose "customer" of "sales" is NULL have no owner and do not count'
     ]
     assert explain("SELECT COUNT(*) FROM remarks") == [
-        'Note: rows of "remarks" whose "sale" or "customer" of "sales" is NULL belong to nobody and do not count'
+        'Note: rows of "remarks" whose "sale" or "customer" of "sales" is NULL have no owner and do not count'
     ]
 
 

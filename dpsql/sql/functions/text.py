@@ -31,7 +31,7 @@ def _concat(read: Expressions, node: exp.DPipe, scope: Scope) -> Scalar:
 
 def _as_text(read: Expressions, value: Scalar, node: exp.Expression) -> Scalar:
     if value.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-        raise NotSupported(f"text made of {value.type.kind.value} is not supported", position=position(node))
+        raise NotSupported(f"conversion to text of {value.type.kind.value} is not supported", position=position(node))
     return as_text(read, value, node)
 
 
@@ -147,11 +147,11 @@ def _part(op: Op) -> Rule:
 
 
 FUNCTIONS = (
-    Function("a || b", "text", "Both texts, cut at 10,000 characters; one may be a number or a date.",
+    Function("a || b", "text", "Both texts joined, truncated to 10,000 characters; one may be a number or a date.",
              exp.DPipe, _concat, frozenset({"this", "expression", "safe"}), (Op.CONCAT,)),
-    Function("concat(value, …)", "text", "The texts of all values; NULL counts as nothing.",
+    Function("concat(value, …)", "text", "The texts of all values joined; NULL counts as empty.",
              exp.Concat, _concat_function, frozenset({"expressions", "safe", "coalesce"}), (Op.CONCAT, Op.COALESCE)),
-    Function("concat_ws(separator, value, …)", "text", "The texts of all values but NULL, with a constant between.",
+    Function("concat_ws(separator, value, …)", "text", "The texts of all values except NULL, joined with a separator.",
              exp.ConcatWs, _concat_ws, frozenset({"expressions", "safe", "coalesce"}), (Op.CONCAT, Op.SUBSTRING)),
     Function("length(text)", "integer", "The number of characters.",
              exp.Length, _text_function(Op.LENGTH), UNARY, (Op.LENGTH,)),
@@ -165,7 +165,7 @@ FUNCTIONS = (
     Function("right(text, count)", "text", "The last characters; all but the first ones if the constant is negative.",
              exp.Right, _part(Op.RIGHT), BINARY, (Op.RIGHT,)),
     Function("substring(text, start [, count])", "text",
-             "Characters from a constant place on; also SUBSTRING(text FROM start FOR count).",
+             "Characters from a constant position on; also SUBSTRING(text FROM start FOR count).",
              exp.Substring, _substring, frozenset({"this", "start", "length"}), (Op.SUBSTRING,), counted=(1, 3)),
     Function("substr(text, start [, count])", "text", "As substring.",
              exp.Substring, _substring, frozenset({"this", "start", "length"}), (Op.SUBSTRING,)),
@@ -178,14 +178,14 @@ FUNCTIONS = (
              exp.Trim, _trim, frozenset({"this", "expression", "position"}), (Op.LTRIM,)),
     Function("rtrim(text [, characters])", "text", "Without constant characters, or spaces, at its end.",
              exp.Trim, _trim, frozenset({"this", "expression", "position"}), (Op.RTRIM,)),
-    Function("position(part IN text)", "integer", "Where a constant first is in a text; 0 if nowhere.",
+    Function("position(part IN text)", "integer", "The position of a constant in a text; 0 if it is not there.",
              exp.StrPosition, _position, frozenset({"this", "substr"}), (Op.POSITION,)),
-    Function("strpos(text, part)", "integer", "Where a constant first is in a text; 0 if nowhere.",
+    Function("strpos(text, part)", "integer", "The position of a constant in a text; 0 if it is not there.",
              exp.StrPosition, _position, frozenset({"this", "substr"}), (Op.POSITION,)),
     Function("starts_with(text, start)", "boolean", "Whether a text begins with another.",
              exp.StartsWith, _starts_with, BINARY, (Op.STARTS_WITH,)),
-    Function("replace(text, old, new)", "text", "With one constant in place of another.",
+    Function("replace(text, old, new)", "text", "The text with one constant replaced by another.",
              exp.Replace, _replace, frozenset({"this", "expression", "replacement"}), (Op.REPLACE,)),
-    Function("split_part(text, separator, place)", "text", "The part at a place between constant separators.",
+    Function("split_part(text, separator, place)", "text", "The part at a position between constant separators.",
              exp.SplitPart, _split_part, frozenset({"this", "delimiter", "part_index"}), (Op.SPLIT_PART,)),
 )  # fmt: skip
