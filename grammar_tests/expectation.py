@@ -8,6 +8,10 @@ from fractions import Fraction
 
 from dpsql.errors import Error
 from dpsql.privacy.accounting import Accountant
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets
+from dpsql.privacy.mechanisms.partition_selection import PartitionSelection
+from dpsql.privacy.mechanisms.running_totals import RunningTotals
+from dpsql.privacy.mechanisms.top_keys import TopKeys
 from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, StatisticKind
 from dpsql.privacy.stability import Derivation
@@ -62,17 +66,18 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
         claim = _sensitivity(statistic, noise)
         word = "value" if statistic.kind in CHOSEN else "sum"
         yield _line(word, f"{statistic_text(statistic)}{_clamp(statistic)}: {claim}")
-    if measurement.rooted and measurement.chains is not None:
-        along = ", ".join(key_text(measurement.keys[step.key].value) for step in measurement.chains.along)
-        yield _line("running", f"along {along}: {measurement.chains.length:,} cells in a chain")
+    mechanism = measurement.mechanism
+    if isinstance(mechanism, RunningTotals) and mechanism.rooted:
+        along = ", ".join(key_text(measurement.keys[step.key].value) for step in mechanism.chains.along)
+        yield _line("running", f"along {along}: {mechanism.chains.length:,} cells in a chain")
     for group in measurement.groups:
         if len(group) > 1 and measurement.statistics[group[0]].kind in CHOSEN:
             yield _line("joint", in_turn_text(len(group)))
         elif len(group) > 1:
             yield _line("joint", f"sums {', '.join(str(i + 1) for i in group)}: as one")
-    if measurement.lattice is not None:
-        sets = [", ".join(key_text(measurement.keys[i].value) for i in kept) for kept in measurement.lattice.sets]
-        shares = [f"({names}) {share}" for names, share in zip(sets, measurement.lattice.shares, strict=True)]
+    if isinstance(mechanism, GroupingSets):
+        sets = [", ".join(key_text(measurement.keys[i].value) for i in kept) for kept in mechanism.sets]
+        shares = [f"({names}) {share}" for names, share in zip(sets, mechanism.shares, strict=True)]
         yield _line("sets", ", ".join(shares))
     rows = measurement.derivation.conclusion.rows
     yield _line("rules", f"{_rules(measurement.derivation)}: {rows:,} {'row' if rows == 1 else 'rows'} per unit")
@@ -82,11 +87,12 @@ def _keys(measurement: Measurement) -> str:
     if not measurement.keys:
         return "none"
     names = ", ".join(key_text(key.value) for key in measurement.keys)
+    mechanism = measurement.mechanism
     if measurement.cells is not None:
-        first = "" if measurement.top is None else f", {measurement.top.keys:,} of them chosen first"
+        first = f", {mechanism.keys:,} of them chosen first" if isinstance(mechanism, TopKeys) else ""
         return f"{names}: {len(measurement.cells):,} declared{first}"
-    assert measurement.selection is not None and measurement.threshold is not None
-    least = number_text(Fraction(measurement.threshold, measurement.statistics[measurement.selection].factor))
+    assert isinstance(mechanism, PartitionSelection)
+    least = number_text(Fraction(mechanism.threshold, measurement.statistics[mechanism.by].factor))
     return f"{names}: unknown, threshold {least}, at most {measurement.bound.groups} per unit"
 
 

@@ -24,7 +24,9 @@ from dpsql.engines.postgres.connections import SETTINGS
 from dpsql.engines.postgres.engine import PostgresEngine, numbered
 from dpsql.lowering.query import EngineQuery
 from dpsql.policy.prepared import COPIED_OWNER
-from dpsql.privacy.mechanisms.running_totals import coefficients
+from dpsql.privacy.mechanisms.partition_selection import PartitionSelection
+from dpsql.privacy.mechanisms.running_totals import RunningTotals, coefficients
+from dpsql.privacy.mechanisms.top_keys import TopKeys
 from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, StatisticKind, weight_in_keys
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
@@ -59,6 +61,8 @@ class Neighbourhood(ABC):
 
     def check(self, measurement: Measurement, queries: Sequence[EngineQuery]) -> Iterator[str]:
         """Every way in which the measurement breaks its promise on this database or a neighbour."""
+        top = measurement.mechanism if isinstance(measurement.mechanism, TopKeys) else None
+        selection = measurement.mechanism if isinstance(measurement.mechanism, PartitionSelection) else None
         for branch, query in zip(measurement.branches, queries, strict=True):
             run = self._run(query)
             statistics = [measurement.statistics[i] for i in branch.statistics]
@@ -70,16 +74,16 @@ class Neighbourhood(ABC):
             for scenario, sums in run.without.items():
                 for i, (number, statistic) in enumerate(zip(branch.statistics, statistics, strict=True)):
                     moved = _moved(run.whole, sums, _place(statistic, i))
-                    if measurement.top is not None and statistic.kind is StatisticKind.UNITS:
-                        moved = sorted(moved)[-measurement.top.keys :]  # of those that are chosen, as bad as can be
+                    if top is not None and statistic.kind is StatisticKind.UNITS:
+                        moved = sorted(moved)[-top.keys :]  # of those that are chosen, as bad as can be
                     for fault in _faults(statistic, measurement, number, moved, scenario):
                         yield f"without {scenario}: {fault}"
                     if measurement.is_rooted(number) and measurement.noises[number].law == "gaussian":
                         for fault in _rooted_faults(measurement, number, run.whole, sums, i):
                             yield f"without {scenario}: {fault}"
                 by = [0] if statistics[0].kind in CHOSEN else []
-                if measurement.top is not None and measurement.top.by in branch.statistics:
-                    by = [branch.statistics.index(measurement.top.by)]
+                if top is not None and top.by in branch.statistics:
+                    by = [branch.statistics.index(top.by)]
                 none = (0,) * len(branch.statistics)
                 if any(run.whole.get(key, none)[place] < sums[key][place] for place in by for key in sums):
                     yield f"without {scenario}: a count among which is chosen rises"
@@ -89,8 +93,8 @@ class Neighbourhood(ABC):
                         moves = {number: _moved(run.whole, sums, place) for number, place in places.items()}
                         for fault in joint_faults(measurement, moves):
                             yield f"without {scenario}: {fault}"
-                if measurement.selection in branch.statistics:
-                    place = branch.statistics.index(measurement.selection)
+                if selection is not None and selection.by in branch.statistics:
+                    place = branch.statistics.index(selection.by)
                     for fault in _threshold_faults(measurement, run.whole, sums, place):
                         yield f"without {scenario}: {fault}"
 
@@ -277,8 +281,9 @@ def _faults(
 
 def _rooted_faults(measurement: Measurement, number: int, whole: Sums, without: Sums, place: int) -> Iterator[str]:
     """Noise on the root of running totals: the root of the change may be longer than the change, and is noised so."""
-    chains, cells = measurement.chains, measurement.cells
-    assert chains is not None and cells is not None
+    running = measurement.mechanism
+    assert isinstance(running, RunningTotals) and measurement.cells is not None
+    chains, cells = running.chains, measurement.cells
     zeros = (0,) * (place + 1)
     changes = [whole.get(key, zeros)[place] - without.get(key, zeros)[place] for key in cells]
     order = chains.places(cells)
@@ -309,10 +314,11 @@ def _threshold_faults(measurement: Measurement, whole: Sums, without: Sums, plac
     own = whole.keys() - without.keys()
     if len(own) > measurement.bound.groups:
         yield f"{len(own)} keys vanished, at most {measurement.bound.groups} may"
-    assert measurement.selection is not None
+    selection = measurement.mechanism
+    assert isinstance(selection, PartitionSelection)
     # A unit has at least the keys that vanished with it, and weighs no more in each than one with just these.
-    norm: Literal["l1", "l2"] = "l2" if measurement.noises[measurement.selection].law == "gaussian" else "l1"
-    weight = weight_in_keys(measurement.statistics[measurement.selection], norm)
+    norm: Literal["l1", "l2"] = "l2" if measurement.noises[selection.by].law == "gaussian" else "l1"
+    weight = weight_in_keys(measurement.statistics[selection.by], norm)
     if any(whole[key][place] > weight(len(own)) for key in own):
         yield f"one of {len(own)} keys of one unit alone counts more than {weight(len(own))}"
     if without.keys() - whole.keys():

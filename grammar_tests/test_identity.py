@@ -15,6 +15,10 @@ from dpsql.answering.compiling.work import Ground, compile_source
 from dpsql.compliance.cases import Case, all_cases
 from dpsql.compliance.lab import Lab
 from dpsql.errors import Error
+from dpsql.privacy.mechanisms.running_totals import RunningTotals
+from dpsql.privacy.mechanisms.sums import Sums
+from dpsql.privacy.mechanisms.top_keys import TopKeys
+from dpsql.privacy.mechanisms.union import Mechanism
 from dpsql.release import BoundMode, Measurement, QuerySettings, Release, Source
 from dpsql.release.identity import key_of_answer
 from dpsql.sql.clock import Clock
@@ -49,11 +53,19 @@ def _drawn(measurement: Measurement) -> object:
     """What decides how an answer is drawn from its exact table; nothing where a search has a price of its own."""
     if measurement.is_search:
         return measurement.statistics[0].kind
-    top = None if measurement.top is None else (measurement.top.keys, measurement.top.noise)
-    running = (measurement.chains, measurement.chained) if measurement.rooted else None
     grid = [(each.kind, each.step, each.factor, each.low, each.high, each.rank) for each in measurement.statistics]
-    chosen = (measurement.selection, measurement.threshold, top, running, measurement.lattice)
-    return measurement.cells, measurement.remainder, measurement.noises, grid, chosen, measurement.price
+    return measurement.cells, _mechanism(measurement.mechanism), measurement.noises, grid, measurement.price
+
+
+def _mechanism(mechanism: Mechanism) -> object:
+    """By which statistic top keys are chosen is another question, and so need not be said here."""
+    match mechanism:
+        case TopKeys(keys=keys, noise=noise):
+            return keys, noise
+        case RunningTotals(rooted=False):
+            return Sums()
+        case _:
+            return mechanism
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -171,7 +171,7 @@ def _bytes_of(release: Release) -> int:
 
 
 def _bytes_in(measurement: Measurement) -> int:
-    cells = len(measurement.cells or ()) + len(measurement.remainder)
+    cells = 0 if measurement.cells is None else len(measurement.every_cell)
     return _OF_CELL * cells + _OF_TEXT * sum(len(branch.query.sql) for branch in measurement.branches)
 
 

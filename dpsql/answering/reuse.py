@@ -103,7 +103,7 @@ class AnswerReuse:
         Only where the user has paid for the old one: a dear answer is not had for the price of a cheap one. Once the
         new one is paid for, the same question at the same price counts as paid, whoever bought it before.
         """
-        parts = None if measurement.rooted or self._changing else self._parts(measurement, stages)
+        parts = None if measurement.is_combined or self._changing else self._parts(measurement, stages)
         if parts is None or not all(self._ledger.has_paid(user, source) for source in {part.source for part in parts}):
             return None
         return tuple(parts)
@@ -135,7 +135,7 @@ class AnswerReuse:
         self, measurement: Measurement, stages: EarlierAnswers, key: bytes, answer: StoredAnswer
     ) -> dict[bytes, bytes]:
         """The records of which questions an answer determines, to be stored with it; a closer answer to one stays."""
-        if measurement.rooted or not _is_source(measurement):
+        if measurement.is_combined or not _is_source(measurement):
             return {}
         found: dict[bytes, bytes] = {}
         places = {kept: self._place(measurement, kept, stages) for kept in _choices(measurement)}

@@ -12,7 +12,7 @@ own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -21,14 +21,16 @@ import numpy as np
 from dpsql.audit.losses import Trials
 from dpsql.noise.add_noise import add_noise
 from dpsql.noise.bound_search import choose_clip
+from dpsql.noise.mode import choose_mode
 from dpsql.noise.quantiles import Side, choose, choose_cuts, histogram, wanted
 from dpsql.noise.samplers import Sampler
+from dpsql.privacy.mechanisms.bound_search import BoundSearch
 from dpsql.privacy.mechanisms.quantiles import Cut, cut_in_turn
-from dpsql.privacy.mechanisms.top_keys import LEAST_GAIN
+from dpsql.privacy.mechanisms.top_keys import LEAST_GAIN, TopKeys
 from dpsql.privacy.noise_laws import Noise, clip_penalty, rank_margin
-from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, centres, rank_of
+from dpsql.privacy.rules.aggregates import Statistic, centres, rank_of
 from dpsql.release import Measurement
-from dpsql.tables import ExactTable, NoisyTable
+from dpsql.tables import ExactTable, Integers, NoisyTable
 from dpsql.types import Value
 
 Key = tuple[Value, ...]
@@ -42,30 +44,53 @@ def most_moved(one: ExactTable, other: ExactTable) -> Bars:
     return max(moved.values(), key=lambda bars: sum(map(abs, bars.values())), default={})
 
 
-def choices(
+def quantiles(
     statistic: Statistic, noise: Noise, added: Bars, sampler: Sampler, trials: int
 ) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
-    """Values chosen with the person and without, and the log of the likelihood ratio of each."""
-    others = _others(statistic, noise, added)
+    """Values at a rank chosen with the person and without, and the log of the likelihood ratio of each."""
+    return _choices(choose, _losses, _around(statistic, noise), statistic, noise, added, sampler, trials)
+
+
+def modes(
+    statistic: Statistic, noise: Noise, added: Bars, sampler: Sampler, trials: int
+) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
+    """The same of most common values."""
+    return _choices(choose_mode, _fewer, _rivals(statistic, noise, added), statistic, noise, added, sampler, trials)
+
+
+def _choices(
+    pick: Callable[[Statistic, Noise, Integers, Integers, Sampler], int],
+    losses: Callable[[Statistic, Noise, Bars, Trials], Trials],
+    others: Bars,
+    statistic: Statistic,
+    noise: Noise,
+    added: Bars,
+    sampler: Sampler,
+    trials: int,
+) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
     both = {value: others.get(value, 0) + added.get(value, 0) for value in others | added}
-    drawn = _drawn(statistic, noise, both, sampler, trials), _drawn(statistic, noise, others, sampler, trials)
-    scale = float(noise.scale)
+
+    def draw(bars: Bars) -> Trials:
+        values = np.array(sorted(bars), dtype=np.int64)
+        counts = np.array([bars[value] for value in sorted(bars)], dtype=np.int64)
+        return np.array([pick(statistic, noise, values, counts, sampler) for _ in range(trials)], dtype=np.float64)
+
+    drawn, scale = (draw(both), draw(others)), float(noise.scale)
     one, other = (
-        (_losses(statistic, noise, others, values) - _losses(statistic, noise, both, values)) / scale
-        for values in drawn
+        (losses(statistic, noise, others, values) - losses(statistic, noise, both, values)) / scale for values in drawn
     )
     return drawn, (one, other)
 
 
 def cuts(
-    quantiles: Sequence[Statistic], noises: Sequence[Noise], added: Bars, sampler: Sampler, trials: int
+    statistics: Sequence[Statistic], noises: Sequence[Noise], added: Bars, sampler: Sampler, trials: int
 ) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
     """Sums of the values that are cut in turn, with the person and without, and a score of all cuts together."""
-    ranks = tuple(map(rank_of, quantiles))
+    ranks = tuple(map(rank_of, statistics))
     first, noise_of = cut_in_turn(ranks), dict(zip(ranks, noises, strict=True))
-    others = {_before_person(quantiles[0], added): 2 * quantiles[0].clip}
+    others = {_before_person(statistics[0], added): 2 * statistics[0].clip}
     both = {value: others.get(value, 0) + added.get(value, 0) for value in others | added}
-    sides = [_side(quantiles[0], bars) for bars in (both, others)]
+    sides = [_side(statistics[0], bars) for bars in (both, others)]
     values, evidence = [], []
     for side in sides:
         drawn = [dict(choose_cuts(first, noise_of, side, sampler)) for _ in range(trials)]
@@ -117,10 +142,6 @@ def _less(bars: Bars, fewer: Bars) -> Bars:
     return {value: count for value, count in found.items() if count}
 
 
-def _others(statistic: Statistic, noise: Noise, added: Bars) -> Bars:
-    return _rivals(statistic, noise, added) if statistic.kind is StatisticKind.COMMONEST else _around(statistic, noise)
-
-
 def _rivals(statistic: Statistic, noise: Noise, added: Bars) -> Bars:
     """One other value, a little more common than the person's: an event that is rare without somebody tells most."""
     mine = max(added, key=lambda value: added[value], default=statistic.low)
@@ -142,20 +163,15 @@ def _around(statistic: Statistic, noise: Noise) -> Bars:
     return {value: count for value, count in found.items() if count}
 
 
-def _drawn(statistic: Statistic, noise: Noise, bars: Bars, sampler: Sampler, trials: int) -> Trials:
-    values = np.array(sorted(bars), dtype=np.int64)
-    counts = np.array([bars[value] for value in sorted(bars)], dtype=np.int64)
-    return np.array([choose(statistic, noise, values, counts, sampler) for _ in range(trials)], dtype=np.float64)
+def _fewer(statistic: Statistic, noise: Noise, bars: Bars, drawn: Trials) -> Trials:
+    """How many fewer rows each value has than the most common one, as `noise_laws.most_common` says."""
+    del statistic, noise
+    fewer: Trials = max(bars.values()) - np.array([bars.get(int(value), 0) for value in drawn], dtype=np.float64)
+    return fewer
 
 
 def _losses(statistic: Statistic, noise: Noise, bars: Bars, drawn: Trials) -> Trials:
-    """How many grains each value is away from the wanted place: as `mechanisms.chosen` says it, once more.
-
-    For the most common value, how many fewer it has than the most common one, as `mechanisms.most_common` says.
-    """
-    if statistic.kind is StatisticKind.COMMONEST:
-        fewer: Trials = max(bars.values()) - np.array([bars.get(int(value), 0) for value in drawn], dtype=np.float64)
-        return fewer
+    """How many grains each value is away from the wanted place: as `noise_laws.chosen` says it, once more."""
     assert statistic.rank is not None
     places = np.array(sorted(bars), dtype=np.float64)
     ends = np.cumsum([bars[value] for value in sorted(bars)])
@@ -182,11 +198,12 @@ def _from_end(rank: Fraction, noise: Noise, candidates: int) -> int:
 
 
 def searches(
-    statistic: Statistic, noise: Noise, added: Bars, sampler: Sampler, trials: int
+    search: BoundSearch, statistic: Statistic, noise: Noise, added: Bars, sampler: Sampler, trials: int
 ) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
     """Places chosen with the person and without, and a score of each."""
-    if statistic.kind is StatisticKind.CENTRE:
-        return choices(replace(statistic, low=0, high=centres(statistic) - 1, clip=1), noise, added, sampler, trials)
+    if search.of == "centre":
+        places = replace(statistic, low=0, high=centres(statistic) - 1, clip=1)
+        return quantiles(places, noise, added, sampler, trials)
     place = max(added, default=0)
     others = {place: clip_penalty(noise) * place}
     both = {at: others.get(at, 0) + added.get(at, 0) for at in others | added}
@@ -216,24 +233,28 @@ Scored = tuple[Trials, Trials]  # with the person, and without
 
 
 def most_scores(
-    measurement: Measurement, one: Sequence[ExactTable], other: Sequence[ExactTable], sampler: Sampler, trials: int
+    measurement: Measurement,
+    top: TopKeys,
+    one: Sequence[ExactTable],
+    other: Sequence[ExactTable],
+    sampler: Sampler,
+    trials: int,
 ) -> tuple[Scored, Scored, Scored]:
     """Scores of all that is shown, and of the choices alone; and the noisy counts that are shown."""
     with_unit, without = _counts(one), _counts(other)
     added = {key: with_unit.get(key, 0) - without.get(key, 0) for key in measurement.every_cell}
-    assert measurement.top is not None
     ordered = sorted(added, key=lambda key: -added[key])
-    mine, rivals = ordered[: LEAST_GAIN * measurement.top.keys], ordered[-measurement.top.keys :]
+    mine, rivals = ordered[: LEAST_GAIN * top.keys], ordered[-top.keys :]
     if added[mine[0]] == added[rivals[-1]]:
         nothing = np.zeros(trials), np.zeros(trials)
         return nothing, nothing, nothing
-    ahead = math.ceil(_AHEAD * float(measurement.top.noise.scale))
+    ahead = math.ceil(_AHEAD * float(top.noise.scale))
     others = dict.fromkeys(mine, 0) | dict.fromkeys(rivals, ahead)
     both = {key: others[key] + added[key] for key in others}
     # Keys that nobody has would be chosen now and then, and tell nothing.
-    asked = replace(measurement, cells=tuple(others), remainder=())
+    asked = replace(measurement, cells=tuple(others))
     drawn = [_drawn_keys(asked, counts, sampler, trials) for counts in (both, others)]
-    choices = [np.array([_of_choices(asked, table, added) for table in tables]) for tables in drawn]
+    choices = [np.array([_of_choices(top, table, added) for table in tables]) for tables in drawn]
     counts = [np.array([_of_counts(asked, table, others, added) for table in tables]) for tables in drawn]
     shown = [np.array([table.sums[0].sum() for table in tables], dtype=np.float64) for tables in drawn]
     whole = choices[0] + counts[0], choices[1] + counts[1]
@@ -250,10 +271,9 @@ def _drawn_keys(measurement: Measurement, counts: Counts, sampler: Sampler, tria
     return [add_noise(measurement, [table], sampler) for _ in range(trials)]
 
 
-def _of_choices(measurement: Measurement, table: NoisyTable, added: Counts) -> float:
+def _of_choices(top: TopKeys, table: NoisyTable, added: Counts) -> float:
     """The log of the likelihood ratio of the choices, but for what all have in common."""
-    assert measurement.top is not None
-    return sum(added[key] for key in table.keys) / float(measurement.top.noise.scale)
+    return sum(added[key] for key in table.keys) / float(top.noise.scale)
 
 
 def _of_counts(measurement: Measurement, table: NoisyTable, others: Counts, added: Counts) -> float:

@@ -11,15 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
+from typing import assert_never
 
 import numpy as np
 
 from dpsql.audit.losses import Loss, Trials, epsilon
-from dpsql.privacy.mechanisms.quantiles import levels, ranks_within
-from dpsql.privacy.noise_laws import Noise
-from dpsql.privacy.rules.aggregates import SEARCHED, Statistic, StatisticKind, rank_of
+from dpsql.privacy.mechanisms.bound_search import Search
+from dpsql.privacy.mechanisms.mode import Mode
+from dpsql.privacy.mechanisms.quantiles import Quantiles, levels, ranks_within
+from dpsql.privacy.mechanisms.sums import NoisySums
+from dpsql.privacy.mechanisms.top_keys import TopKeys
+from dpsql.privacy.rules.aggregates import StatisticKind
 from dpsql.release import Measurement
 
 _EPSILONS = np.geomspace(0.05, 30, 400)  # what is told apart
@@ -97,30 +100,34 @@ def _before(found: Trials, up: float, down: float) -> Trials:
 
 
 def parts_of(measurement: Measurement) -> list[Part]:
-    """Its choices and groups of sums, with the epsilon that the noise of each promises."""
+    """Its choices and groups of sums, with the epsilon that the noise of each promises.
+
+    As the laws say it, the other way round: one person moves what is chosen by, or the sums, by `l1`.
+    """
     found = choices_of_top(measurement)
     for group in measurement.groups:
-        statistics, noises = [measurement.statistics[i] for i in group], [measurement.noises[i] for i in group]
-        count, rank = 1, statistics[0].rank
-        if len(group) > 1 and statistics[0].kind is StatisticKind.RANKED:
-            count, rank = levels(group), ranks_within(tuple(map(rank_of, statistics)))[rank_of(statistics[0])]
-        elif measurement.top is not None and statistics[0].kind is StatisticKind.UNITS:
-            count = measurement.top.keys  # of the keys that are counted, one person moves each by one
-        found += [_part(statistics[0], noises[0], rank, count)] * count
+        statistic, noise = measurement.statistics[group[0]], measurement.noises[group[0]]
+        moved = float(statistic.sensitivity.l1 / noise.scale)
+        measured = measurement.measured(group)
+        match measured:
+            case NoisySums():
+                count = 1
+                if isinstance(measurement.mechanism, TopKeys) and statistic.kind is StatisticKind.UNITS:
+                    count = measurement.mechanism.keys  # of those that are counted, one person moves each by one
+                found += [Part(moved / count, is_choice=False)] * count
+            case Quantiles(ranks=ranks):
+                rank = ranks_within(ranks)[ranks[0]] if len(ranks) > 1 else ranks[0]
+                found += [Part(moved * 2 * float(max(rank, 1 - rank)), is_choice=True)] * levels(ranks)
+            case Mode():
+                found.append(Part(moved, is_choice=True))
+            case Search():
+                found.append(Part(float(1 / noise.scale), is_choice=True))
+            case _:
+                assert_never(measured)
     return found
 
 
 def choices_of_top(measurement: Measurement) -> list[Part]:
     """The choices of keys, one after another."""
-    top = measurement.top
-    return [] if top is None else [Part(float(1 / top.noise.scale), is_choice=True)] * top.keys
-
-
-def _part(statistic: Statistic, noise: Noise, rank: Fraction | None, count: int) -> Part:
-    """As `noise_laws` says it, the other way round: one person moves what is chosen by, or the sums, by `l1`."""
-    if statistic.kind in SEARCHED:
-        return Part(float(1 / noise.scale), is_choice=True)
-    moved = float(statistic.sensitivity.l1 / noise.scale)
-    if rank is not None:
-        return Part(moved * 2 * float(max(rank, 1 - rank)), is_choice=True)
-    return Part(moved / count, statistic.kind is StatisticKind.COMMONEST)
+    top = measurement.mechanism
+    return [Part(float(1 / top.noise.scale), is_choice=True)] * top.keys if isinstance(top, TopKeys) else []

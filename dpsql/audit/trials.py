@@ -10,19 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 
-from dpsql.audit.choices import choices, cuts, most_moved, most_scores, searches
+from dpsql.audit.choices import cuts, modes, most_moved, most_scores, quantiles, searches
 from dpsql.audit.losses import Flags, Trials
 from dpsql.engines.base import Engine
 from dpsql.lowering.bounding import Branch
 from dpsql.noise.add_noise import add_noise
 from dpsql.noise.samplers import Sampler
-from dpsql.privacy.mechanisms.running_totals import coefficients
+from dpsql.privacy.mechanisms.bound_search import BoundSearch, Search
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets
+from dpsql.privacy.mechanisms.mode import Mode
+from dpsql.privacy.mechanisms.partition_selection import PartitionSelection
+from dpsql.privacy.mechanisms.quantiles import Quantiles
+from dpsql.privacy.mechanisms.running_totals import RunningTotals, coefficients
+from dpsql.privacy.mechanisms.sums import NoisySums, Sums
+from dpsql.privacy.mechanisms.top_keys import TopKeys
 from dpsql.privacy.noise_laws import Noise
-from dpsql.privacy.rules.aggregates import CHOSEN
 from dpsql.release import Measurement
 from dpsql.tables import ExactTable
 from dpsql.types import Value
@@ -63,9 +70,8 @@ class Scores:
 def is_slow(measurement: Measurement) -> bool:
     """Whether each trial is a noise step of its own, and not a cell of one."""
     return (
-        is_combined(measurement)
-        or measurement.is_search
-        or measurement.top is not None
+        measurement.is_combined
+        or isinstance(measurement.mechanism, BoundSearch | TopKeys)
         or any(_is_chosen(measurement, branch) for branch in measurement.branches)
     )
 
@@ -73,16 +79,28 @@ def is_slow(measurement: Measurement) -> bool:
 def scores(measurement: Measurement, engines: tuple[Engine, Engine], sampler: Sampler, trials: int) -> Scores:
     salt = sampler.salt()  # the same for both: neighbours differ by the unit alone
     one, other = (_exact(measurement, engine, salt) for engine in engines)
-    if is_combined(measurement):
-        (with_unit, without_unit), shown = combined_scores(measurement, one, other, sampler, trials)
-        return Scores(with_unit, without_unit, shown)
-    if measurement.top is not None:
-        whole, choices_alone, shown = most_scores(measurement, one, other, sampler, trials)
-        return Scores(*whole, shown, choices_alone)
-    if measurement.is_search:
-        added = most_moved(one[0], other[0])
-        drawn, evidence = searches(measurement.statistics[0], measurement.noises[0], added, sampler, trials)
-        return Scores(*evidence, drawn)
+    mechanism = measurement.mechanism
+    match mechanism:
+        case GroupingSets() | RunningTotals(rooted=True):
+            (with_unit, without_unit), shown = combined_scores(measurement, one, other, sampler, trials)
+            return Scores(with_unit, without_unit, shown)
+        case TopKeys():
+            whole, choices_alone, shown = most_scores(measurement, mechanism, one, other, sampler, trials)
+            return Scores(*whole, shown, choices_alone)
+        case BoundSearch():
+            (statistic,), (noise,), added = measurement.statistics, measurement.noises, most_moved(one[0], other[0])
+            drawn, evidence = searches(mechanism, statistic, noise, added, sampler, trials)
+            return Scores(*evidence, drawn)
+        case Sums() | PartitionSelection() | RunningTotals():
+            return _cell_scores(measurement, one, other, sampler, trials)
+        case _:
+            assert_never(mechanism)
+
+
+def _cell_scores(
+    measurement: Measurement, one: Sequence[ExactTable], other: Sequence[ExactTable], sampler: Sampler, trials: int
+) -> Scores:
+    """Of sums with noise of their own in each cell, and of values that are chosen there."""
     found = _sum_scores(measurement, one, other, sampler, trials)
     # Sums and choices are drawn independently, so their evidence adds up.
     for branch, mine, rest in zip(measurement.branches, one, other, strict=True):
@@ -91,11 +109,18 @@ def scores(measurement: Measurement, engines: tuple[Engine, Engine], sampler: Sa
             for group in measurement.groups:
                 if group[0] not in branch.statistics:
                     continue
-                statistics, noises = [measurement.statistics[i] for i in group], [measurement.noises[i] for i in group]
-                if len(group) > 1:
-                    drawn, evidence = cuts(statistics, noises, added, sampler, trials)
-                else:
-                    drawn, evidence = choices(statistics[0], noises[0], added, sampler, trials)
+                noises = [measurement.noises[i] for i in group]
+                match measurement.measured(group):
+                    case Quantiles(statistics=(only,)):
+                        drawn, evidence = quantiles(only, noises[0], added, sampler, trials)
+                    case Quantiles(statistics=several):
+                        drawn, evidence = cuts(several, noises, added, sampler, trials)
+                    case Mode(statistic=only):
+                        drawn, evidence = modes(only, noises[0], added, sampler, trials)
+                    case NoisySums() | Search():
+                        raise AssertionError("sums and searches are not chosen from the histogram of a cell")
+                    case measured:
+                        assert_never(measured)
                 found = Scores(found.with_unit + evidence[0], found.without_unit + evidence[1], drawn)
     return found
 
@@ -132,7 +157,7 @@ def _sum_scores(
 
 
 def _is_chosen(measurement: Measurement, branch: Branch) -> bool:
-    return measurement.statistics[branch.statistics[0]].kind in CHOSEN
+    return isinstance(measurement.measured(branch.statistics[:1]), Quantiles | Mode)
 
 
 def _exact(measurement: Measurement, engine: Engine, salt: str) -> list[ExactTable]:
@@ -182,7 +207,9 @@ def _noisy(
     if measurement.cells is not None:
         every = tuple((trial, *key) for trial in range(trials) for key in cells)
     sums = tuple(branch for branch in measurement.branches if not _is_chosen(measurement, branch))
-    table = add_noise(replace(measurement, cells=every, branches=sums, remainder=()), tables, sampler)
+    # Of cells whose keys are not declared, none is among those looked at.
+    mechanism = Sums() if isinstance(measurement.mechanism, Sums) else measurement.mechanism
+    table = add_noise(replace(measurement, cells=every, branches=sums, mechanism=mechanism), tables, sampler)
     places = {key: place for place, key in enumerate(cells)}
     found = np.full((trials, len(cells), len(measurement.statistics)), np.nan)
     rows = np.fromiter((key[0] for key in table.keys), np.int64, len(table.keys))
@@ -228,10 +255,6 @@ MOST_TRIALS = 4_000  # of these; each takes as long as an answer
 Numbers = npt.NDArray[np.float64]
 
 
-def is_combined(measurement: Measurement) -> bool:
-    return measurement.lattice is not None or measurement.rooted
-
-
 def combined_scores(
     measurement: Measurement, one: Sequence[ExactTable], other: Sequence[ExactTable], sampler: Sampler, trials: int
 ) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
@@ -269,17 +292,18 @@ def _drawn(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sampl
 def _weights(measurement: Measurement, statistic: int, moved: Numbers) -> Numbers:
     """What each cell tells of a move: the sum of A'A moved / variance over all A that were measured."""
     noise = measurement.noises[statistic]
-    if measurement.lattice is not None:
-        cells = moved.reshape(measurement.lattice.sizes)
+    mechanism = measurement.mechanism
+    if isinstance(mechanism, GroupingSets):
+        cells = moved.reshape(mechanism.sizes)
         found = np.zeros_like(cells)
-        for number, kept in enumerate(measurement.lattice.sets):
+        for number, kept in enumerate(mechanism.sets):
             dropped = tuple(key for key in range(cells.ndim) if key not in kept)
-            found += cells.sum(axis=dropped, keepdims=True) / _variance(measurement.lattice.noise(noise, number))
+            found += cells.sum(axis=dropped, keepdims=True) / _variance(mechanism.noise(noise, number))
         return found.reshape(-1)
-    if not measurement.is_rooted(statistic):
+    assert isinstance(mechanism, RunningTotals) and measurement.cells is not None
+    if not mechanism.is_rooted(statistic):
         return moved / _variance(noise)
-    assert measurement.chains is not None and measurement.cells is not None
-    places, length = np.asarray(measurement.chains.places(measurement.cells)), measurement.chains.length
+    places, length = np.asarray(mechanism.chains.places(measurement.cells)), mechanism.chains.length
     column = np.asarray(coefficients(length), dtype=np.float64)
     root = np.array([[column[i - j] if i >= j else 0.0 for j in range(length)] for i in range(length)])
     told = np.zeros_like(moved)

@@ -8,16 +8,16 @@ import numpy as np
 
 from dpsql.noise.quantiles import choose
 from dpsql.noise.samplers import Sampler
+from dpsql.privacy.mechanisms.bound_search import BoundSearch
 from dpsql.privacy.noise_laws import Noise, clip_penalty
-from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, centres, clips
+from dpsql.privacy.rules.aggregates import Statistic, centres, clips
 from dpsql.tables import ExactTable
 
 
-def choose_measure(statistic: Statistic, noise: Noise, table: ExactTable, sampler: Sampler) -> int:
+def choose_measure(search: BoundSearch, statistic: Statistic, noise: Noise, table: ExactTable, sampler: Sampler) -> int:
     """The place of what is searched for."""
-    if statistic.kind is StatisticKind.CENTRE:
-        return choose_centre(statistic, noise, table, sampler)
-    return choose_clip(statistic, noise, table, sampler)
+    choose_one = choose_clip if search.of == "clip" else choose_centre
+    return choose_one(statistic, noise, table, sampler)
 
 
 def choose_centre(statistic: Statistic, noise: Noise, table: ExactTable, sampler: Sampler) -> int:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from dpsql.lowering.bounding import LARGEST_SUM
 from dpsql.noise.samplers import Sampler
-from dpsql.privacy.mechanisms.grouping_sets import GroupingSetsNoise, information
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets, information
 from dpsql.privacy.noise_laws import Noise
 from dpsql.tables import Integers
 
@@ -16,7 +16,7 @@ Doubles = npt.NDArray[np.float64]
 _LARGEST = 2.0**62
 
 
-def noisy_sets(exact: Integers, lattice: GroupingSetsNoise, whole: Noise, factor: int, sampler: Sampler) -> Integers:
+def noisy_sets(exact: Integers, lattice: GroupingSets, whole: Noise, factor: int, sampler: Sampler) -> Integers:
     """The finest cells, in whole steps, whose sums are close to what was measured of every set.
 
     Claim: what comes out is as private as all sets with their noises.
@@ -38,7 +38,7 @@ def noisy_sets(exact: Integers, lattice: GroupingSetsNoise, whole: Noise, factor
     return _rounded(_agreed(gathered, lattice, whole.law).reshape(-1) / factor)
 
 
-def _agreed(gathered: Doubles, lattice: GroupingSetsNoise, law: str) -> Doubles:
+def _agreed(gathered: Doubles, lattice: GroupingSets, law: str) -> Doubles:
     """The least squares estimate: each part of what was gathered, divided by what is known of it."""
     parts: dict[tuple[int, ...], Doubles] = {(): gathered}
     for key in range(len(lattice.sizes)):

@@ -1,7 +1,4 @@
-"""Quantiles chosen from a histogram: one, or several cut in turn.
-
-Values chosen from a histogram: at a rank, by how many rows they are away from it, or the most common one.
-"""
+"""Quantiles chosen from a histogram by how many rows they are away from their rank: one, or several cut in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import numpy as np
 from dpsql.noise.samplers import Exact, Losses, Sampler
 from dpsql.privacy.mechanisms.quantiles import CUTS, PARTS, Cut, cut_in_turn
 from dpsql.privacy.noise_laws import Noise, rank_margin
-from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, rank_of
+from dpsql.privacy.rules.aggregates import Statistic, rank_of
 from dpsql.tables import Integers
 
 # Losses beyond this are computed with Python's integers.
@@ -31,8 +28,6 @@ def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integer
     so every loss, is a whole number of parts of a row, as many as the denominator of the rank says.
     Needs: values within the grid, without repetition; counts that are not negative.
     """
-    if statistic.kind is StatisticKind.COMMONEST:
-        return _mode(statistic, noise, values, counts, sampler)
     assert statistic.rank is not None
     order = np.argsort(values)
     values, counts = values[order], counts[order]
@@ -46,13 +41,6 @@ def choose(statistic: Statistic, noise: Noise, values: Integers, counts: Integer
     place = statistic.rank.numerator * total + margin * parts
     widths, losses = _runs(values, exact, statistic.low, statistic.high, place, parts)
     return statistic.low + sampler.exponential(widths, losses, noise.scale * parts)
-
-
-def _mode(statistic: Statistic, noise: Noise, values: Integers, counts: Integers, sampler: Sampler) -> int:
-    """The law of `noise_laws.most_common`: a candidate loses as many rows as it has fewer than the most common one."""
-    bars = np.zeros(statistic.candidates, np.int64)
-    bars[values - statistic.low] = counts
-    return statistic.low + sampler.exponential(np.ones_like(bars), bars.max() - bars, noise.scale)
 
 
 def _runs(values: Integers, counts: Losses, low: int, high: int, place: int, parts: int) -> tuple[Integers, Losses]:

@@ -99,12 +99,15 @@ _FIELDS: dict[type, _Fields] = {}
 
 
 def _fields_of(of: Any) -> _Fields:
-    """The name of a dataclass as a leaf, a getter for its compared fields, and these with their defaults."""
+    """The name of a dataclass as a leaf, a getter for its compared fields, and these with their defaults.
+
+    A renamed class keeps its old name here (`CANONICAL_NAME`), so that stored answers are still found.
+    """
     compared = [field for field in fields(of) if field.compare]
     defaults = tuple((each.name, None if each.default is MISSING else canonical(each.default)) for each in compared)
     names = [field.name for field in compared]
     read = attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
-    return leaf(f"c{of.__name__}"), read, defaults
+    return leaf(f"c{getattr(of, 'CANONICAL_NAME', of.__name__)}"), read, defaults
 
 
 def canonical(value: object) -> str:

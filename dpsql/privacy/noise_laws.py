@@ -29,6 +29,10 @@ _SMALLEST_BOUND = Decimal("1e-300")  # no bound is smaller, so that none underfl
 _TWO_PI = Decimal("6.2831853071795864769252867665590057683943387987502")
 
 
+# Of noise on sums: which it is decides what is shared out of a price, epsilon or rho.
+Law = Literal["laplace", "gaussian"]
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
     law: Literal["laplace", "gaussian", "exponential"]
@@ -139,6 +143,11 @@ def epsilon_of_choice(rho: Fraction) -> Fraction:
     """The largest epsilon, rounded down, with epsilon^2 / 8 <= rho: that of a choice at this price in zCDP."""
     grain = 2**64
     return Fraction(math.isqrt(math.floor(8 * _positive(rho) * grain * grain)), grain)
+
+
+def loss_as_epsilon(loss: Fraction, law: Law) -> Fraction:
+    """The epsilon of a choice that costs this: of rho, where noise on sums is Gaussian."""
+    return loss if law == "laplace" else epsilon_of_choice(loss)
 
 
 @lru_cache(maxsize=4096)

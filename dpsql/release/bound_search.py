@@ -15,13 +15,15 @@ from dpsql.plan.scalars import Scalar
 from dpsql.plan.visit import stages_of
 from dpsql.privacy.estimators.basis import Shape
 from dpsql.privacy.keys.domains import domain
+from dpsql.privacy.mechanisms.bound_search import BoundSearch
 from dpsql.privacy.normalize.joins import unfiltered
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
+from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.stability import Stability
 from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.identity import asked_of_rows
 
+_CLIP, _CENTRE = BoundSearch("clip"), BoundSearch("centre")
 _NOTE = "what a unit adds beyond a chosen clip is cut off; margins are of the noise alone"
 
 
@@ -50,7 +52,7 @@ class BoundSearches:
         return index, None if place is None else rules.centre_at(draft.statistics[0], place)
 
     def _centre(self, value: Scalar) -> Draft | None:
-        return self._draft(value, lambda child: rules.centre_search(child, value))
+        return self._draft(value, lambda child: rules.centre_search(child, value), _CENTRE)
 
     # --- clips ---
 
@@ -70,7 +72,7 @@ class BoundSearches:
             draft = self._residuals(value, index, centre)
             assert draft is not None
             return [index, self._placed(draft)]
-        whole = self._draft(value, lambda child: rules.clip_search(child, value), self._keys_of(statistic))
+        whole = self._draft(value, lambda child: rules.clip_search(child, value), _CLIP, self._keys_of(statistic))
         return [] if whole is None else [self._placed(whole)]
 
     def _keys_of(self, statistic: Statistic) -> tuple[Scalar, ...]:
@@ -82,15 +84,16 @@ class BoundSearches:
         """The search of the clip of differences from a centre, which is chosen before."""
         squares = self.compilation.norm == "l2"
         search = partial(rules.residual_search, value=value, centre=centre, squares=squares)
-        draft = self._draft(value, search, self.keys)
+        draft = self._draft(value, search, _CLIP, self.keys)
         return None if draft is None else replace(draft, clips=((0, index),))
 
     def settled(self, statistics: tuple[Statistic, ...], clips: tuple[tuple[int, int], ...]) -> tuple[Statistic, ...]:
         """The sums with the clips that were chosen by now."""
         found = list(statistics)
         for place, search in clips:
-            (asked,) = self.compilation.drafts[search].statistics
-            if asked.kind is StatisticKind.CLIP and search in self.compilation.chosen:
+            draft = self.compilation.drafts[search]
+            (asked,) = draft.statistics
+            if draft.mechanism == _CLIP and search in self.compilation.chosen:
                 most = rules.clips(asked)[self.compilation.chosen[search]] * asked.step
                 found[place] = rules.clipped_at(found[place], most)
         return tuple(found)
@@ -101,7 +104,11 @@ class BoundSearches:
         return index
 
     def _draft(
-        self, value: Scalar | None, search: Callable[[Stability], Statistic | None], keys: tuple[Scalar, ...] = ()
+        self,
+        value: Scalar | None,
+        search: Callable[[Stability], Statistic | None],
+        mechanism: BoundSearch,
+        keys: tuple[Scalar, ...] = (),
     ) -> Draft | None:
         child = unfiltered(self.child)
         if list(stages_of(child, [*keys, *([] if value is None else [value])])):
@@ -149,14 +156,9 @@ class BoundSearches:
             groups=groups,
             weights=(),
             counts=(),
-            selection=None,
+            mechanism=mechanism,
             branches=branches,
             stages=(),
             derivation=derivation,
-            chains=None,
-            chained=(),
-            remainder=(),
             asked=asked,
-            question=None,
-            lattice=None,
         )

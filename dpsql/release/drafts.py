@@ -18,10 +18,12 @@ from dpsql.privacy.accounting import Accountant
 from dpsql.privacy.allocation import Degree
 from dpsql.privacy.derive import derive
 from dpsql.privacy.estimators.assembly import Linear
-from dpsql.privacy.mechanisms.grouping_sets import GroupingSetsNoise
-from dpsql.privacy.mechanisms.running_totals import Chains
-from dpsql.privacy.mechanisms.top_keys import First
-from dpsql.privacy.rules.aggregates import SEARCHED, Cells, Statistic
+from dpsql.privacy.mechanisms.bound_search import BoundSearch
+from dpsql.privacy.mechanisms.running_totals import RunningTotals
+from dpsql.privacy.mechanisms.sums import Sums
+from dpsql.privacy.mechanisms.union import Unpriced
+from dpsql.privacy.noise_laws import Law
+from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.release.identity import Asked, Question
 from dpsql.release.model import BoundMode, QuerySettings
@@ -41,24 +43,19 @@ class Draft:
     groups: tuple[tuple[int, ...], ...]
     weights: tuple[Fraction, ...]  # of each group: how much its variance counts
     counts: tuple[Linear, ...]
-    selection: int | None
+    mechanism: Unpriced
     branches: tuple[Branch, ...]
     stages: tuple[int, ...]
     derivation: Derivation
-    chains: Chains | None
-    chained: tuple[int, ...]
-    remainder: tuple[tuple[Value, ...], ...]
     asked: Asked
-    question: Question | None
-    lattice: GroupingSetsNoise | None
+    question: Question | None = None
     clips: tuple[tuple[int, int], ...] = ()
-    top: First | None = None  # some keys are chosen, and only they are counted
     # Groups that share anew what they have together, once clips are chosen, and how much their variances count then.
     anew: tuple[Mapping[int, Fraction], ...] = ()
 
     @property
     def is_search(self) -> bool:
-        return any(statistic.kind in SEARCHED for statistic in self.statistics)
+        return isinstance(self.mechanism, BoundSearch)
 
 
 @dataclass(slots=True)
@@ -82,7 +79,7 @@ class Compilation:
     limits: dict[str, None] = field(default_factory=dict)  # what may be cut off
 
     @property
-    def law(self) -> Literal["laplace", "gaussian"]:
+    def law(self) -> Law:
         is_basic = self.accountant.policy.accounting == "basic"
         return "laplace" if is_basic or self.settings.pure else "gaussian"
 
@@ -146,8 +143,11 @@ def same(left: Draft, right: Draft) -> bool:
     return (
         left.asked == right.asked
         and left.cells == right.cells
-        and left.selection == right.selection
-        and left.lattice == right.lattice
-        and left.top == right.top
+        and _is_same(left.mechanism, right.mechanism)
         and left.clips == right.clips
     )
+
+
+def _is_same(left: Unpriced, right: Unpriced) -> bool:
+    """Running totals are asked of the same sums as sums of cells: the first that is asked decides about the noise."""
+    return left == right or (isinstance(left, Sums | RunningTotals) and isinstance(right, Sums | RunningTotals))

@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import assert_never
 
 from dpsql.plan.scalars import Array, Call, Op, Ref, Scalar
 from dpsql.plan.text import scalar_text
 from dpsql.privacy.accounting import Accountant, Price
 from dpsql.privacy.estimators.assembly import EPOCH, EPOCH_DAY
 from dpsql.privacy.estimators.basis import Shape
-from dpsql.privacy.mechanisms.mode import numbered_subject
-from dpsql.privacy.mechanisms.quantiles import levels
-from dpsql.privacy.mechanisms.running_totals import SCALE, tree
-from dpsql.privacy.noise_laws import clip_penalty, standard_deviation
+from dpsql.privacy.mechanisms.bound_search import BoundSearch, Search
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets
+from dpsql.privacy.mechanisms.mode import Mode, numbered_subject
+from dpsql.privacy.mechanisms.partition_selection import PartitionSelection
+from dpsql.privacy.mechanisms.quantiles import Quantiles, levels
+from dpsql.privacy.mechanisms.running_totals import SCALE, Chains, RunningTotals, tree
+from dpsql.privacy.mechanisms.sums import NoisySums, Sums
+from dpsql.privacy.mechanisms.top_keys import TopKeys
+from dpsql.privacy.noise_laws import Noise, clip_penalty, standard_deviation
 from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, centres, clips
 from dpsql.privacy.stability import Derivation
 from dpsql.release import Measurement, Release
@@ -101,7 +107,7 @@ def _clip_texts(release: Release, index: int) -> dict[int, str]:
     found = {}
     before = (release.unsettled or release).measurements[index]
     for place, search in before.clips:
-        if release.measurements[search].statistics[0].kind is StatisticKind.CENTRE:
+        if release.measurements[search].mechanism == BoundSearch("centre"):
             continue  # stands in the name of the sum
         declared, statistic = before.statistics[place], release.measurements[index].statistics[place]
         most = number_text(Fraction(declared.clip, declared.factor) * declared.step)
@@ -135,10 +141,7 @@ def _measurement(
             f" margin ±{number_text(measurement.margin(index))} ({confidence})"
         )
         lines.append(_sensitivity_text(measurement, index, accountant))
-        if measurement.is_rooted(index):
-            lines.append(_running_text(measurement, index))
-        if measurement.lattice is not None:
-            lines.append(_sets_text(measurement, index))
+        lines += _mechanism_texts(measurement, index)
         if index in chosen:
             lines.append(chosen[index])
         if statistic.value is not None and statistic.kind is not StatisticKind.DISTINCT:
@@ -163,7 +166,7 @@ def _sensitivity_text(measurement: Measurement, index: int, accountant: Accounta
     found = f"    sensitivity: one unit moves {cells} (l0), {f'l1 {l1}' if noise.law == 'laplace' else f'l2 {l2}'}"
     if l1 == l2:
         found = f"    sensitivity: one unit moves {cells} (l0), l1 and l2 {l1}"
-    group = measurement.in_turn(index)
+    group = measurement.paid_with(index)
     shared = f", with {_plural(len(group) - 1, 'other sum')}" if len(group) > 1 else ""
     share = _share_of_price(measurement, index, accountant)
     return f"{found}; share of the price {_short(100 * share)} %{shared}"
@@ -191,67 +194,84 @@ def _prepared_texts(measurement: Measurement) -> list[str]:
     return [f"  Prepared copy: {way}" for way in ways]
 
 
-def _running_text(measurement: Measurement, index: int) -> str:
-    """Of the noise that was said before: it is on the root of the running totals."""
-    assert measurement.chains is not None
+def _mechanism_texts(measurement: Measurement, index: int) -> list[str]:
+    """What the noise that was said before is on, where that is not the sums of the cells themselves."""
+    mechanism = measurement.mechanism
+    match mechanism:
+        case RunningTotals(chains=chains):
+            return [_running_text(measurement, chains, index)] if mechanism.is_rooted(index) else []
+        case GroupingSets(sets=sets):
+            return [_sets_text(measurement, sets, index)]
+        case Sums() | PartitionSelection() | TopKeys() | BoundSearch():
+            return []
+        case _:
+            assert_never(mechanism)
+
+
+def _running_text(measurement: Measurement, chains: Chains, index: int) -> str:
+    """The noise is on the root of the running totals."""
     margins = measurement.running_steps(index)
     step = measurement.statistics[index].value_of_one
-    names = ", ".join(key_text(measurement.keys[along.key].value) for along in measurement.chains.along)
+    names = ", ".join(key_text(measurement.keys[along.key].value) for along in chains.along)
     on = "the root of its running totals"
     if measurement.noises[index].law == "laplace":
-        on = f"sums of {' and '.join(map(str, tree(measurement.chains.length).lengths))} cells, for running totals"
+        on = f"sums of {' and '.join(map(str, tree(chains.length).lengths))} cells, for running totals"
     return (
         f"    on {on} by {names}, whose margins are ±{number_text(margins[0] * step)} to"
         f" ±{number_text(margins[-1] * step)}"
     )
 
 
-def _sets_text(measurement: Measurement, index: int) -> str:
-    """The noise that was said before is that of the whole price; the sets share it, and then agree."""
-    assert measurement.lattice is not None
+def _sets_text(measurement: Measurement, sets: Sequence[tuple[int, ...]], index: int) -> str:
+    """The noise is that of the whole price; the sets share it, and then agree."""
     unit = measurement.statistics[index].value_of_one
     shown = [
         f"±{number_text(measurement.steps_in_set(index, kept) * unit)} by {names}"
-        for kept in measurement.lattice.sets
+        for kept in sets
         if (names := ", ".join(key_text(measurement.keys[i].value) for i in kept) or "no key")
     ]
     return f"    shared by {len(shown)} grouping sets that agree with each other: {'; '.join(shown)}"
 
 
 def _choice(measurement: Measurement, index: int, confidence: str) -> list[str]:
-    statistic = measurement.statistics[index]
-    if statistic.kind is StatisticKind.CLIP:
-        found = [number_text(clip * statistic.step) for clip in clips(statistic)]
-        penalty = 2 * clip_penalty(measurement.noises[index])
-        return [
-            f"  {statistic_text(statistic)}: exponential mechanism, one of {len(found)} from {found[0]} to"
-            f" {found[-1]}; half the clip is worth {_plural(penalty, 'unit')} beyond it",
-        ]
+    """A value that is chosen by the exponential mechanism, and among what."""
+    group = measurement.paid_with(index)
+    noises = [measurement.noises[i] for i in group]
+    statistic, measured = measurement.statistics[index], measurement.measured(group)
+    chosen = f"  {statistic_text(statistic)}: exponential mechanism"
     low, high = statistic.bounds.low, statistic.bounds.high
     assert low is not None and high is not None
-    if statistic.kind is StatisticKind.CENTRE:
-        return [
-            f"  {statistic_text(statistic)}: exponential mechanism, one of {centres(statistic):,} from"
-            f" {number_text(low)} to {number_text(high)}",
-        ]
-    rows = measurement.rank_margin(index)
-    if statistic.kind is StatisticKind.COMMONEST:
-        return [
-            f"  {statistic_text(statistic)}: exponential mechanism, or one of {_plural(rows, 'row')} less"
-            f" ({confidence})",
-            f"    chosen among {statistic.candidates:,} values",
-        ]
-    # The extremes are aimed at as far inside as the choice may be off.
-    is_extreme = statistic.rank in (0, 1)
-    away = f"{_plural(2 * rows, 'row')} of that end" if is_extreme else f"{_plural(rows, 'row')} of its rank"
-    lines = [
-        f"  {statistic_text(statistic)}: exponential mechanism, within {away} ({confidence})",
-        f"    chosen among {statistic.candidates:,} values, clamped to [{number_text(low)}, {number_text(high)}]"
-        f" in steps of {number_text(statistic.step)}",
-    ]
-    if len(group := measurement.in_turn(index)) > 1 and index == group[0]:
-        lines.append(f"    {in_turn_text(len(group))}")
-    return lines
+    match measured:
+        case Search(of=of):
+            if of == "centre":
+                return [f"{chosen}, one of {centres(statistic):,} from {number_text(low)} to {number_text(high)}"]
+            found = [number_text(clip * statistic.step) for clip in clips(statistic)]
+            worth = _plural(2 * clip_penalty(noises[0]), "unit")
+            return [
+                f"{chosen}, one of {len(found)} from {found[0]} to {found[-1]};"
+                f" half the clip is worth {worth} beyond it",
+            ]
+        case Mode():
+            rows = _plural(measured.margin(noises[0], measurement.confidence), "row")
+            return [
+                f"{chosen}, or one of {rows} less ({confidence})",
+                f"    chosen among {statistic.candidates:,} values",
+            ]
+        case Quantiles():
+            off = measured.margin(group.index(index), noises, measurement.confidence)
+            # The extremes are aimed at as far inside as the choice may be off.
+            is_extreme = statistic.rank in (0, 1)
+            away = f"{_plural(2 * off, 'row')} of that end" if is_extreme else f"{_plural(off, 'row')} of its rank"
+            lines = [
+                f"{chosen}, within {away} ({confidence})",
+                f"    chosen among {statistic.candidates:,} values, clamped to [{number_text(low)},"
+                f" {number_text(high)}] in steps of {number_text(statistic.step)}",
+            ]
+            return [*lines, f"    {in_turn_text(len(group))}"] if len(group) > 1 and index == group[0] else lines
+        case NoisySums():
+            raise AssertionError("a sum is not chosen")
+        case _:
+            assert_never(measured)
 
 
 def in_turn_text(quantiles: int) -> str:
@@ -318,31 +338,38 @@ def _rank_text(rank: Fraction | None) -> str:
 def _keys_text(measurement: Measurement) -> str:
     if not measurement.keys:
         return "none, one row"
-    if measurement.cells is not None:
-        names = [key_text(key.value) for key in measurement.keys]
-        declared = f"{', '.join(names)}: {len(measurement.cells):,} declared"
-        if (top := measurement.top) is not None:
-            fewer = _plural(top.margin(len(measurement.cells)), "unit")
-            chosen = "the one with most units is" if top.keys == 1 else f"the {top.keys:,} with most units are"
+    names = ", ".join(key_text(key.value) for key in measurement.keys)
+    mechanism, cells = measurement.mechanism, len(measurement.cells or ())
+    match mechanism:
+        case PartitionSelection(by=by):
+            return _selection_text(measurement, mechanism.threshold, measurement.statistics[by], measurement.noises[by])
+        case TopKeys(keys=keys):
+            fewer = _plural(mechanism.margin(cells), "unit")
+            chosen = "the one with most units is" if keys == 1 else f"the {keys:,} with most units are"
             return (
-                f"{declared}; {chosen} chosen first (exponential mechanism, at most {fewer} below any that is left out,"
-                " 95 %), and counted"
+                f"{names}: {cells:,} declared; {chosen} chosen first (exponential mechanism, at most {fewer} below any"
+                " that is left out, 95 %), and counted"
             )
-        return f"{declared}, all returned"
-    assert measurement.selection is not None and measurement.threshold is not None
-    selector, groups = measurement.statistics[measurement.selection], measurement.bound.groups
-    if selector.kind is StatisticKind.UNITS:
+        case Sums() | RunningTotals() | GroupingSets() | BoundSearch():
+            return f"{names}: {cells:,} declared, all returned"
+        case _:
+            assert_never(mechanism)
+
+
+def _selection_text(measurement: Measurement, threshold: int, counter: Statistic, noise: Noise) -> str:
+    keys = measurement.bound.groups
+    if counter.kind is StatisticKind.UNITS:
         return (
-            f"unknown; returned where the noisy count of units is at least {measurement.threshold:,}"
-            f" (each unit counts in at most {_plural(groups, 'key')})"
+            f"unknown; returned where the noisy count of units is at least {threshold:,}"
+            f" (each unit counts in at most {_plural(keys, 'key')})"
         )
-    root = "sqrt(k)" if measurement.noises[measurement.selection].law == "gaussian" else "k"
-    least = _short(measurement.threshold / selector.factor)
+    root = "sqrt(k)" if noise.law == "gaussian" else "k"
+    least = _short(threshold / counter.factor)
     few, many = measurement.units_to_pass()
     return (
         f"unknown; returned where the noisy weight of units is at least {least}; a unit with k keys"
-        f" (at most {groups:,} count) weighs 1 / {root} in each: about {few:,} units with one key,"
-        f" or {many:,} with {groups:,}"
+        f" (at most {keys:,} count) weighs 1 / {root} in each: about {few:,} units with one key,"
+        f" or {many:,} with {keys:,}"
     )
 
 

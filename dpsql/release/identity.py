@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, assert_never
 
 from dpsql.lowering.fast_paths import Key
 from dpsql.plan.identity import PlanText, Read
@@ -18,7 +18,16 @@ from dpsql.plan.prune import pruned
 from dpsql.plan.scalars import Scalar
 from dpsql.plan.visit import fields_read
 from dpsql.policy.canonical import canonical, digest, leaf, rows_text, term
+from dpsql.privacy.accounting import Price
 from dpsql.privacy.estimators.basis import Shape
+from dpsql.privacy.mechanisms.bound_search import BoundSearch
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets
+from dpsql.privacy.mechanisms.partition_selection import PartitionSelection
+from dpsql.privacy.mechanisms.running_totals import RunningTotals
+from dpsql.privacy.mechanisms.sums import Sums
+from dpsql.privacy.mechanisms.top_keys import TopKeys
+from dpsql.privacy.mechanisms.union import Mechanism
+from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.types import Value
 
@@ -85,12 +94,41 @@ def asked_of_answers(rest: Plan, kind: str, measurements: Sequence[int]) -> Aske
 
 
 def identity_of_answer(
-    asked: Asked, accounting: str, cells: Sequence[tuple[Value, ...]] | None, *decides: object
+    asked: Asked,
+    accounting: str,
+    cells: Sequence[tuple[Value, ...]] | None,
+    mechanism: Mechanism,
+    noises: tuple[Noise, ...],
+    price: Price,
 ) -> bytes:
     """A measurement whose cells, noise and price are known, but for the earlier answers that it depends on."""
     known = canonical(None) if cells is None else rows_text(cells)
+    decides = _decides(mechanism, noises, price)
     parts = (canonical(FORMAT), canonical(accounting), canonical(asked.identity), known, canonical(decides))
     return digest(term(*parts))
+
+
+def _decides(mechanism: Mechanism, noises: tuple[Noise, ...], price: Price) -> tuple[object, ...]:
+    """How the answer is drawn from its exact table. The form of what is here must stay, and a new mechanism's differ.
+
+    A search is known by what it asks alone, whatever was paid for it: what it found serves everybody. The remainder
+    follows from keys and cells.
+    """
+    match mechanism:
+        case BoundSearch():
+            return (), None
+        case Sums():
+            return (noises, None, None, price, None, None), None
+        case PartitionSelection(by=by, threshold=threshold):
+            return (noises, by, threshold, price, None, None), None
+        case TopKeys():
+            return (noises, None, None, price, None, mechanism), None
+        case GroupingSets():
+            return (noises, None, None, price, mechanism, None), None
+        case RunningTotals(chains=chains, chained=chained, rooted=rooted):
+            return (noises, None, None, price, None, None), (chains, chained) if rooted else None
+        case _:
+            assert_never(mechanism)
 
 
 def key_of_answer(identity: bytes, earlier: EarlierAnswers, clips: Sequence[tuple[int, str]]) -> bytes:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from typing import assert_never
 
 from dpsql.errors import MissingDeclaration, NotSupported
 from dpsql.lowering.bounding import bounded_queries
@@ -20,10 +21,14 @@ from dpsql.privacy.derive import check_scalar, unknown_fan_outs
 from dpsql.privacy.estimators.assembly import Estimators, counts_units
 from dpsql.privacy.keys.domains import domain
 from dpsql.privacy.keys.joint import JointKeys
-from dpsql.privacy.mechanisms.grouping_sets import GroupingSetsNoise, lattice
-from dpsql.privacy.mechanisms.running_totals import Along, Chains, chains_of, worthwhile
-from dpsql.privacy.mechanisms.top_keys import First, chosen_cells
+from dpsql.privacy.mechanisms.bound_search import BoundSearch
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets, lattice
+from dpsql.privacy.mechanisms.partition_selection import UnpricedSelection
+from dpsql.privacy.mechanisms.running_totals import Along, Chains, RunningTotals, chains_of, worthwhile
+from dpsql.privacy.mechanisms.sums import Sums
+from dpsql.privacy.mechanisms.top_keys import UnpricedTopKeys, chosen_cells
 from dpsql.privacy.mechanisms.top_keys import worthwhile as worthwhile_top
+from dpsql.privacy.mechanisms.union import Unpriced
 from dpsql.privacy.normalize.outer_joins import without_unowned_rows
 from dpsql.privacy.normalize.plan import Normalizer
 from dpsql.privacy.owners import names_owner
@@ -155,7 +160,7 @@ class Measuring:
         sizes = tuple(len(found or ()) for found in domains)
         ordered = sorted(sets, key=lambda chosen: -len(chosen))  # the finest first
         found = lattice(sizes, tuple(tuple(map(finest.index, chosen)) for chosen in ordered), self._compilation.law)
-        index = self._draft(grouped, domains, cells, bound, estimators, None, child, derivation, None, (), found)
+        index = self._draft(grouped, domains, cells, bound, estimators, child, derivation, found)
         places = _places(estimators)
         limited = self._say_limits(
             index, stability, bound, [(call, _used(values.get(field.id), places)) for field, call in calls]
@@ -223,27 +228,25 @@ class Measuring:
 
         # Running totals keep declared bounds: what is made around a centre must name it, and clip what is left.
         estimators, values = assembled(None)
-        chains: Chains | None = None
-        chained: tuple[int, ...] = ()
+        running: RunningTotals | None = None
         if cells is not None and not estimators.groups:
-            chains, chained = self._chained(chosen, calls, values, estimators, cells)
-        if chains is not None and bound.in_one is not None:
+            running = self._running_totals(chosen, calls, values, estimators, cells)
+        if running is not None and bound.in_one is not None:
             bound = replace(bound, in_one=None)  # the clip is in L1
             estimators, values = assembled(None)
-        if chains is None and self._compilation.clips != "declared":
+        if running is None and self._compilation.clips != "declared":
             estimators, values = assembled(
                 BoundSearches(self._compilation, child, tuple(value for _, value in grouped))
             )
-        selection = None
+        mechanism: Unpriced = running or Sums()
         if cells is None:
             selector = rules.key_selector(bound, estimators.statistics, self._compilation.norm)
             if selector != counter:
                 estimators.statistic(selector)
-            selection = estimators.index_of(selector)
-        top = None if first is None else First(first[1], estimators.index_of(estimators.count_distinct(first[0])))
-        index = self._draft(
-            grouped, domains, cells, bound, estimators, selection, child, derivation, chains, chained, top=top
-        )
+            mechanism = UnpricedSelection(estimators.index_of(selector))
+        if first is not None:
+            mechanism = UnpricedTopKeys(first[1], estimators.index_of(estimators.count_distinct(first[0])))
+        index = self._draft(grouped, domains, cells, bound, estimators, child, derivation, mechanism)
         places = _places(estimators)
         asked = [(call, _used(value, places)) for (_, call), value in zip(calls, values, strict=True)]
         limited = self._say_limits(index, stability, estimators.chosen or bound, asked)
@@ -305,18 +308,18 @@ class Measuring:
                 return call, keys
         return None
 
-    def _chained(
+    def _running_totals(
         self,
         chosen: tuple[int, ...],
         calls: list[tuple[Field, Aggregated]],
         values: list[Scalar],
         estimators: Estimators,
         cells: tuple[tuple[Value, ...], ...],
-    ) -> tuple[Chains | None, tuple[int, ...]]:
+    ) -> RunningTotals | None:
         """The statistics whose running totals are asked for, in one order, where noise on their root is better."""
         plain = all(statistic.kind in _COUNTS for statistic in estimators.statistics)
         if not plain:
-            return None, ()
+            return None
         places = _places(estimators)
         used = [_used(value, places) for value in values]
         found: Chains | None = None
@@ -333,7 +336,7 @@ class Measuring:
             if found in (None, chains) and worthwhile(chains.length, self._compilation.law, singly=singly):
                 found = chains
                 chained |= own
-        return found, tuple(sorted(chained))
+        return None if found is None else RunningTotals(found, tuple(sorted(chained)))
 
     def _require_delta(self, grouped: list[tuple[Field, Scalar]], domains: Domains, facts: Facts) -> None:
         is_pure = self._compilation.settings.pure
@@ -365,13 +368,9 @@ class Measuring:
         cells: tuple[tuple[Value, ...], ...] | None,
         bound: Cells,
         estimators: Estimators,
-        selection: int | None,
         child: Plan,
         derivation: Derivation,
-        chains: Chains | None,
-        chained: tuple[int, ...],
-        sets: GroupingSetsNoise | None = None,
-        top: First | None = None,
+        mechanism: Unpriced,
     ) -> int:
         keys = tuple(Key(value, found) for (_, value), found in zip(grouped, domains, strict=True))
         statistics = tuple(estimators.statistics)
@@ -381,7 +380,7 @@ class Measuring:
         stability = derivation.conclusion
         clips: tuple[tuple[int, int], ...] = ()
         anew: tuple[Mapping[int, Fraction], ...] = ()
-        if self._compilation.clips != "declared" and chains is None and sets is None:
+        if self._compilation.clips != "declared" and _may_search(mechanism):
             searches = BoundSearches(self._compilation, child, tuple(value for _, value in grouped))
             clips = searches.clips(statistics)
             statistics = searches.settled(statistics, clips)
@@ -393,13 +392,20 @@ class Measuring:
                 if all(estimators.index_of(statistic) in alone for statistic in found)
             )
         wider: tuple[Key, ...] | None = None  # where other questions may be answered by this one
-        remainder: tuple[tuple[Value, ...], ...] = ()
         # What was cut at different clips does not add up.
-        if cells is not None and sets is None and _is_additive(stability, statistics) and not clips:
-            wider, every = self._with_remainder(keys, cells)
-            if chains is None:
-                keys, remainder = wider, every
-        norm = self._compilation.norm if chains is None else "l1"  # for the root (`running.widened`)
+        if cells is not None and _is_additive(stability, statistics) and not clips:
+            match mechanism:
+                case Sums():
+                    keys, remainder = self._with_remainder(keys, cells)
+                    wider, mechanism = keys, Sums(remainder)
+                case RunningTotals():
+                    wider, _ = self._with_remainder(keys, cells)
+                case UnpricedSelection() | UnpricedTopKeys() | GroupingSets() | BoundSearch():
+                    pass
+                case _:
+                    assert_never(mechanism)
+        # In L1 for the root (`running_totals.widened`).
+        norm = "l1" if isinstance(mechanism, RunningTotals) else self._compilation.norm
         branches = bounded_queries(
             child,
             keys,
@@ -429,28 +435,22 @@ class Measuring:
             chosen=estimators.chosen,
             stages=stages,
         )
-        counts = tuple(dict.fromkeys(estimators.counts))
         draft = Draft(
-            keys,
-            cells,
-            bound,
-            statistics,
-            groups,
-            weights,
-            counts,
-            selection,
-            branches,
-            stages,
-            derivation,
-            chains,
-            chained,
-            remainder,
-            asked,
-            None if wider is None else Question(child, wider, self._compilation.dialect.name, stages),
-            sets,
-            clips,
-            top,
-            anew,
+            keys=keys,
+            cells=cells,
+            bound=bound,
+            statistics=statistics,
+            groups=groups,
+            weights=weights,
+            counts=tuple(dict.fromkeys(estimators.counts)),
+            mechanism=mechanism,
+            branches=branches,
+            stages=stages,
+            derivation=derivation,
+            asked=asked,
+            question=None if wider is None else Question(child, wider, self._compilation.dialect.name, stages),
+            clips=clips,
+            anew=anew,
         )
         index, is_new = self._compilation.add(draft)
         if not is_new:
@@ -496,6 +496,17 @@ class Measuring:
 def _is_additive(stability: Stability, statistics: tuple[Statistic, ...]) -> bool:
     """Whether cells may be added up: sums, of units with one row, which are in one cell."""
     return stability.rows == 1 and bool(statistics) and all(s.kind in _COUNTS for s in statistics)
+
+
+def _may_search(mechanism: Unpriced) -> bool:
+    """Whether clips may be lower than declared: what is made of several cells needs the same clip in all."""
+    match mechanism:
+        case Sums() | UnpricedSelection() | UnpricedTopKeys():
+            return True
+        case RunningTotals() | GroupingSets() | BoundSearch():
+            return False
+        case _:
+            assert_never(mechanism)
 
 
 def _ask(estimators: Estimators, calls: list[tuple[Field, Aggregated]]) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, assert_never
 
 from dpsql.lowering.bounding import Branch
 from dpsql.lowering.fast_paths import Key
@@ -18,14 +18,17 @@ from dpsql.policy.model import Table
 from dpsql.privacy.accounting import Price
 from dpsql.privacy.confidence import USUAL, Confidence, widening
 from dpsql.privacy.estimators.assembly import Linear
-from dpsql.privacy.mechanisms.grouping_sets import GroupingSetsNoise
-from dpsql.privacy.mechanisms.partition_selection import selected_margins
-from dpsql.privacy.mechanisms.quantiles import cut_margin
-from dpsql.privacy.mechanisms.running_totals import Chains, cell_margin, running_margins
-from dpsql.privacy.mechanisms.top_keys import Top
-from dpsql.privacy.noise_laws import Noise, margin, rank_margin, standard_deviation
-from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Cells, Statistic
+from dpsql.privacy.mechanisms.bound_search import BoundSearch
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets
+from dpsql.privacy.mechanisms.mode import Mode
+from dpsql.privacy.mechanisms.partition_selection import PartitionSelection, selected_margins
+from dpsql.privacy.mechanisms.quantiles import Quantiles
+from dpsql.privacy.mechanisms.running_totals import RunningTotals
+from dpsql.privacy.mechanisms.sums import NoisySums, Sums
+from dpsql.privacy.mechanisms.top_keys import TopKeys
+from dpsql.privacy.mechanisms.union import Group, Mechanism, group_of
+from dpsql.privacy.noise_laws import Noise, margin, standard_deviation
+from dpsql.privacy.rules.aggregates import Cells, Statistic
 from dpsql.privacy.stability import Derivation
 from dpsql.release.identity import Asked, Question, Reads
 from dpsql.release.limits import NOISE_ONLY
@@ -60,44 +63,51 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One release of noisy sums: what the engine runs, which noise is added, what it costs."""
+    """One release of noisy sums and chosen values: what the engine runs, which noise is added, what it costs."""
 
     keys: tuple[Key, ...]
-    cells: tuple[tuple[Value, ...], ...] | None  # every key that may be returned; None: a threshold chooses
+    cells: tuple[tuple[Value, ...], ...] | None  # every key that may be returned; None: partition selection
     bound: Cells
     statistics: tuple[Statistic, ...]
     groups: tuple[tuple[int, ...], ...]  # statistics that are clipped, and paid for, together; each is in one
     noises: tuple[Noise, ...]
-    selection: int | None  # the statistic that counts or weighs units, where a threshold chooses
-    threshold: int | None  # the least noisy value of it with which a key is returned, in its own fixed point
+    mechanism: Mechanism  # how its cells are released, with all that this mechanism alone needs
     branches: tuple[Branch, ...]
     stages: tuple[int, ...]  # earlier values that its SQL refers to
     derivation: Derivation
     price: Price
-    chains: Chains | None = None  # the order in which running totals are asked for
-    chained: tuple[int, ...] = ()  # of which statistics
-    rooted: bool = False  # whether their noise is that of running totals
-    # Cells of rows whose keys are not declared, which stand there as NULL: measured with the others, and never shown.
-    remainder: tuple[tuple[Value, ...], ...] = ()
     # Where it may be made of other answers.
     question: Question | None = dataclasses.field(default=None, compare=False, repr=False)
-    lattice: GroupingSetsNoise | None = (
-        None  # the grouping sets that are measured, and made of the same cells afterwards
-    )
     told: tuple[int, ...] | None = None  # margins in steps, where the answer was not bought with this noise
     derived: bool = False  # the answer is made of earlier ones
     # Statistics whose clip or centre an earlier measurement chooses, and which one.
     clips: tuple[tuple[int, int], ...] = ()
-    top: Top | None = None  # of all cells, those few with most units are chosen and counted
     confidence: Fraction = USUAL  # with which each margin holds
     identity: bytes = b""  # what it is known by, but for the earlier answers that it depends on
     # The declarations that it reads, or that earlier answers read of which it is made.
     reads: Reads = dataclasses.field(default=(), repr=False)
 
+    def __post_init__(self) -> None:
+        if (self.cells is None) != isinstance(self.mechanism, PartitionSelection):
+            raise ValueError("partition selection is for unknown keys, and they are released by nothing else")
+
     @property
     def is_search(self) -> bool:
         """Whether it chooses the clip of later sums, or the centre that they are counted from."""
-        return any(statistic.kind in SEARCHED for statistic in self.statistics)
+        return isinstance(self.mechanism, BoundSearch)
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether what is shown of a cell is made of several noisy numbers, which other cells share."""
+        match self.mechanism:
+            case RunningTotals(rooted=rooted):
+                return rooted
+            case GroupingSets():
+                return True
+            case Sums() | PartitionSelection() | TopKeys() | BoundSearch():
+                return False
+            case _:
+                assert_never(self.mechanism)
 
     @property
     def order_of_keys(self) -> tuple[int, ...]:
@@ -108,7 +118,7 @@ class Measurement:
     def every_cell(self) -> tuple[tuple[Value, ...], ...]:
         """Those that are shown, and the remainder."""
         assert self.cells is not None
-        return self.cells + self.remainder
+        return self.cells + self.mechanism.remainder if isinstance(self.mechanism, Sums) else self.cells
 
     def margin(self, statistic: int) -> Fraction:
         """The 95 % margin of a noisy sum, in the units of the column."""
@@ -124,40 +134,36 @@ class Measurement:
 
     def units_to_pass(self) -> tuple[int, int]:
         """Of about how many units an unknown key is returned: of those with one key, and of those with the most."""
-        assert self.selection is not None and self.threshold is not None
-        law = self.noises[self.selection].law
-        weight = rules.weight_in_keys(self.statistics[self.selection], "l2" if law == "gaussian" else "l1")
-        few, many = (math.ceil(self.threshold / max(weight(keys), 1)) for keys in (1, self.bound.groups))
-        return few, many
+        selection = self.mechanism
+        assert isinstance(selection, PartitionSelection)
+        return selection.units_to_pass(self.statistics[selection.by], self.noises[selection.by], self.bound.groups)
 
-    def rank_margin(self, statistic: int) -> int:
-        """How many rows a value at a rank may be away from it."""
-        wanted = self.statistics[statistic]
-        rows = rank_margin(self.noises[statistic], wanted.candidates, self.confidence)
-        if len(group := self.in_turn(statistic)) > 1:
-            noises = {rules.rank_of(self.statistics[i]): self.noises[i] for i in group}
-            rows = cut_margin(rules.rank_of(wanted), noises, wanted.candidates, self.confidence)
-        return math.ceil(Fraction(rows, wanted.factor))
-
-    def in_turn(self, statistic: int) -> tuple[int, ...]:
-        """The quantiles that are chosen one within the other together with this one, itself among them."""
+    def paid_with(self, statistic: int) -> tuple[int, ...]:
+        """The group of statistics that is paid for together with this one, itself among them."""
         return next(group for group in self.groups if statistic in group)
+
+    def measured(self, group: Sequence[int]) -> Group:
+        """How the statistics of a group are measured."""
+        return group_of([self.statistics[i] for i in group])
 
     def is_sum(self, statistic: int) -> bool:
         """Whether it is an exact sum with noise, whose margin is known, or a value that was chosen."""
-        return self.statistics[statistic].kind not in CHOSEN | SEARCHED
+        return isinstance(self.measured([statistic]), NoisySums)
 
     def steps(self, statistic: int) -> int:
         """The margin of a noisy sum, in steps, as the sum itself is counted."""
         if self.told is not None:
             return self._wider(statistic, self.told[statistic])
-        if self.is_rooted(statistic):
-            assert self.chains is not None
-            factor = self.statistics[statistic].factor
-            return self._wider(statistic, cell_margin(self.noises[statistic], self.chains.length, factor))
-        if self.lattice is not None:
-            return self.steps_in_set(statistic, self.lattice.sets[0])
-        return in_steps(self.statistics[statistic], self.noises[statistic], self.confidence)
+        noise, factor = self.noises[statistic], self.statistics[statistic].factor
+        match self.mechanism:
+            case RunningTotals() as running if running.is_rooted(statistic):
+                return self._wider(statistic, running.cell_margin(noise, factor))
+            case GroupingSets(sets=sets):
+                return self.steps_in_set(statistic, sets[0])
+            case Sums() | PartitionSelection() | TopKeys() | RunningTotals() | BoundSearch():
+                return in_steps(self.statistics[statistic], noise, self.confidence)
+            case _:
+                assert_never(self.mechanism)
 
     def _wider(self, statistic: int, steps: int) -> int:
         """A margin of 95 of 100 cases, with the confidence that is wanted."""
@@ -171,34 +177,41 @@ class Measurement:
 
     def steps_in_set(self, statistic: int, kept: tuple[int, ...]) -> int:
         """The same of a cell of a grouping set, whose keys are those at these places."""
-        assert self.lattice is not None
-        found = self.lattice.margin(self.noises[statistic], kept, self.statistics[statistic].factor)
+        assert isinstance(self.mechanism, GroupingSets)
+        found = self.mechanism.margin(self.noises[statistic], kept, self.statistics[statistic].factor)
         return self._wider(statistic, found)
 
     def in_whole_steps(self, statistic: int) -> bool:
         """Whether the noise step itself rounds: what is made of several noisy numbers cannot be rounded later."""
-        return self.is_rooted(statistic) or self.lattice is not None or not self.is_sum(statistic)
+        return self.is_rooted(statistic) or isinstance(self.mechanism, GroupingSets) or not self.is_sum(statistic)
+
+    @property
+    def chained(self) -> tuple[int, ...]:
+        """The sums whose running totals are asked for."""
+        return self.mechanism.chained if isinstance(self.mechanism, RunningTotals) else ()
 
     def is_rooted(self, statistic: int) -> bool:
         """Whether its noise is on the root of its running totals, not on the sums themselves."""
-        return self.rooted and statistic in self.chained
+        return isinstance(self.mechanism, RunningTotals) and self.mechanism.is_rooted(statistic)
 
     def running_steps(self, statistic: int) -> list[int]:
         """The 95 % margins of the running totals of a noisy sum along a chain, in steps."""
-        assert self.chains is not None and statistic in self.chained
+        running = self.mechanism
+        assert isinstance(running, RunningTotals) and statistic in running.chained
         noise, factor = self.noises[statistic], self.statistics[statistic].factor
-        if self.rooted:
-            return [self._wider(statistic, each) for each in running_margins(noise, self.chains.length, factor)]
-        return [math.ceil(self.steps(statistic) * math.sqrt(k + 1)) for k in range(self.chains.length)]
+        if running.rooted:
+            return [self._wider(statistic, each) for each in running.margins(noise, factor)]
+        return [math.ceil(self.steps(statistic) * math.sqrt(k + 1)) for k in range(running.chains.length)]
 
     def selects(self, number: Linear) -> bool:
         """Whether a number is made of the count by which its key was selected: near the threshold it is further off."""
-        return self.cells is None and any(place == self.selection for place, size in number if size)
+        selection = self.mechanism
+        return isinstance(selection, PartitionSelection) and any(i == selection.by for i, size in number if size)
 
     @property
     def decides(self) -> bool:
         """Whether margins of its sums may decide which of its values are shown, not only how far off they are."""
-        return any(statistic.kind in CHOSEN for statistic in self.statistics)
+        return any(isinstance(self.measured(group), Quantiles | Mode) for group in self.groups)
 
     def error_columns(self, sums: Sequence[Integers], rows: int) -> list[list[int | float | None]]:
         """For each of so many rows: the margin of each sum, in steps; then of each chained sum how many times as wide
@@ -211,21 +224,23 @@ class Measurement:
         columns: list[list[int | float | None]] = [
             [self.steps(i) if self.is_sum(i) else None] * rows for i in range(len(self.statistics))
         ]
-        if self.cells is None and self.selection is not None and self.threshold is not None:
-            at = self.selection
-            counts, factor = map(int, sums[at][:rows]), self.statistics[at].factor
-            columns[at] = [
-                *selected_margins(
-                    self.noises[at], self.threshold, factor, counts, self.steps(at), float(self.confidence)
-                )
-            ]
-        for i in self.chained:
-            assert self.chains is not None and self.cells is not None
-            cell, running = self.steps(i), self.running_steps(i)
-            ratios: list[int | float | None] = [None] * rows
-            for k, place in enumerate(self.chains.places(self.cells)):
-                ratios[place] = running[k % self.chains.length] / cell
-            columns += [ratios, [running[-1] / cell] * rows]
+        match self.mechanism:
+            case PartitionSelection(by=at, threshold=threshold):
+                noise, factor, plain = self.noises[at], self.statistics[at].factor, self.steps(at)
+                counts = map(int, sums[at][:rows])
+                columns[at] = [*selected_margins(noise, threshold, factor, counts, plain, float(self.confidence))]
+            case RunningTotals(chains=chains, chained=chained):
+                assert self.cells is not None
+                for i in chained:
+                    cell, running = self.steps(i), self.running_steps(i)
+                    ratios: list[int | float | None] = [None] * rows
+                    for k, place in enumerate(chains.places(self.cells)):
+                        ratios[place] = running[k % chains.length] / cell
+                    columns += [ratios, [running[-1] / cell] * rows]
+            case Sums() | TopKeys() | GroupingSets() | BoundSearch():
+                pass
+            case _:
+                assert_never(self.mechanism)
         return usual + columns
 
 
@@ -322,7 +337,13 @@ def as_told(release: Release, told: Mapping[int, tuple[int, ...]], derived: Set[
     measurements = tuple(
         m
         if i not in told
-        else replace(m, told=told[i], rooted=False, derived=i in derived, price=Price() if i in derived else m.price)
+        else replace(
+            m,
+            told=told[i],
+            mechanism=replace(m.mechanism, rooted=False) if isinstance(m.mechanism, RunningTotals) else m.mechanism,
+            derived=i in derived,
+            price=Price() if i in derived else m.price,
+        )
         for i, m in enumerate(release.measurements)
     )
     outputs = _with_margins_of(measurements, release.outputs)

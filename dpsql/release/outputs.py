@@ -10,9 +10,14 @@ from dpsql.plan.visit import source_of
 from dpsql.privacy.bounds import UNBOUNDED, Interval
 from dpsql.privacy.estimators.assembly import Estimators, Linear
 from dpsql.privacy.keys.domains import domain
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets
+from dpsql.privacy.mechanisms.mode import Mode
+from dpsql.privacy.mechanisms.quantiles import Quantiles
+from dpsql.privacy.mechanisms.running_totals import RunningTotals
+from dpsql.privacy.mechanisms.union import group_of
 from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import CHOSEN, StatisticKind
+from dpsql.privacy.rules.aggregates import StatisticKind
 from dpsql.release.drafts import Compilation
 from dpsql.release.limits import made_of
 from dpsql.release.margins.trace import with_margins
@@ -87,17 +92,17 @@ class Outputs:
             (index, i)
             for index, draft in enumerate(self._compilation.drafts)
             for i, statistic in enumerate(draft.statistics)
-            if statistic.kind in CHOSEN
+            if isinstance(group_of([statistic]), Quantiles | Mode)
         }
         chains = {
-            index: (draft.chains, draft.chained)
+            index: (draft.mechanism.chains, draft.mechanism.chained)
             for index, draft in enumerate(self._compilation.drafts)
-            if draft.chains is not None
+            if isinstance(draft.mechanism, RunningTotals)
         }
         sets = {
-            index: [self._in_sets(index, i) for i in range(len(draft.statistics))]
+            index: [self._in_sets(index, draft.mechanism, i) for i in range(len(draft.statistics))]
             for index, draft in enumerate(self._compilation.drafts)
-            if draft.lattice is not None
+            if isinstance(draft.mechanism, GroupingSets)
         }
         truths = {
             (index, i): truth
@@ -122,17 +127,15 @@ class Outputs:
         statistics = self._compilation.drafts[index].statistics
         return rules.share(statistics[part], statistics[whole])
 
-    def _in_sets(self, index: int, statistic: int) -> dict[tuple[int, ...], float]:
+    def _in_sets(self, index: int, sets: GroupingSets, statistic: int) -> dict[tuple[int, ...], float]:
         """How many times as far off as the finest cells those of each set are; before the price is known, about."""
-        draft = self._compilation.drafts[index]
-        assert draft.lattice is not None
         if index < len(self._measurements):
             measurement = self._measurements[index]
             finest = measurement.steps(statistic)
-            return {kept: measurement.steps_in_set(statistic, kept) / finest for kept in draft.lattice.sets}
+            return {kept: measurement.steps_in_set(statistic, kept) / finest for kept in sets.sets}
         coarse = Noise(self._compilation.law, Fraction(2**40))
-        finest = draft.lattice.margin(coarse, draft.lattice.sets[0], 1)
-        return {kept: draft.lattice.margin(coarse, kept, 1) / finest for kept in draft.lattice.sets}
+        finest = sets.margin(coarse, sets.sets[0], 1)
+        return {kept: sets.margin(coarse, kept, 1) / finest for kept in sets.sets}
 
     def output(self, field: Field, plan: Plan, measurements: tuple[Measurement, ...]) -> Output:
         source = source_of(field, plan, self._sums.keys() | self._ratios | self._counted | self._marks.keys())

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
+from typing import assert_never
 
 from dpsql.errors import BadSetting, MissingDeclaration, NotSupported
 from dpsql.privacy.accounting import DELTA_UNIT, Price, pure_price
 from dpsql.privacy.allocation import shares
-from dpsql.privacy.mechanisms.quantiles import cuts_chosen, levels, ranks_within
-from dpsql.privacy.mechanisms.running_totals import cell_margin, running_margins, widened
-from dpsql.privacy.mechanisms.top_keys import Top, chosen_keys, share_of_choice, share_of_counts
-from dpsql.privacy.noise_laws import (
-    Noise,
-    chosen,
-    clip_chosen,
-    epsilon_of_choice,
-    gaussian,
-    laplace,
-    most_common,
-    selecting,
-)
-from dpsql.privacy.rules import aggregates as rules
-from dpsql.privacy.rules.aggregates import CHOSEN, SEARCHED, Statistic, StatisticKind
+from dpsql.privacy.mechanisms.bound_search import BoundSearch
+from dpsql.privacy.mechanisms.grouping_sets import GroupingSets
+from dpsql.privacy.mechanisms.partition_selection import UnpricedSelection
+from dpsql.privacy.mechanisms.running_totals import RunningTotals
+from dpsql.privacy.mechanisms.sums import NoisySums, Sums
+from dpsql.privacy.mechanisms.top_keys import UnpricedTopKeys, chosen_keys, share_of_choice, share_of_counts
+from dpsql.privacy.mechanisms.union import Mechanism, group_of
+from dpsql.privacy.noise_laws import Noise
 from dpsql.release.drafts import Compilation, Draft
 from dpsql.release.identity import identity_of_answer
 from dpsql.release.model import Measurement, in_steps, margin_of
-
-# Of the price of a sum whose clip or centre is searched for, this part goes to all searches of the query together.
-_SEARCHES = {StatisticKind.CLIP: Fraction(1, 5), StatisticKind.CENTRE: Fraction(1, 20)}
 
 
 class Pricing:
@@ -43,10 +35,9 @@ class Pricing:
     def priced(self) -> Callable[[Draft, int], Measurement]:
         """The price is shared for the least error of what was asked; delta equally among all thresholds.
 
-        A sum whose clip is searched for leaves a fifth of its share to searches, and a twentieth for its centre. They
-        share it by kind alone: what they find serves later queries too, however little this one makes of it.
+        A sum whose clip or centre is searched for leaves a part of its share to searches (`BoundSearch.share`).
         """
-        chosen = sum(draft.selection is not None for draft in self._drafts)
+        chosen = sum(isinstance(draft.mechanism, UnpricedSelection) for draft in self._drafts)
         if not any(draft.statistics for draft in self._drafts):
             return lambda draft, _: self._measure(draft, [], 0)
         policy = self._accountant.policy
@@ -120,15 +111,17 @@ class Pricing:
         pot = 0
         for draft, parts in zip(self._drafts, shared, strict=True):
             for group, share in enumerate(parts):
-                kinds = {self._kind(search) for place, search in draft.clips if place in draft.groups[group]}
-                part = math.floor(share * sum(_SEARCHES[kind] for kind in kinds))
+                searches = {self._search(search) for place, search in draft.clips if place in draft.groups[group]}
+                part = math.floor(share * sum(search.share for search in searches))
                 pot += part
                 parts[group] -= part if self._compilation.clips == "searched" else 0
-        sizes = {i: _SEARCHES[self._kind(i)] for i, draft in enumerate(self._drafts) if draft.is_search}
+        sizes = {i: self._search(i).share for i, draft in enumerate(self._drafts) if draft.is_search}
         return {i: math.floor(pot * size / sum(sizes.values())) for i, size in sizes.items()}
 
-    def _kind(self, search: int) -> StatisticKind:
-        return self._drafts[search].statistics[0].kind
+    def _search(self, index: int) -> BoundSearch:
+        search = self._drafts[index].mechanism
+        assert isinstance(search, BoundSearch)
+        return search
 
     def _shares(self, loss: int) -> list[list[int]]:
         """What each group of statistics may cost, by measurement."""
@@ -171,51 +164,47 @@ class Pricing:
         price = self._price(draft, parts, delta)
         if draft.is_search and self._compilation.clips == "found":
             price = Price()
-        noises = self._noises(draft, parts)
-        noises, rooted = _rooted(noises, draft)
-        if (sets := draft.lattice) is not None:
-            for number, noise in itertools.product(range(len(sets.sets)), noises):
-                sets.noise(noise, number)  # or a refusal: more than 64 bits hold
-        lowest = None
-        if (at := draft.selection) is not None:
-            weight = rules.weight_in_keys(draft.statistics[at], self._compilation.norm)
-            noise, lowest = selecting(noises[at], draft.bound.groups, Price(0, delta).delta_value, weight)
-            noises = (*noises[:at], noise, *noises[at + 1 :])
-        top = self._top(draft, parts)
-        # A search is known by what it asks alone, whatever was paid for it: what it found serves everybody.
-        decides = () if draft.is_search else (noises, draft.selection, lowest, price, draft.lattice, top)
-        running = (draft.chains, draft.chained) if rooted else None
-        identity = identity_of_answer(draft.asked, self._accountant.policy.accounting, draft.cells, decides, running)
+        mechanism, noises = self._priced(draft, self._noises(draft, parts), parts, delta)
+        accounting = self._accountant.policy.accounting
         return Measurement(
-            draft.keys,
-            draft.cells,
-            draft.bound,
-            draft.statistics,
-            draft.groups,
-            noises,
-            draft.selection,
-            lowest,
-            draft.branches,
-            draft.stages,
-            draft.derivation,
-            price,
-            draft.chains,
-            draft.chained,
-            rooted,
-            draft.remainder,
-            draft.question,
-            draft.lattice,
+            keys=draft.keys,
+            cells=draft.cells,
+            bound=draft.bound,
+            statistics=draft.statistics,
+            groups=draft.groups,
+            noises=noises,
+            mechanism=mechanism,
+            branches=draft.branches,
+            stages=draft.stages,
+            derivation=draft.derivation,
+            price=price,
+            question=draft.question,
             clips=draft.clips,
-            top=top,
-            identity=identity,
+            identity=identity_of_answer(draft.asked, accounting, draft.cells, mechanism, noises, price),
         )
 
-    def _top(self, draft: Draft, parts: list[int]) -> Top | None:
-        if draft.top is None:
-            return None
-        part = parts[draft.groups.index((draft.top.by,))]
-        loss = share_of_choice(Price(part).loss_value)
-        return chosen_keys(draft.top.keys, loss, self._compilation.law, draft.top.by)
+    def _priced(
+        self, draft: Draft, noises: tuple[Noise, ...], parts: list[int], delta: int
+    ) -> tuple[Mechanism, tuple[Noise, ...]]:
+        """The mechanism with what the price bought it, and the noises that it draws, or a refusal."""
+        mechanism = draft.mechanism
+        match mechanism:
+            case Sums() | BoundSearch():
+                return mechanism, noises
+            case UnpricedSelection(by=at):
+                selection, noise = mechanism.priced(draft.statistics[at], noises[at], draft.bound.groups, delta)
+                return selection, (*noises[:at], noise, *noises[at + 1 :])
+            case UnpricedTopKeys(keys=keys, by=by):
+                loss = share_of_choice(Price(parts[draft.groups.index((by,))]).loss_value)
+                return chosen_keys(keys, loss, self._compilation.law, by), noises
+            case RunningTotals():
+                return _rooted(mechanism, noises, draft)
+            case GroupingSets():
+                for number, noise in itertools.product(range(len(mechanism.sets)), noises):
+                    mechanism.noise(noise, number)  # or a refusal: more than 64 bits hold
+                return mechanism, noises
+            case _:
+                assert_never(mechanism)
 
     def _grains_of(self, epsilon: Fraction) -> int:
         """What is shared out: rho, or epsilon where that is what noise is calibrated to."""
@@ -223,51 +212,27 @@ class Pricing:
 
     def _price(self, draft: Draft, parts: list[int], delta: int) -> Price:
         if not self._compilation.counts_pure:
-            return Price(sum(parts), delta if draft.selection is not None else 0)
-        assert draft.selection is None  # keys are declared: there is no delta
-        chosen = [all(draft.statistics[i].kind in CHOSEN | SEARCHED for i in group) for group in draft.groups]
-        sums = [part for part, is_choice in zip(parts, chosen, strict=True) if not is_choice]
-        choices = [part for part, is_choice in zip(parts, chosen, strict=True) if is_choice]
+            return Price(sum(parts), delta if isinstance(draft.mechanism, UnpricedSelection) else 0)
+        assert not isinstance(draft.mechanism, UnpricedSelection)  # keys are declared: there is no delta
+        sums, choices = list[int](), list[int]()
+        for group, part in zip(draft.groups, parts, strict=True):
+            measured = group_of([draft.statistics[i] for i in group])
+            (sums if isinstance(measured, NoisySums) else choices).append(part)
         return pure_price(sums, choices)
 
     def _noises(self, draft: Draft, parts: list[int]) -> tuple[Noise, ...]:
-        """Noise for each statistic.
+        """Noise for each statistic: of a group, what costs no more than the group pays.
 
-        Claim: all statistics of a group together cost what the group pays. Quantiles that are cut in turn share it
-        by levels (`quantiles.cuts_chosen`); of sums:
-        Because: each gets the noise that it would need if it alone cost that, so with the scale b = l1 / epsilon or the
-        variance v = l2² / (2 rho). A unit that moves them by m costs the sum of m / b, or of m² / (2 v): of the price
-        as large a part as the sum of m / l1, or of m² / l2², is of 1, and that is no more than all of it.
-        Needs: the claims of a group's statistics hold together (`rules.sum_shapes`).
+        The count by which top keys are chosen leaves a part of its share to the choice.
         """
         found: dict[int, Noise] = {}
         for group, part in zip(draft.groups, parts, strict=True):
-            statistics, loss = [draft.statistics[i] for i in group], Price(part).loss_value
-            if draft.top is not None and group == (draft.top.by,):
+            loss = Price(part).loss_value
+            if isinstance(draft.mechanism, UnpricedTopKeys) and group == (draft.mechanism.by,):
                 loss = share_of_counts(loss)
-            if len(group) > 1 and statistics[0].kind is StatisticKind.RANKED:
-                found |= zip(group, self._noises_in_turn(statistics, loss), strict=True)
-            else:
-                found |= {i: self._noise(draft.statistics[i], loss) for i in group}
+            measured = group_of([draft.statistics[i] for i in group])
+            found |= zip(group, measured.noises(loss, self._compilation.law), strict=True)
         return tuple(found[i] for i in range(len(draft.statistics)))
-
-    def _noises_in_turn(self, quantiles: Sequence[Statistic], loss: Fraction) -> list[Noise]:
-        each = loss / levels(quantiles)
-        epsilon = each if self._compilation.law == "laplace" else epsilon_of_choice(each)
-        within = ranks_within(tuple(map(rules.rank_of, quantiles)))
-        return [cuts_chosen(s.sensitivity.l1, within[rules.rank_of(s)], epsilon) for s in quantiles]
-
-    def _noise(self, statistic: Statistic, loss: Fraction) -> Noise:
-        is_epsilon = self._compilation.law == "laplace"
-        if statistic.kind is StatisticKind.COMMONEST:
-            return most_common(statistic.sensitivity.l1, loss if is_epsilon else epsilon_of_choice(loss))
-        if statistic.kind is StatisticKind.CLIP:
-            return clip_chosen(loss if is_epsilon else epsilon_of_choice(loss))
-        if statistic.rank is not None:
-            return chosen(statistic.sensitivity.l1, statistic.rank, loss if is_epsilon else epsilon_of_choice(loss))
-        if is_epsilon:
-            return laplace(statistic.sensitivity.l1, loss)
-        return gaussian(statistic.sensitivity.l2_squared, loss)
 
 
 def least(suffices: Callable[[int], bool], most: int) -> int:
@@ -279,29 +244,27 @@ def least(suffices: Callable[[int], bool], most: int) -> int:
     return high
 
 
-def _rooted(noises: tuple[Noise, ...], draft: Draft) -> tuple[tuple[Noise, ...], bool]:
-    """The noises, where running totals are asked for those of their root; unless 64 bits do not hold these."""
-    if draft.chains is None:
-        return noises, False
-    length = draft.chains.length
+def _rooted(running: RunningTotals, noises: tuple[Noise, ...], draft: Draft) -> tuple[RunningTotals, tuple[Noise, ...]]:
+    """Running totals with the noise of their root; unless 64 bits do not hold it."""
     try:
-        return tuple(
-            widened(noise, length, draft.statistics[i].sensitivity) if i in draft.chained else noise
-            for i, noise in enumerate(noises)
-        ), True
+        claims = [statistic.sensitivity for statistic in draft.statistics]
+        return running, tuple(running.noise(i, noise, claims[i]) for i, noise in enumerate(noises))
     except NotSupported:
-        return noises, False
+        return replace(running, rooted=False), noises
 
 
 def _widest(draft: Draft, place: int, noise: Noise) -> int:
     """The widest margin of a sum, in steps, and of its running totals where they are asked for."""
-    statistic = draft.statistics[place]
-    if statistic.kind in CHOSEN:
+    statistic, mechanism = draft.statistics[place], draft.mechanism
+    if not isinstance(group_of([statistic]), NoisySums):
         return 0
-    if draft.lattice is not None:
-        return max(draft.lattice.margin(noise, kept, statistic.factor) for kept in draft.lattice.sets)
-    if draft.chains is None or place not in draft.chained:
-        return in_steps(statistic, noise)
-    length = draft.chains.length
-    root = widened(noise, length, statistic.sensitivity)
-    return max(cell_margin(root, length, statistic.factor), running_margins(root, length, statistic.factor)[-1])
+    match mechanism:
+        case GroupingSets(sets=sets):
+            return max(mechanism.margin(noise, kept, statistic.factor) for kept in sets)
+        case RunningTotals() if mechanism.is_rooted(place):
+            root = mechanism.noise(place, noise, statistic.sensitivity)
+            return max(mechanism.cell_margin(root, statistic.factor), mechanism.margins(root, statistic.factor)[-1])
+        case Sums() | UnpricedSelection() | UnpricedTopKeys() | RunningTotals() | BoundSearch():
+            return in_steps(statistic, noise)
+        case _:
+            assert_never(mechanism)

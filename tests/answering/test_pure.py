@@ -20,6 +20,7 @@ from dpsql.policy.edit import set_allowance
 from dpsql.policy.load import load
 from dpsql.policy.problems import PolicyProblems
 from dpsql.privacy.accounting import Accountant, Price, pure_price
+from dpsql.privacy.mechanisms.top_keys import TopKeys
 from dpsql.release import Measurement, QuerySettings
 from dpsql.tables import ExactTable, NoisyTable
 from tests import toy
@@ -83,8 +84,9 @@ def test_keys_that_are_chosen_first_share_the_epsilon_and_not_the_rho(asked: Cli
         " GROUP BY m ORDER BY n DESC, m LIMIT 1"
     )
     (measurement,) = asked.dataset.compile(sql, (), pure("0.5")).measurements
-    assert measurement.top is not None
-    assert measurement.top.noise.scale == measurement.noises[0].scale == 4
+    top = measurement.mechanism
+    assert isinstance(top, TopKeys)
+    assert top.noise.scale == measurement.noises[0].scale == 4
     assert measurement.price == pure_price([5 * TENTH])
 
 

@@ -16,6 +16,8 @@ from dpsql.noise.add_noise import add_noise
 from dpsql.noise.samplers import Exact, Losses
 from dpsql.privacy.accounting import Price
 from dpsql.privacy.bounds import Interval
+from dpsql.privacy.mechanisms.partition_selection import PartitionSelection
+from dpsql.privacy.mechanisms.sums import Sums
 from dpsql.privacy.noise_laws import Noise
 from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.privacy.stability import Derivation, Sensitivity, Stability
@@ -86,8 +88,7 @@ def _measurement(
         statistics=tuple(map(_statistic, factors or (1,) * len(noises))),
         groups=tuple((i,) for i in range(len(noises))),
         noises=noises,
-        selection=None if threshold is None else 0,
-        threshold=threshold,
+        mechanism=Sums() if threshold is None else PartitionSelection(0, threshold),
         branches=tuple(Branch(EngineQuery("", 1), numbers) for numbers in places),
         stages=(),
         derivation=Derivation("scan", Stability(1, True, {})),

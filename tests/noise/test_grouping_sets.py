@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import dpsql
 from dpsql.compliance.lab import ZeroNoise
 from dpsql.noise.grouping_sets import noisy_sets
-from dpsql.privacy.mechanisms.grouping_sets import MOST_SETS, GroupingSetsNoise, lattice, subsets
+from dpsql.privacy.mechanisms.grouping_sets import MOST_SETS, GroupingSets, lattice, subsets
 from dpsql.privacy.noise_laws import Noise
 from dpsql.tables import Integers
 from tests import toy
@@ -58,7 +58,7 @@ def test_shares_are_parts_of_one_price_and_no_set_is_worse_off_than_alone(
     assert sum(found.shares) == 1 and min(found.shares) > 0
     whole = Noise(law, Fraction(10**8))  # type: ignore[arg-type]
     alone = whole.scale * len(sets)
-    widest = GroupingSetsNoise(sizes, (sets[0],), (Fraction(1),)).margin(Noise(whole.law, alone), sets[0], 1)
+    widest = GroupingSets(sizes, (sets[0],), (Fraction(1),)).margin(Noise(whole.law, alone), sets[0], 1)
     if law == "gaussian":
         widest = math.ceil(1.96 * math.sqrt(alone)) + 1
     assert all(found.margin(whole, kept, 1) <= widest for kept in sets)

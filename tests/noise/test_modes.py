@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsql.noise.quantiles import choose
+from dpsql.noise.mode import choose_mode
 from dpsql.noise.samplers import SystemSampler
 from dpsql.privacy.bounds import Interval
 from dpsql.privacy.noise_laws import Noise, most_common, rank_margin
@@ -37,7 +37,7 @@ histograms = st.dictionaries(st.integers(LOW, HIGH), st.integers(1, 9), max_size
 def losses(histogram: dict[int, int], noise: Noise) -> list[Fraction]:
     recorder = Recorder()
     values, counts = np.array(list(histogram), np.int64), np.array(list(histogram.values()), np.int64)
-    choose(STATISTIC, noise, values, counts, recorder)
+    choose_mode(STATISTIC, noise, values, counts, recorder)
     return recorder.of
 
 
@@ -82,5 +82,5 @@ def test_the_value_is_about_as_common_as_the_most_common_one() -> None:
     noise = Noise("exponential", Fraction(4))
     values, counts = np.arange(LOW, HIGH + 1), np.arange(HIGH - LOW + 1) * 10
     margin, draws = rank_margin(noise, HIGH - LOW + 1), 400
-    found = [choose(STATISTIC, noise, values, counts, SystemSampler()) for _ in range(draws)]
+    found = [choose_mode(STATISTIC, noise, values, counts, SystemSampler()) for _ in range(draws)]
     assert sum((HIGH - value) * 10 > margin for value in found) <= draws / 20

@@ -14,6 +14,8 @@ from dpsql.errors import Error, InternalError
 from dpsql.lowering.duckdb_dialect import DUCKDB
 from dpsql.policy.model import Accounting
 from dpsql.privacy.mechanisms.quantiles import Cut, cut_in_turn
+from dpsql.privacy.mechanisms.running_totals import RunningTotals
+from dpsql.privacy.mechanisms.top_keys import TopKeys
 from dpsql.privacy.rules.aggregates import Statistic, StatisticKind, rank_of
 from dpsql.release import BoundMode, Measurement, QuerySettings, Release, compile_release
 from dpsql.sql.parse import parse
@@ -65,7 +67,7 @@ def _sum_loss(statistic: Statistic, scale: Fraction, *, squares: bool) -> Fracti
 def loss_of(measurement: Measurement, *, squares: bool) -> Fraction:
     """What noise and choices of a measurement cost together."""
     parts = [_group_loss(measurement, group, squares=squares) for group in measurement.groups]
-    if (top := measurement.top) is not None:
+    if isinstance(top := measurement.mechanism, TopKeys):
         parts.append(_of_choices([1 / top.noise.scale] * top.keys, squares=squares))
     return sum(parts, Fraction(0))
 
@@ -81,7 +83,8 @@ def _rho(measurement: Measurement) -> Fraction:
 
 def check_prices(release: Release, *, pure: bool, squares: bool, found: bool) -> None:
     for measurement in release.measurements:
-        if measurement.rooted or not measurement.statistics:
+        running = measurement.mechanism
+        if (isinstance(running, RunningTotals) and running.rooted) or not measurement.statistics:
             continue  # noise on the root is longer than what it is made for: tests/noise/test_running_totals.py
         if measurement.is_search and found:
             assert not measurement.price.loss and not measurement.price.pure, "what is found costs nothing"

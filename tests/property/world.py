@@ -40,6 +40,8 @@ from dpsql.policy.model import (
     UnitReference,
 )
 from dpsql.privacy.accounting import Accountant
+from dpsql.privacy.mechanisms.partition_selection import PartitionSelection
+from dpsql.privacy.mechanisms.top_keys import TopKeys
 from dpsql.privacy.rules.aggregates import CHOSEN, Statistic, StatisticKind, centres, clips, weight_in_keys
 from dpsql.release import Measurement, QuerySettings, Release, compile_release
 from dpsql.sql.parse import parse
@@ -409,7 +411,7 @@ def _check_together(
     measurement: Measurement, group: Sequence[int], gone: str, before: Sequence[Vector], after: Sequence[Vector]
 ) -> None:
     """Sums of one group share a price: all moves together, each as a part of its own claim, are at most the whole."""
-    if measurement.top is not None:
+    if isinstance(measurement.mechanism, TopKeys):
         return  # one count, of which only some cells are looked at (`_check_distance`)
     part = Fraction(0)
     for number in group:
@@ -442,10 +444,10 @@ def _check_distance(measurement: Measurement, number: int, gone: str, before: Ve
         strange = {key for key in keys if not statistic.low <= key[-1] <= statistic.high}
         assert not strange, f"values that are no candidates: {strange}"
     moved = sorted(distance for key in keys if (distance := abs(before.get(key, 0) - after.get(key, 0))))
-    if measurement.top is not None:
+    if isinstance(top := measurement.mechanism, TopKeys):
         rose = {key for key in after if after[key] > before.get(key, 0)}
         assert not rose, f"without {gone}, counts among which is chosen rose: {rose}"
-        moved = moved[-measurement.top.keys :]  # of those that are chosen, as bad as can be
+        moved = moved[-top.keys :]  # of those that are chosen, as bad as can be
     found = f"without {gone}, sum {number} ({statistic.kind.value}) moved by {moved}; stated: {claim}"
     if gone in (NOBODY, NOT_OWNED):
         assert not moved, found
@@ -457,7 +459,7 @@ def _check_distance(measurement: Measurement, number: int, gone: str, before: Ve
         assert sum(distance**2 for distance in moved) <= claim.l2_squared, found
     if claim.l0 is not None:
         assert len(moved) <= claim.l0, found
-    if number == measurement.selection:
+    if isinstance(selection := measurement.mechanism, PartitionSelection) and number == selection.by:
         weight = weight_in_keys(statistic, "l2" if law == "gaussian" else "l1")
         alone = [before[key] for key in before.keys() - after.keys()]
         assert len(alone) <= measurement.bound.groups, f"without {gone}, {len(alone)} keys vanish"

@@ -18,7 +18,7 @@ from dpsql.answering.answer import Answer
 from dpsql.answering.open_dataset import open_dataset
 from dpsql.answering.session import Session
 from dpsql.noise.samplers import SystemSampler
-from dpsql.privacy.mechanisms.top_keys import Top, chosen_keys, share_of_choice, share_of_counts, worthwhile
+from dpsql.privacy.mechanisms.top_keys import TopKeys, chosen_keys, share_of_choice, share_of_counts, worthwhile
 from dpsql.privacy.noise_laws import epsilon_of_choice
 from dpsql.privacy.rules.aggregates import Cells, StatisticKind
 from dpsql.tables import ResultTable
@@ -66,7 +66,8 @@ def ask(session: Session, sql: str = TOP) -> Answer:
 def test_the_keys_with_most_people_are_found_and_counted(session: Session) -> None:
     answer = ask(session)
     (measurement,) = answer.release.measurements
-    assert measurement.top is not None and measurement.top.keys == 4
+    top = measurement.mechanism
+    assert isinstance(top, TopKeys) and top.keys == 4
     assert {row[0] for row in answer.table.rows} == {0, 1, 2, 3}
     margin = answer.release.outputs[1].margin
     assert margin is not None
@@ -87,8 +88,9 @@ def test_it_is_replayed_and_nothing_is_made_of_it(session: Session) -> None:
 
 def test_both_halves_are_paid_for(session: Session) -> None:
     (measurement,) = ask(session).release.measurements
-    assert measurement.top is not None
-    loss, noise, choice = measurement.price.loss_value, measurement.noises[0], measurement.top.noise
+    top = measurement.mechanism
+    assert isinstance(top, TopKeys)
+    loss, noise, choice = measurement.price.loss_value, measurement.noises[0], top.noise
     if noise.law == "laplace":
         paid = 4 / noise.scale + 4 / choice.scale
     else:
@@ -103,8 +105,10 @@ def test_beside_other_sums_the_count_pays_for_the_choice(session: Session) -> No
     """All costs add up to the price, and the other sums are as noisy as if all keys were counted."""
     (chosen,) = ask(session, BESIDE).release.measurements
     (every,) = ask(session, BESIDE.replace("LIMIT 4", "LIMIT 40")).release.measurements
-    assert chosen.top is not None and every.top is None and chosen.price == every.price
-    by = chosen.top.by
+    top = chosen.mechanism
+    assert isinstance(top, TopKeys) and chosen.price == every.price
+    assert not isinstance(every.mechanism, TopKeys)
+    by = top.by
     assert chosen.statistics[by].kind is StatisticKind.UNITS
     others = [i for i in range(len(chosen.statistics)) if i != by]
     assert others and all(chosen.noises[i] == every.noises[i] for i in others)
@@ -114,7 +118,7 @@ def test_beside_other_sums_the_count_pays_for_the_choice(session: Session) -> No
         sensitivity, noise = chosen.statistics[group[0]].sensitivity, chosen.noises[group[0]]
         is_pure = noise.law == "laplace"
         paid += sensitivity.l1 / noise.scale if is_pure else sensitivity.l2_squared / (2 * noise.scale)
-    choice = chosen.top.noise.scale
+    choice = top.noise.scale
     paid += 4 / choice if chosen.noises[by].law == "laplace" else 4 * (1 / choice) ** 2 / 8
     assert chosen.price.loss_value * Fraction(999, 1000) <= paid <= chosen.price.loss_value
 
@@ -134,8 +138,10 @@ def test_the_count_that_is_sorted_by_chooses(session: Session) -> None:
     counts = f"{few} AS few, COUNT(DISTINCT person) AS people"
     sql = f"SELECT product, {counts} FROM orders GROUP BY 1 ORDER BY {{}} DESC LIMIT 4"
     (first,), (second,) = (ask(session, sql.format(name)).release.measurements for name in ("few", "people"))
-    assert first.top is not None and second.top is not None
-    assert first.statistics[first.top.by].where is not None and second.statistics[second.top.by].where is None
+    one = first.mechanism
+    other = second.mechanism
+    assert isinstance(one, TopKeys) and isinstance(other, TopKeys)
+    assert first.statistics[one.by].where is not None and second.statistics[other.by].where is None
     assert ask(session, sql.format("few")).charged.loss == 0
 
 
@@ -165,7 +171,7 @@ def test_no_unit_shows_more_than_its_price_whatever_keys_it_has(
         assert max(losses) - min(losses) <= float(epsilon) * (1 + 1e-9)
 
 
-def _law(counts: list[int], top: Top) -> dict[tuple[int, ...], float]:
+def _law(counts: list[int], top: TopKeys) -> dict[tuple[int, ...], float]:
     weights = [math.exp(count / float(top.noise.scale)) for count in counts]
     found: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(top.keys):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
+from typing import ClassVar
 
 from dpsql.privacy.noise_laws import Noise
 
@@ -23,7 +24,9 @@ Set = tuple[int, ...]  # the keys of a grouping set, by their places, in order
 
 
 @dataclass(frozen=True, slots=True)
-class GroupingSetsNoise:
+class GroupingSets:
+    CANONICAL_NAME: ClassVar[str] = "GroupingSetsNoise"
+
     sizes: tuple[int, ...]  # how many values each key has
     sets: tuple[Set, ...]  # the first has all keys
     shares: tuple[Fraction, ...]  # of the price
@@ -56,7 +59,7 @@ class GroupingSetsNoise:
 
 
 @lru_cache(maxsize=256)
-def lattice(sizes: tuple[int, ...], sets: tuple[Set, ...], law: str) -> GroupingSetsNoise:
+def lattice(sizes: tuple[int, ...], sets: tuple[Set, ...], law: str) -> GroupingSets:
     """Shares of the price with which the product of all variances is least: a set that others know well needs little.
 
     None is further off than it would be if each set were measured by itself, with equal shares.
@@ -67,7 +70,7 @@ def lattice(sizes: tuple[int, ...], sets: tuple[Set, ...], law: str) -> Grouping
     apart = len(sets) if law == "gaussian" else len(sets) ** 2
 
     def loss(tried: Sequence[int]) -> float:
-        weights = GroupingSetsNoise(sizes, sets, tuple(Fraction(part, whole) for part in tried)).weights(law)
+        weights = GroupingSets(sizes, sets, tuple(Fraction(part, whole) for part in tried)).weights(law)
         variances = [_variance(sizes, sets, weights, kept) for kept in sets]
         return math.inf if max(variances) > apart else math.fsum(map(math.log, variances))
 
@@ -83,7 +86,7 @@ def lattice(sizes: tuple[int, ...], sets: tuple[Set, ...], law: str) -> Grouping
             tried[taker] += 1
             if (found := loss(tried)) < best - 1e-9:
                 parts, best, improved = tried, found, True
-    return GroupingSetsNoise(sizes, sets, tuple(Fraction(part, whole) for part in parts))
+    return GroupingSets(sizes, sets, tuple(Fraction(part, whole) for part in parts))
 
 
 def subsets(keys: Sequence[int]) -> Iterator[Set]:

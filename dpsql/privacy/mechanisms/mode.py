@@ -1,16 +1,36 @@
-"""The candidates of MODE: every value that the argument can have, as whole numbers, and back."""
+"""MODE: the most common value, chosen by the exponential mechanism among every value that the argument can have."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
 
 from dpsql.errors import MissingDeclaration
 from dpsql.plan.scalars import Aggregated, Call, Case, Const, Op, Scalar
 from dpsql.privacy.bounds import Facts
 from dpsql.privacy.keys.domains import domain
+from dpsql.privacy.noise_laws import Law, Noise, loss_as_epsilon, most_common, rank_margin
+from dpsql.privacy.rules.aggregates import Statistic
 from dpsql.types import BIGINT, BOOLEAN, Kind, Value
 
 # Values that are numbered one by one, each a branch of a CASE; whole numbers in a row number themselves.
 MOST_NUMBERED = 1_000
 MOST_WHOLE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """The value that most rows of a cell have; candidates are whole numbers (`numbered`)."""
+
+    statistic: Statistic
+
+    def noises(self, loss: Fraction, law: Law) -> tuple[Noise, ...]:
+        return (most_common(self.statistic.sensitivity.l1, loss_as_epsilon(loss, law)),)
+
+    def margin(self, noise: Noise, confidence: Fraction) -> int:
+        """How many rows fewer than the most common value the chosen one may have."""
+        return math.ceil(Fraction(rank_margin(noise, self.statistic.candidates, confidence), self.statistic.factor))
 
 
 def candidates(call: Aggregated, facts: Facts) -> tuple[Value, ...]:

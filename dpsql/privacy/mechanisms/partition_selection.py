@@ -1,21 +1,48 @@
-"""How far off a count is whose key is shown because the count itself, with its noise, reached the threshold.
+"""Unknown keys: those that enough units have are returned, whose noisy count or weight of units reaches a threshold.
 
-Of many keys just below the threshold those are shown that noise has lifted, so their counts are too large more often
-than the law of the noise says. What holds for them is its law given that the threshold was reached: inference after
-selection by the truncated law, as in Fithian, Sun and Taylor (2014).
+How far off a count is whose key is shown because the count itself, with its noise, reached the threshold: of many keys
+just below the threshold those are shown that noise has lifted, so their counts are too large more often than the law of
+the noise says. What holds for them is its law given that the threshold was reached: inference after selection by the
+truncated law, as in Fithian, Sun and Taylor (2014).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
-from dpsql.privacy.noise_laws import Noise
+from dpsql.privacy.accounting import Price
+from dpsql.privacy.noise_laws import Noise, selecting
+from dpsql.privacy.rules.aggregates import Statistic, weight_in_keys
 
 _PARTS = 16  # of a deviation: how finely the distance from the threshold is looked at
 _FAR = 8  # deviations above the threshold, from where on the selection makes no difference
 _FURTHEST = 30.0  # deviations: beyond, tails are smaller than doubles
+
+
+@dataclass(frozen=True, slots=True)
+class UnpricedSelection:
+    by: int  # the statistic that counts or weighs the units of each key
+
+    def priced(self, counter: Statistic, noise: Noise, keys: int, delta: int) -> tuple[PartitionSelection, Noise]:
+        """The selection for so many grains of delta, of at most so many keys of a unit; and the noise of its counts."""
+        weight = weight_in_keys(counter, "l2" if noise.law == "gaussian" else "l1")
+        cut, least = selecting(noise, keys, Price(0, delta).delta_value, weight)
+        return PartitionSelection(self.by, least), cut
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSelection:
+    by: int  # the statistic that counts or weighs the units of each key
+    threshold: int  # the least noisy value of it with which a key is returned, in its own fixed point
+
+    def units_to_pass(self, counter: Statistic, noise: Noise, keys: int) -> tuple[int, int]:
+        """Of about how many units a key is returned: of those with one key, and of those with so many."""
+        weight = weight_in_keys(counter, "l2" if noise.law == "gaussian" else "l1")
+        few, many = (math.ceil(self.threshold / max(weight(each), 1)) for each in (1, keys))
+        return few, many
 
 
 def selected_margins(

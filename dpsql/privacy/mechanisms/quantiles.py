@@ -14,13 +14,44 @@ from fractions import Fraction
 from functools import lru_cache
 
 from dpsql.privacy.allocation import Degree
-from dpsql.privacy.noise_laws import Noise, chosen, rank_margin
+from dpsql.privacy.noise_laws import Law, Noise, chosen, loss_as_epsilon, rank_margin
+from dpsql.privacy.rules.aggregates import Statistic, rank_of
 
 # The rows that share a value may be cut into so many equal parts.
 PARTS = 2**8
 # How many cuts stand for each value: before its rows, between any of the parts, behind them.
 CUTS = PARTS + 1
 LEAST_GAIN = Fraction(11, 10)  # in variance, of all quantiles together
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """One value at a rank, or several that are cut in turn: of the same rows, with ranks that rise."""
+
+    statistics: tuple[Statistic, ...]
+
+    @property
+    def ranks(self) -> tuple[Fraction, ...]:
+        return tuple(map(rank_of, self.statistics))
+
+    def noises(self, loss: Fraction, law: Law) -> tuple[Noise, ...]:
+        """The law of each choice; those that are cut in turn share the price by levels (`cuts_chosen`)."""
+        epsilon = loss_as_epsilon(loss / levels(self.statistics), law)
+        if len(self.statistics) == 1:
+            (only,) = self.statistics
+            return (chosen(only.sensitivity.l1, rank_of(only), epsilon),)
+        within = ranks_within(self.ranks)
+        return tuple(cuts_chosen(each.sensitivity.l1, within[rank_of(each)], epsilon) for each in self.statistics)
+
+    def margin(self, place: int, noises: Sequence[Noise], confidence: Fraction) -> int:
+        """How many rows the value at this place of the group may be away from its rank."""
+        wanted = self.statistics[place]
+        if len(self.statistics) == 1:
+            rows = rank_margin(noises[place], wanted.candidates, confidence)
+        else:
+            by_rank = dict(zip(self.ranks, noises, strict=True))
+            rows = cut_margin(rank_of(wanted), by_rank, wanted.candidates, confidence)
+        return math.ceil(Fraction(rows, wanted.factor))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,28 @@ class Chains:
         return [place for chain in chains.values() for place in chain]
 
 
+@dataclass(frozen=True, slots=True)
+class RunningTotals:
+    """Sums of declared cells in chains, some of which are asked for as running totals."""
+
+    chains: Chains
+    chained: tuple[int, ...]  # of which statistics
+    rooted: bool = True  # whether noise is on their root; else each cell has its own, as where 64 bits hold no other
+
+    def is_rooted(self, statistic: int) -> bool:
+        return self.rooted and statistic in self.chained
+
+    def noise(self, statistic: int, noise: Noise, claim: Sensitivity) -> Noise:
+        """What is drawn for a sum, where `noise` is that of its cells alone."""
+        return widened(noise, self.chains.length, claim) if self.is_rooted(statistic) else noise
+
+    def cell_margin(self, noise: Noise, factor: int) -> int:
+        return cell_margin(noise, self.chains.length, factor)
+
+    def margins(self, noise: Noise, factor: int) -> list[int]:
+        return running_margins(noise, self.chains.length, factor)
+
+
 def chains_of(along: tuple[Along, ...], cells: Sequence[tuple[Value, ...]]) -> Chains | None:
     """The chains of these cells; None where some are longer than others, for not every combination is possible."""
     keys = {step.key for step in along}

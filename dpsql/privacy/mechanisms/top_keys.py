@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import ClassVar
 
-from dpsql.privacy.noise_laws import Noise, epsilon_of_choice, most_common, rank_margin
+from dpsql.privacy.noise_laws import Law, Noise, loss_as_epsilon, most_common, rank_margin
 from dpsql.privacy.rules.aggregates import Cells
 
 # Of the price, one part of so many pays for the choice.
@@ -16,7 +16,7 @@ LEAST_GAIN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class UnpricedTopKeys:
     """How many keys are chosen, and by which statistic: a count of units."""
 
     keys: int
@@ -24,8 +24,10 @@ class First:
 
 
 @dataclass(frozen=True, slots=True)
-class Top:
+class TopKeys:
     """How many keys are chosen, the law of each choice, and the statistic whose counts decide."""
+
+    CANONICAL_NAME: ClassVar[str] = "Top"
 
     keys: int
     noise: Noise
@@ -50,7 +52,7 @@ def chosen_cells(keys: int) -> Cells:
     return Cells(True, keys, False, among=True)
 
 
-def chosen_keys(keys: int, loss: Fraction, law: Literal["laplace", "gaussian"], by: int = 0) -> Top:
+def chosen_keys(keys: int, loss: Fraction, law: Law, by: int = 0) -> TopKeys:
     """The choice of so many keys, one after another, each the likelier the more units have it.
 
     Claim: all choices together cost `loss`, however many keys a unit has.
@@ -62,7 +64,7 @@ def chosen_keys(keys: int, loss: Fraction, law: Literal["laplace", "gaussian"], 
     Needs: counts of units that are not clipped over several keys; candidates that are the same whatever the rows.
     """
     each = loss / keys
-    return Top(keys, most_common(Fraction(1), each if law == "laplace" else epsilon_of_choice(each)), by)
+    return TopKeys(keys, most_common(Fraction(1), loss_as_epsilon(each, law)), by)
 
 
 def share_of_counts(loss: Fraction) -> Fraction:
