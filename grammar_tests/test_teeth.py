@@ -46,7 +46,7 @@ def _edited(edit: Callable[[str], str], original: Callable[..., str]) -> Callabl
 SUMS = "SELECT SUM(minutes) FROM visits"
 BY_KIND = "SELECT kind, COUNT(*), SUM(fee) FROM visits GROUP BY kind"
 BY_CLINIC = "SELECT clinic, COUNT(*), SUM(fee) FROM visits GROUP BY clinic"
-TIED = "rank() OVER (PARTITION BY owner ORDER BY 1) AS place"
+TIED = "rank() OVER (PARTITION BY owner ORDER BY md5($salt)) AS place"
 INCOME = "SELECT SUM(income), COUNT(*) FROM people"
 SPREAD = "SELECT STDDEV(minutes) FROM visits"
 SPREADS = "SELECT kind, STDDEV(fee) FROM visits GROUP BY kind"

@@ -22,12 +22,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from dpsql.lowering.dialect import EVERYWHERE, in_calendar, literal
 from dpsql.plan.abbreviations import ABBREVIATIONS
 from dpsql.plan.moments import MONTHS
 from dpsql.plan.scalars import Op
 from dpsql.types import DATE, TIMESTAMP, Type
+
+
+class Zoned(Enum):
+    """Whether Z stands behind the time of a text."""
+
+    NO = "no"
+    PERHAPS = "perhaps"
+    YES = "yes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,8 @@ class TextForms:
     # Steps of named values, each made of those of the step before, which are fields of `dt`, and a result.
     steps: Callable[[Sequence[Mapping[str, str]], str], str]
     once: Callable[[str, int, Callable[[str], str]], str]
-    iso: Callable[[str, Type], str]  # a text with an ISO date, and a time or none, but no zone; NULL for others
+    # A text of a common layout, and no other zone than Z; NULL for others, which all layouts are tried for.
+    plain: Callable[[str, Type, Zoned], str]
     bytewise: str  # the text {0} without a collation of its own
     matches: str  # whether the text {0} has the form {1}
     add_seconds: str  # to the timestamp {0}, a double {1}
@@ -136,21 +146,28 @@ class DatesInText:
 
     def local(self, text: str) -> str:
         """What clocks show; NULL where the text names a zone."""
-        return self._read(text, self._at("CASE WHEN dt.zone = '' THEN dt.micros END"), TIMESTAMP)
+        return self._read(text, self._at("CASE WHEN dt.zone = '' THEN dt.micros END"), TIMESTAMP, Zoned.NO)
 
-    def instant(self, text: str) -> str:
-        """The moment of UTC; NULL where the text names no zone."""
+    def instant(self, text: str, local: str) -> str:
+        """The moment of UTC; where the text names no zone, the moment that is handed in."""
+        plain = self.forms.plain
         micros = "CASE WHEN dt.zone <> '' THEN dt.micros - dt.ahead * CAST(1000000 AS BIGINT) END"
-        return self.forms.once(text, 2, lambda text: self._computed(text, self._at(micros), TIMESTAMP))
+        # Of another text than in `local`: what two expressions share, engines compute for all rows.
+        other = f"CASE WHEN {plain(text, TIMESTAMP, Zoned.NO)} IS NULL THEN {text} END"
+        computed = self.forms.once(other, 2, lambda text: self._computed(text, self._at(micros), TIMESTAMP))
+        return f"COALESCE({plain(text, TIMESTAMP, Zoned.YES)}, {local}, {computed})"
 
     def _at(self, micros: str) -> str:
         seconds = f"(({micros}) / CAST(1000000 AS DOUBLE PRECISION))"
         return self.forms.add_seconds.format("CAST(dt.day AS TIMESTAMP)", seconds)
 
-    def _read(self, text: str, result: str, type_: Type) -> str:
-        """What the engine reads itself is nearly all there is in most columns, and quicker."""
-        iso, once = self.forms.iso, self.forms.once
-        return once(text, 5, lambda text: f"COALESCE({iso(text, type_)}, {self._computed(text, result, type_)})")
+    def _read(self, text: str, result: str, type_: Type, zoned: Zoned = Zoned.PERHAPS) -> str:
+        """Common layouts are nearly all there is in most columns, and quicker."""
+
+        def either(text: str) -> str:
+            return f"COALESCE({self.forms.plain(text, type_, zoned)}, {self._computed(text, result, type_)})"
+
+        return self.forms.once(text, 8, either)
 
     def _computed(self, text: str, result: str, type_: Type) -> str:
         steps = (*self._pieces(text), *self._numbers(), {"moment": result})

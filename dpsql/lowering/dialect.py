@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from fractions import Fraction
 
 from dpsql.errors import NotSupported
 from dpsql.plan.scalars import Call, Op, Windowed
 from dpsql.plan.zones import Steps
-from dpsql.types import Kind, Type
+from dpsql.types import BIGINT, Kind, Type
 
 # Every date and timestamp lies between these, or is NULL.
-FIRST_DAY = "0001-01-01"
-LAST_DAY = "9999-12-31"
+_FIRST = datetime(1, 1, 1)
+_LAST = datetime(9999, 12, 31) + timedelta(days=1, microseconds=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,18 @@ def literal(text: str) -> str:
     if "\x00" in text:
         raise ValueError("a zero byte cannot stand in a string")
     return "'" + text.replace("'", "''") + "'"
+
+
+def moment_literal(value: date) -> str:
+    """A date or a timestamp as standard SQL has it."""
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
+    return f"DATE '{value.isoformat()}'"
+
+
+def sum_of_values(value: str, type_: Type, distinct: str) -> str:
+    del type_
+    return f"SUM({distinct}{value})"
 
 
 def dollar(name: str) -> str:
@@ -91,7 +103,7 @@ class Dialect:
     column: Callable[[str, Type], str]  # a number column, NULL where it is no number
     cast: Callable[[str, Type, Type], str]  # from the first type to the second; NULL for what does not fit
     local_in_text: Callable[[str], str]  # the time that a text shows; NULL where it names a zone
-    instant_in_text: Callable[[str], str]  # the moment of UTC of a text that names a zone; NULL where it names none
+    instant_in_text: Callable[[str, str], str]  # the moment of UTC of a text that names a zone; of others, {1}
     fit: Callable[[str, Type], str]  # a whole number or decimal of any width, as the type; NULL if it does not fit
     stage_value: Callable[[str, Type], str]  # a parameter as a value of the type
     round_away: Callable[[str, int], str]  # a double to so many places, halves away from zero
@@ -118,9 +130,12 @@ class Dialect:
     # owners and analysts, and nothing that these write may be read as SQL.
     quote: Callable[[str], str] = quoted  # an identifier
     string: Callable[[str], str] = literal  # a string constant
+    moment_constant: Callable[[date], str] = moment_literal  # a date or a timestamp
     parameter: Callable[[str], str] = dollar
     int64: str = "BIGINT"  # the type of sums
-    total: str = "SUM({0})"  # of 64-bit integers {0}, exact however many there are
+    # The sum of values of a type, with "DISTINCT " or nothing before them: a call that FILTER may follow. Integers and
+    # decimals are added exactly, however many there are.
+    total: Callable[[str, Type, str], str] = sum_of_values
     materialized: str = "AS MATERIALIZED"  # what makes a common table expression be computed once
     separator: str = "chr(31)"  # a character between parts of a text
     side: str = "({0})"  # a query {0}, which may begin with WITH, as the second part of a UNION
@@ -143,8 +158,16 @@ class Dialect:
             raise NotSupported(f"{op.value} is not supported on {self.name}", hint="Leave it out of the query.")
         return found
 
-    def sum_of(self, value: str) -> str:
-        return self.total.format(value)
+    def sum_of(self, value: str, type_: Type = BIGINT, *, distinct: bool = False) -> str:
+        return self.total(value, type_, "DISTINCT " if distinct else "")
+
+    def calendar(self, type_: Type) -> tuple[str, str]:
+        first, last = calendar(type_)
+        return self.moment_constant(first), self.moment_constant(last)
+
+    def in_calendar(self, text: str, type_: Type) -> str:
+        """A test that a date or timestamp lies in the years that dpsql knows."""
+        return in_calendar(text, type_, self.moment_constant)
 
     def qualified(self, source: Iterable[str]) -> str:
         """A table: schema and name."""
@@ -163,16 +186,13 @@ class Dialect:
         return f"{native}({type_.precision},{type_.scale})" if digits else native
 
 
-def calendar(type_: Type) -> tuple[str, str]:
+def calendar(type_: Type) -> tuple[date, date]:
     """The first and the last date or timestamp that dpsql knows."""
-    word = "DATE" if type_.kind is Kind.DATE else "TIMESTAMP"
-    end = "" if type_.kind is Kind.DATE else " 23:59:59.999999"
-    return f"{word} '{FIRST_DAY}'", f"{word} '{LAST_DAY}{end}'"
+    return (_FIRST.date(), _LAST.date()) if type_.kind is Kind.DATE else (_FIRST, _LAST)
 
 
-def in_calendar(text: str, type_: Type) -> str:
-    """A test that a date or timestamp lies in the years that dpsql knows."""
-    first, last = calendar(type_)
+def in_calendar(text: str, type_: Type, constant: Callable[[date], str] = moment_literal) -> str:
+    first, last = map(constant, calendar(type_))
     return f"{text} >= {first} AND {text} <= {last}"
 
 

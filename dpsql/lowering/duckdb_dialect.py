@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from dpsql.lowering.dates_in_text import LONGEST, DatesInText, TextForms
+from dpsql.lowering.dates_in_text import LONGEST, DatesInText, TextForms, Zoned
 from dpsql.lowering.dialect import EVERYWHERE, Dialect, Grid, in_steps
 from dpsql.lowering.integers_in_text import LONGEST_NUMBER, SHAPE, integer_in_text
 from dpsql.plan.constants import as_strftime
@@ -27,11 +27,13 @@ _TYPES = {
     Kind.INTERVAL: "DOUBLE",  # seconds: intervals are only compared
 }
 _LARGEST = "1.7976931348623157e308"
-# What PostgreSQL's form reads; which days there are TRY_CAST knows.
-_ISO = (
-    "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{1,2}-[0-9]{1,2}"
-    r"([ T]([01]?[0-9]|2[0-3]):[0-5]?[0-9](:[0-5]?[0-9](\.[0-9]{0,6})?)?)?"
-)
+# Of texts whose layout is plain; which days there are TRY_CAST knows.
+_YEAR = "[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9]"
+_ISO_DATE = f"({_YEAR})-[0-9]{{1,2}}-[0-9]{{1,2}}"
+_OTHER_DATE = f"(?:({_YEAR})([0-9]{{2}})([0-9]{{2}})|([0-9]{{1,2}})/([0-9]{{1,2}})/({_YEAR}))"  # 20210103, 1/3/2021
+_AS_ISO = r"\1\6-\2\4-\3\5"
+_CLOCK = r"[ T]([01]?[0-9]|2[0-3]):[0-5]?[0-9](:[0-5]?[0-9](\.[0-9]{0,6})?)?"
+_BEHIND = {Zoned.NO: f"({_CLOCK})?", Zoned.PERHAPS: f"({_CLOCK}[Zz]?)?", Zoned.YES: f"{_CLOCK}[Zz]"}
 _NARROW = ((5, "SMALLINT"), (10, "INTEGER"))  # integer types with the digits they hold
 
 
@@ -122,11 +124,16 @@ def _once(text: str, times: int, body: Callable[[str], str]) -> str:
 # --- dates in text ---
 
 
-def _iso(text: str, target: Type) -> str:
+def _plain(text: str, target: Type, zoned: Zoned) -> str:
+    """Both layouts give the same text, a date as ISO writes it: what is no day is left to the reader of all layouts."""
     read = f"trim({text}, ' ')"
-    return _try_cast(
-        f"CASE WHEN length({text}) <= {LONGEST} AND regexp_full_match({read}, '{_ISO}') THEN {read} END", target
+    short = f"length({text}) <= {LONGEST} AND regexp_full_match({read}, "
+    as_iso = f"regexp_replace({read}, '^{_OTHER_DATE}', '{_AS_ISO}')"
+    made = (
+        f"CASE WHEN {short}'{_ISO_DATE}{_BEHIND[zoned]}') THEN {read}"
+        f" WHEN {short}'{_OTHER_DATE}{_BEHIND[zoned]}') THEN {as_iso} END"
     )
+    return _try_cast(made if zoned is Zoned.NO else f"rtrim({made}, 'Zz')", target)
 
 
 def _steps(steps: Sequence[Mapping[str, str]], result: str) -> str:
@@ -142,7 +149,7 @@ DATES = DatesInText(
     TextForms(
         steps=_steps,
         once=_once,
-        iso=_iso,
+        plain=_plain,
         bytewise="{0}",
         matches="regexp_matches({0}, '{1}')",
         add_seconds="({0} + to_microseconds(CAST({1} * 1000000 AS BIGINT)))",

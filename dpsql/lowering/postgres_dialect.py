@@ -30,7 +30,7 @@ from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 
 from dpsql.errors import InternalError, NotSupported
-from dpsql.lowering.dates_in_text import DatesInText, TextForms
+from dpsql.lowering.dates_in_text import DatesInText, TextForms, Zoned
 from dpsql.lowering.dialect import EVERYWHERE, Dialect, Grid, in_steps
 from dpsql.lowering.integers_in_text import LONGEST_NUMBER, SHAPE, integer_in_text
 from dpsql.plan.scalars import Call, Case, Const, Op, Scalar, Windowed
@@ -67,7 +67,8 @@ _DAY = (
     f"({_YEAR}-(0?[13578]|1[02])-(0?[1-9]|[12][0-9]|3[01])|{_YEAR}-(0?[469]|11)-(0?[1-9]|[12][0-9]|30)"
     f"|{_YEAR}-0?2-(0?[1-9]|1[0-9]|2[0-8])|(?!0000){_LEAP}-0?2-29)"
 )
-_TIME = r"([ T]([01]?[0-9]|2[0-3]):[0-5]?[0-9](:[0-5]?[0-9](\.[0-9]{0,6})?)?)?"
+_CLOCK = r"[ T]([01]?[0-9]|2[0-3]):[0-5]?[0-9](:[0-5]?[0-9](\.[0-9]{0,6})?)?"
+_BEHIND = {Zoned.NO: f"({_CLOCK})?", Zoned.PERHAPS: f"({_CLOCK}[Zz]?)?", Zoned.YES: f"{_CLOCK}[Zz]"}
 
 
 # --- doubles ---
@@ -313,7 +314,7 @@ def _from_text(text: str, target: Type) -> str:
         case Kind.DOUBLE | Kind.INTERVAL:
             return _to_double(f"CAST({_matching(text, _NUMBER)} AS numeric)")
         case Kind.DATE | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-            return f"CAST({_matching(text, f'^ *{_DAY}{_TIME} *$')} AS {_TYPES[target.kind]})"
+            return _plain(text, target, Zoned.NO)
         case _:
             raise InternalError(f"text is not read as {target.kind.value}")
 
@@ -425,11 +426,16 @@ def _steps(steps: Sequence[Mapping[str, str]], result: str) -> str:
     return f"(SELECT {result} FROM {made} AS dt)"
 
 
+def _plain(text: str, target: Type, zoned: Zoned) -> str:
+    """As PostgreSQL reads it: to dates and times without zones, Z says nothing."""
+    return f"CAST({_matching(text, f'^ *{_DAY}{_BEHIND[zoned]} *$')} AS {_TYPES[target.kind]})"
+
+
 DATES = DatesInText(
     TextForms(
         steps=_steps,
         once=_once,
-        iso=_from_text,
+        plain=_plain,
         bytewise='({0} COLLATE "C")',
         matches="{0} ~ '{1}'",
         add_seconds="({0} + make_interval(secs => {1}))",

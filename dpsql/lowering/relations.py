@@ -14,7 +14,7 @@ from typing import assert_never
 
 from dpsql.effort import spend
 from dpsql.errors import InternalError, NotSupported
-from dpsql.lowering.dialect import Dialect, calendar
+from dpsql.lowering.dialect import Dialect
 from dpsql.lowering.fast_paths import StoredTest, scan_columns, stored_test
 from dpsql.lowering.scalars import ScalarWriter, number
 from dpsql.plan.nodes import (
@@ -348,7 +348,7 @@ class RelationWriter:
         if not type_.is_temporal:
             return f"{self._dialect.column(self._dialect.quote(column.name), type_)} {test.sign} {value}"
         moment = self._dialect.moment.format(self._dialect.quote(column.name), type=self.scalars.type(type_))
-        first, last = calendar(type_)
+        first, last = self._dialect.calendar(type_)
         ends = {"<": f"{moment} >= {first} AND ", ">": f"{moment} <= {last} AND "}.get(test.sign[0], "")
         return f"{ends}{moment} {test.sign} {value}"
 
@@ -516,7 +516,7 @@ class RelationWriter:
                 value = f"CAST({self._dialect.column(name, type_)} AS {native})"
                 return self._finite(value, low, high, f"-{largest}", largest, type_)
             case Kind.DATE | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-                first, last = calendar(type_)
+                first, last = self._dialect.calendar(type_)
                 moment = self._dialect.moment.format(name, type=native)
                 return self._finite(moment, low, high, first, last, type_)
             case _:
@@ -587,8 +587,10 @@ class RelationWriter:
             return self._exact_average(call)
         if call.type.kind is Kind.DOUBLE and call.function not in (Agg.SUM, Agg.MIN, Agg.MAX):
             args = [f"CAST({arg} AS {self.scalars.type(call.type)})" for arg in args]
-        distinct = "DISTINCT " if call.distinct else ""
-        text = f"{call.function.value}({distinct}{', '.join(args) or '*'})"
+        if call.function is Agg.SUM:
+            text = self._dialect.sum_of(args[0], call.args[0].type, distinct=call.distinct)
+        else:
+            text = f"{call.function.value}({'DISTINCT ' if call.distinct else ''}{', '.join(args) or '*'})"
         if call.where is not None:
             text += f" FILTER (WHERE {self.scalar(call.where)})"
         # Sums come back wider than their type; what PostgreSQL would refuse as out of range is NULL.
@@ -602,9 +604,11 @@ class RelationWriter:
         Needs: no doubles among them (`privacy.public.check_total`); averages per unit are sums and counts already.
         """
         (arg,) = call.args
-        each = f"{'DISTINCT ' if call.distinct else ''}{self.scalar(arg)}"
+        value = self.scalar(arg)
+        each = f"{'DISTINCT ' if call.distinct else ''}{value}"
         only = "" if call.where is None else f" FILTER (WHERE {self.scalar(call.where)})"
-        total = f"CAST(SUM({each}){only} AS {self.scalars.type(DOUBLE)})"
+        total = self._dialect.sum_of(value, arg.type, distinct=call.distinct)
+        total = f"CAST({total}{only} AS {self.scalars.type(DOUBLE)})"
         return f"({total} / NULLIF(COUNT({each}){only}, 0))"
 
     def _window(self, call: Windowed) -> str:

@@ -92,10 +92,8 @@ class ScalarWriter:
                 return f"CAST({self._dialect.string(str(value))} AS {self.type(type_)})"
             case str():
                 return self._dialect.text.format(self._dialect.string(value))
-            case datetime():
-                return f"TIMESTAMP {self._dialect.string(value.isoformat(sep=' '))}"
             case date():
-                return f"DATE {self._dialect.string(value.isoformat())}"
+                return self._dialect.moment_constant(value)
 
     def scalar(self, node: Scalar) -> str:
         spend()
@@ -204,14 +202,14 @@ class ScalarWriter:
 
     def _instant_in_text(self, node: Call, text: str) -> str:
         """In the zone that the text names, or else in that of the session, which is the option."""
-        return self._dialect.once(text, 2, lambda text: self._in_either_zone(node.option, text))
+        return self._dialect.once(text, 8, lambda text: self._in_either_zone(node.option, text))
 
     def _in_either_zone(self, zone: str, text: str) -> str:
         local = self._dialect.local_in_text(text)
         if not known_zone(zone).is_utc:
             node = Call(Op.FROM_ZONE, (Const(None, TIMESTAMP),), TIMESTAMPTZ, zone)
             local = zoned(self._dialect, node, local, (datetime.min, datetime.max))
-        return f"COALESCE({local}, {self._dialect.instant_in_text(text)})"
+        return self._dialect.instant_in_text(text, local)
 
     def filled(self, template: str, args: Sequence[str], shown: str = "", first: int = 0) -> str:
         """A template with its arguments. A very long one, as time zones make them, is written once."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
 
-from dpsql.lowering.dialect import Dialect, Grid, in_calendar
+from dpsql.lowering.dialect import Dialect, Grid
 from dpsql.lowering.fast_paths import (
     SUMMED_DIGITS,
     Key,
@@ -135,7 +135,7 @@ class RowValues:
                 largest = self._dialect.largest_double
                 return f"(CASE WHEN {text} >= -{largest} AND {text} <= {largest} THEN {text} + 0 END)"
             case Kind.DATE | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-                guarded = f"(CASE WHEN {in_calendar('{0}', value.type)} THEN {{0}} END)"
+                guarded = f"(CASE WHEN {self._dialect.in_calendar('{0}', value.type)} THEN {{0}} END)"
                 return self._writer.scalars.filled(guarded, [text])
             case _:
                 return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from dpsql.lowering.dialect import Dialect
 from dpsql.plan.constants import FINE_UNITS
@@ -35,13 +35,13 @@ def _mentions(steps: Steps) -> int:
 
 
 def _moved(dialect: Dialect, moment: str, steps: Steps) -> str:
-    return dialect.form(Op.ADD_SECONDS).format(_inside(moment, steps), _seconds(dialect, moment, steps))
+    return dialect.form(Op.ADD_SECONDS).format(_inside(dialect, moment, steps), _seconds(dialect, moment, steps))
 
 
 def _truncated(dialect: Dialect, moment: str, unit: str, steps: Steps) -> str:
     """With the part of the offset that is no whole number of units: added before, and taken away after."""
     seconds = _seconds(dialect, moment, steps)
-    moved = dialect.form(Op.ADD_SECONDS).format(_inside(moment, steps), seconds)
+    moved = dialect.form(Op.ADD_SECONDS).format(_inside(dialect, moment, steps), seconds)
     return dialect.form(Op.ADD_SECONDS).format(dialect.date_trunc.format(moved, part=unit), f"-({seconds})")
 
 
@@ -61,13 +61,18 @@ def _in_known_year(dialect: Dialect, moment: str, end: int) -> str:
     start = dialect.date_trunc.format(moment, part="year")
     leap = f"CASE WHEN extract(doy FROM {start} + INTERVAL '365 days') = 366 THEN 7 ELSE 0 END"
     kind = f"CAST(extract(isodow FROM {start}) AS {dialect.types[Kind.INTEGER]}) % 7 + {leap}"
-    years = " ".join(f"WHEN {number} THEN TIMESTAMP '{year}-01-01'" for number, year in years_alike(end).items())
+    years = " ".join(f"WHEN {number} THEN {_new_year(dialect, year)}" for number, year in years_alike(end).items())
     alike = f"(CASE {kind} {years} END + ({moment} - {start}))"
-    return f"(CASE WHEN {moment} < TIMESTAMP '{end}-01-01' THEN {moment} ELSE {alike} END)"
+    return f"(CASE WHEN {moment} < {_new_year(dialect, end)} THEN {moment} ELSE {alike} END)"
 
 
-def _inside(moment: str, steps: Steps) -> str:
+def _new_year(dialect: Dialect, year: int) -> str:
+    return dialect.moment_constant(datetime(year, 1, 1))
+
+
+def _inside(dialect: Dialect, moment: str, steps: Steps) -> str:
     if steps.inside is None:
         return moment
     first, last = map(moment_at, steps.inside)
-    return f"(CASE WHEN {moment} >= TIMESTAMP '{first}' AND {moment} <= TIMESTAMP '{last}.999999' THEN {moment} END)"
+    low, high = map(dialect.moment_constant, (first, last + timedelta(microseconds=999_999)))
+    return f"(CASE WHEN {moment} >= {low} AND {moment} <= {high} THEN {moment} END)"

@@ -189,9 +189,8 @@ UTC_ZONE = Zone("UTC", Steps(0), Steps(0))
 # --- moments ---
 
 
-def moment_at(second: int) -> str:
-    """A moment as a SQL literal."""
-    return (EPOCH + timedelta(seconds=second)).isoformat(sep=" ")
+def moment_at(second: int) -> datetime:
+    return EPOCH + timedelta(seconds=second)
 
 
 def second_of(moment: datetime) -> int:

@@ -16,7 +16,6 @@ from hypothesis import given
 
 from dpsql.engines.postgres.connections import SETTINGS
 from dpsql.errors import Error, InternalError
-from dpsql.lowering.dialect import in_calendar
 from dpsql.lowering.postgres_dialect import POSTGRES
 from dpsql.lowering.relations import RelationWriter
 from dpsql.plan.nodes import Project
@@ -86,7 +85,7 @@ class World:
 
 def _shown(name: str, type_: Type) -> str:
     """Python cannot hold every date; keys outside the calendar are dropped, too."""
-    return f"CASE WHEN {in_calendar(name, type_)} THEN {name} END" if type_.is_temporal else name
+    return f"CASE WHEN {POSTGRES.in_calendar(name, type_)} THEN {name} END" if type_.is_temporal else name
 
 
 def _literal(cell: str) -> str:
