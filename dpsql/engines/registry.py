@@ -11,7 +11,7 @@ from dpsql.errors import PolicyError
 from dpsql.lowering.dialect import Dialect
 from dpsql.policy.schemes import kind_named, kind_of
 
-_MEMBERS = ("schemes", "address", "title", "dialect", "open", "survey", "copies", "scratch")
+_MEMBERS = ("schemes", "keys", "address", "title", "dialect", "open", "survey", "copies", "scratch")
 
 
 def engine_kind(url: str) -> EngineKind:

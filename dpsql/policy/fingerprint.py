@@ -109,6 +109,7 @@ FIELDS: Mapping[type, Mapping[str, Decides]] = {
         "server": _NOTHING,
         "views": _QUESTIONS,
         "prepared": _NOTHING,
+        "engine_keys": _NOTHING,
     },
     # --- joined with the database ---
     Column: {

@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from dpsql.errors import PolicyError
 from dpsql.policy.address import PostgresAddress
@@ -36,7 +36,7 @@ from dpsql.policy.model import (
 )
 from dpsql.policy.passwords import Verifier
 from dpsql.policy.problems import PolicyProblems, Report, nearest, quoted
-from dpsql.policy.schemes import EXAMPLE_URL, Address, address_of
+from dpsql.policy.schemes import EXAMPLE_URL, Address, address_of, kind_of
 from dpsql.policy.sections import NOT_NEGATIVE, POSITIVE, PROBABILITY, LineIndex, Rule, Section, header
 
 _SECTIONS = ("database", "privacy", "limits", "server", "tables", "views", "users")
@@ -81,14 +81,24 @@ def load_text(path: Path, data: bytes) -> Policy:
 
     if report.problems or database is None or privacy is None:
         raise PolicyProblems(report.problems)
-    url, ledger, prepared = database
     listed = MappingProxyType(tables), MappingProxyType(users)
-    return Policy(path, url, privacy, *listed, limits, ledger, server, MappingProxyType(views), prepared)
+    return Policy(
+        path,
+        database.url,
+        privacy,
+        *listed,
+        limits,
+        database.ledger,
+        server,
+        MappingProxyType(views),
+        database.prepared,
+        MappingProxyType(database.engine_keys),
+    )
 
 
 def database_address(policy: Policy) -> Address:
     """Where the database is."""
-    return address_of(policy.database, policy.path.parent)
+    return address_of(policy.database, policy.path.parent, policy.engine_keys)
 
 
 def parse(path: Path, data: bytes) -> tuple[dict[str, object], LineIndex]:
@@ -120,24 +130,45 @@ def _split_position(message: str, last_line: int) -> tuple[str, int]:
 # --- [database] ---
 
 
-def _read_database(root: Section, path: Path) -> tuple[str, LedgerLocation | None, PreparedPolicy | None] | None:
-    section = _required(root, "database", names("database"))
+class _Database(NamedTuple):
+    url: str
+    ledger: LedgerLocation | None
+    prepared: PreparedPolicy | None
+    engine_keys: dict[str, str]
+
+
+def _read_database(root: Section, path: Path) -> _Database | None:
+    of_engine = _keys_of_engine(root.content.get("database"))
+    section = _required(root, "database", None if of_engine is None else (*names("database"), *of_engine))
     if section is None:
         return None
+    given = {key: section.text(key) for key in of_engine or ()}
+    keys = {key: value for key, value in given.items() if value is not None}
     if "url" not in section.content:
         section.missing("url", EXAMPLE_URL)
     url = section.text("url")
-    address = None if url is None else _read_address(section, url, path)
+    address = None if url is None else _read_address(section, url, path, keys)
     ledger = section.text("ledger")
     if address is not None and address.file is None and "ledger" not in section.content:
         section.missing("ledger", 'write: ledger = "clinic.ledger", a file on a disk that is never restored')
     place = None if ledger is None else _read_location(section, ledger, path)
-    return None if url is None else (url, place, _read_prepared(section))
+    return None if url is None else _Database(url, place, _read_prepared(section), keys)
 
 
-def _read_address(section: Section, url: str, path: Path) -> Address | None:
+def _keys_of_engine(database: object) -> tuple[str, ...] | None:
+    """The keys that the engine takes; None where no engine is found, and so nobody knows them."""
+    url = database.get("url") if isinstance(database, dict) else None
+    if not isinstance(url, str):
+        return ()
     try:
-        return address_of(url, path.parent)
+        return tuple(key.name for key in kind_of(url).keys)
+    except PolicyError:
+        return None  # told where the address is read
+
+
+def _read_address(section: Section, url: str, path: Path, keys: Mapping[str, str]) -> Address | None:
+    try:
+        return address_of(url, path.parent, keys)
     except PolicyError as error:
         section.problem("url", f'"url" in [database]: {error.args[0]}', error.hint)
         return None
@@ -370,7 +401,7 @@ def _read_password(user: Section, name: str) -> str | None:
     return password
 
 
-def _required(root: Section, name: str, known: tuple[str, ...]) -> Section | None:
+def _required(root: Section, name: str, known: tuple[str, ...] | None) -> Section | None:
     if name not in root.content:
         root.report.add(None, f"section [{name}] is missing", f"write: [{name}]")
     return root.section(name, known)

@@ -182,6 +182,7 @@ class Policy:
     server: ServerPolicy = field(default_factory=ServerPolicy)
     views: Mapping[str, ViewPolicy] = field(default_factory=lambda: MappingProxyType({}))
     prepared: PreparedPolicy | None = None
+    engine_keys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
 
 # --- the policy joined with the schema of the database: what the compiler reads ---

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from dpsql.errors import PolicyError
+from dpsql.policy.keys import PolicyKey, names
 
 GROUP = "dpsql.engines"
 # The schemes of dpsql's own engines, which are registered in `pyproject.toml` as well.
@@ -40,6 +41,7 @@ class Address:
     folder: Path  # of the policy file: relative paths start here
     name: str  # the name of the database in the ledger
     file: Path | None = None  # the file that holds the database, if one does
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # what [database] says beyond dpsql's own keys
 
 
 class Addressing(Protocol):
@@ -50,19 +52,27 @@ class Addressing(Protocol):
         """The schemes of its addresses, without `://`. The name of its dialect is one of them."""
         ...
 
-    def address(self, url: str, folder: Path) -> Address:
-        """Parse an address without opening it. Raises ValueError, which quotes nothing of a wrong address."""
+    @property
+    def keys(self) -> tuple[PolicyKey, ...]:
+        """The keys of [database] that the engine declares in addition to those of dpsql. Their values are strings."""
+        ...
+
+    def address(self, url: str, folder: Path, keys: Mapping[str, str]) -> Address:
+        """Parse an address, with the declared keys that are given, without opening it.
+
+        Raises ValueError, which quotes nothing of a wrong address.
+        """
         ...
 
 
-def address_of(url: str, folder: Path) -> Address:
+def address_of(url: str, folder: Path, keys: Mapping[str, str] = MappingProxyType({})) -> Address:
     """Parse an address; raises PolicyError if no installed engine accepts it.
 
     The error quotes nothing of the address, which may hold a password.
     """
     kind = kind_of(url)
     try:
-        return kind.address(url, folder)
+        return kind.address(url, folder, keys)
     except ValueError as error:
         problem = str(error)
     raise PolicyError(problem, hint=EXAMPLE_URL)
@@ -115,9 +125,10 @@ def _loaded(entry: EntryPoint) -> Addressing:
     problem: str
     try:
         kind: Addressing = entry.load()
-        if entry.name in kind.schemes:
+        taken = [key.name for key in kind.keys if key.name in names("database")]
+        if entry.name in kind.schemes and not taken:
             return kind
-        problem = f'it does not say that it knows "{entry.name}://"'
+        problem = f'"{taken[0]}" is a key of dpsql' if taken else f'it does not say that it knows "{entry.name}://"'
     except Exception as error:  # a foreign module may raise anything
         problem = f"{type(error).__name__}: {error}"
     raise PolicyError(

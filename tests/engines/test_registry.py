@@ -23,7 +23,8 @@ _HALF = """
 class Kind:
     schemes = ("half",)
     title = "Half"
-    def address(self, url, folder): ...
+    keys = ()
+    def address(self, url, folder, keys): ...
 KIND = Kind()
 """
 
@@ -91,6 +92,13 @@ def test_an_engine_for_another_version_of_dpsql(path: Path) -> None:
         engine_kind("half://somewhere")
     with pytest.raises(PolicyError, match=r'does not say that it knows "whole://"'):
         engine_kind("whole://somewhere")
+
+
+def test_an_engine_takes_no_key_of_dpsql(path: Path) -> None:
+    key = 'type("Key", (), {"name": "ledger"})()'
+    install(path, "half", {"half": "half:KIND"}, _HALF.replace("keys = ()", f"keys = ({key},)"))
+    with pytest.raises(PolicyError, match='"ledger" is a key of dpsql'):
+        engine_kind("half://somewhere")
 
 
 def test_an_address_is_never_repeated(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from click.testing import CliRunner, Result
 from dpsql.cli import commands
 from dpsql.compliance.suite import EngineCompliance, Gap
 from dpsql.compliance.toys import ToyTable
+from dpsql.docs.policy import of_engines
 from dpsql.engines.registry import engine_kind
 from dpsql.errors import SchemaChanged
+from dpsql.policy.load import database_address, load
 from dpsql.policy.model import Limits
 from dpsql.policy.schemes import kind_named
 from dpsql.types import Kind
@@ -156,6 +158,29 @@ def test_from_a_policy_to_an_answer(clinic: Path) -> None:
     assert (clinic.parent / "clinic.sqlite.ledger").is_file()
 
 
+def test_it_takes_keys_of_its_own(clinic: Path) -> None:
+    """They are refused where they are misspelt, of another type or of another engine."""
+
+    def told(line: str, url: str = "sqlite:///clinic.sqlite") -> str:
+        written = _POLICY.replace('url = "sqlite:///clinic.sqlite"', f'url = "{url}"\n{line}')
+        clinic.write_text(written)
+        return _run("check", str(clinic)).output
+
+    assert "unknown key" not in told('vfs = "unix-none"')
+    assert database_address(load(clinic)).keys == {"vfs": "unix-none"}
+    asked = _run("query", "--policy", str(clinic), "--user", "alice", "SELECT COUNT(*) FROM people")
+    assert asked.exit_code == 0, asked.output
+    assert 'unknown key "vsf"' in told('vsf = "unix-none"')
+    assert "must be a string" in told("vfs = 1")
+    assert 'unknown key "vfs"' in told('vfs = "unix-none"', "duckdb:///clinic.sqlite")
+    assert "unknown key" not in told('vfs = "unix-none"', "lake:///clinic.sqlite")  # which nobody knows
+
+
+def test_the_reference_lists_the_keys_of_an_engine() -> None:
+    (section,) = of_engines([engine_kind("sqlite:///clinic.sqlite")])
+    assert section.startswith("## `[database]` of SQLite") and "| `vfs` | a name |" in section
+
+
 def test_what_it_lacks_is_refused_before_it_is_paid(clinic: Path) -> None:
     asked = _run("query", "--policy", str(clinic), "--user", "alice", "SELECT COUNT(*) FROM people WHERE ln(age) > 1")
     assert asked.exit_code == 1 and "ln is not supported on sqlite" in asked.stderr
@@ -170,7 +195,7 @@ def test_commands_that_it_has_no_part_in_say_so(clinic: Path) -> None:
 def test_a_table_that_changed_is_refused(clinic: Path) -> None:
     """By an engine whose data may change while it is open."""
     kind = engine_kind("sqlite:///clinic.sqlite")
-    with closing(kind.open(kind.address("sqlite:///clinic.sqlite", clinic.parent), Limits(), None)) as engine:
+    with closing(kind.open(kind.address("sqlite:///clinic.sqlite", clinic.parent, {}), Limits(), None)) as engine:
         engine.schema()
         with sqlite3.connect(clinic.parent / "clinic.sqlite") as connection:
             connection.execute("ALTER TABLE people ADD COLUMN name TEXT")

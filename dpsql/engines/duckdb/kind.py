@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,10 @@ class DuckDBKind:
     title = "DuckDB"
     schemes = ("duckdb",)
     dialect = DUCKDB
+    keys = ()
 
-    def address(self, url: str, folder: Path) -> Address:
+    def address(self, url: str, folder: Path, keys: Mapping[str, str]) -> Address:
+        del keys
         if not url.startswith(SCHEME) or url == SCHEME:
             raise ValueError("not the address of a DuckDB file")
         file = folder / url.removeprefix(SCHEME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +20,14 @@ class PostgresKind:
     title = "PostgreSQL"
     schemes = ("postgresql", "postgres")
     dialect = POSTGRES
+    keys = ()
 
-    def address(self, url: str, folder: Path) -> Address:
+    def address(self, url: str, folder: Path, keys: Mapping[str, str]) -> Address:
         """libpq reports errors in the address when it is opened.
 
         The host may change, and the address may hold a password, so the ledger knows the database by its path alone.
         """
+        del keys
         return Address(url, folder, unquote(urlsplit(url).path.strip("/")) or "postgres")
 
     def open(self, address: Address, limits: Limits, prepared: PreparedPolicy | None) -> Engine:

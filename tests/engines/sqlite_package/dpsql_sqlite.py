@@ -10,10 +10,12 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlencode
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from dpsql.errors import Error, InternalError, NotSupported, PolicyError, Schema
 from dpsql.lowering.dialect import EVERYWHERE, Dialect, Grid, in_steps
 from dpsql.lowering.query import EngineQuery
 from dpsql.plan.scalars import Op, Windowed
+from dpsql.policy.keys import PolicyKey
 from dpsql.policy.model import ColumnSchema, DatabaseSchema, Limits, PreparedPolicy, TableSchema
 from dpsql.policy.schemes import Address
 from dpsql.tables import ExactTable
@@ -242,9 +245,10 @@ class SQLiteEngine:
 
     dialect = SQLITE
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keys: Mapping[str, str] = MappingProxyType({})) -> None:
         if not path.is_file():
             raise PolicyError(f'there is no database at "{path}"', hint="Check the address in the policy.")
+        self._options = urlencode({"mode": "ro", **keys})
         self._path = path
         self._watchdog = Watchdog()
         self._seen: str | None = None
@@ -253,7 +257,7 @@ class SQLiteEngine:
         """What is made of a connection in a transaction; what the engine says goes to the owner's log."""
         failure: Error
         try:
-            address = f"{self._path.resolve().as_uri()}?mode=ro"
+            address = f"{self._path.resolve().as_uri()}?{self._options}"
             with closing(
                 sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
             ) as connection:
@@ -358,17 +362,18 @@ class SQLiteKind:
     schemes = ("sqlite",)
     dialect = SQLITE
     copies = None
+    keys = (PolicyKey("vfs", "a name", "unix", "The VFS of SQLite that reads the file: unix-none takes no locks."),)
 
-    def address(self, url: str, folder: Path) -> Address:
+    def address(self, url: str, folder: Path, keys: Mapping[str, str]) -> Address:
         name = url.removeprefix("sqlite:///")
         if name in (url, ""):
             raise ValueError("not the address of a SQLite file")
-        return Address(url, folder, (folder / name).name, folder / name)
+        return Address(url, folder, (folder / name).name, folder / name, keys)
 
     def open(self, address: Address, limits: Limits, prepared: PreparedPolicy | None) -> Engine:
         del limits, prepared
         assert address.file is not None
-        return SQLiteEngine(address.file)
+        return SQLiteEngine(address.file, address.keys)
 
     def survey(self, database: str, folder: Path, tell: Tell) -> Surveyed:
         from dpsql.policy.draft import Suggestions
