@@ -180,8 +180,8 @@ class ToyDataset:
         self.engine = RecordingBackend(engine or open_database(directory / "toy.duckdb"))
         catalog = bind_all(declared, self.engine)
         accountant = Accountant(declared.privacy)
-        purse = Purse(accountant.total)
-        self.dataset = Dataset(catalog, accountant, self.engine, purse, ZeroNoise(), declared.limits)
+        self.purse = Purse(accountant.total)
+        self.dataset = Dataset(catalog, accountant, self.engine, self.purse, ZeroNoise(), declared.limits)
 
     def session(self, case: Case) -> Session:
         """A session with the settings of the case; raises if one of them is refused."""

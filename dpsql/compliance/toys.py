@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +44,41 @@ class ToyTable:
     rows: Sequence[tuple[str | None, ...]]
 
 
+class Server(Protocol):
+    """A server of databases, apart from dpsql's own process."""
+
+    def running(self, url: str) -> int:
+        """How many queries it works on in the database."""
+        ...
+
+    def hang_up(self, url: str) -> None:
+        """End all connections to the database, as when the server goes away."""
+        ...
+
+    def refused(self, url: str) -> str:
+        """The same address for somebody whom it does not let in, with "secret" for a password."""
+        ...
+
+
 class Place(Protocol):
     """Creates databases of the engine under test. The author of the engine implements it."""
 
     @property
     def kinds(self) -> frozenset[Kind]:
         """The kinds of values that its columns may hold. Other columns are left out of the toy tables."""
+        ...
+
+    @property
+    def server(self) -> Server | None:
+        """None: the engine works within dpsql's own process. A class of tests says so in `without`."""
+        ...
+
+    @property
+    def change(self) -> Callable[[str], None] | None:
+        """Adds a column to `people` in a database that is open, and drops the column `age`.
+
+        None: nobody can while it is open. A class of tests says so in `without`.
+        """
         ...
 
     def make(self, name: str, tables: Sequence[ToyTable]) -> str:
@@ -59,6 +88,9 @@ class Place(Protocol):
 
 class DuckDBPlace:
     """DuckDB, which other engines are compared with."""
+
+    server = None
+    change = None
 
     def __init__(self, folder: Path, kinds: frozenset[Kind] = KINDS) -> None:
         self.kinds = kinds
@@ -93,6 +125,7 @@ class Toys:
 
     def __init__(self, folder: Path, place: Place) -> None:
         self._folder = folder
+        self._place = place
         self._kinds = place.kinds
         self._clean = tables(folder, place.kinds, dirty=False)
         self._columns = {table.name: {column.name for column in table.columns} for table in self._clean}
@@ -104,10 +137,17 @@ class Toys:
 
     def dataset(self, policy: str) -> ToyDataset:
         if policy not in self._datasets:
-            text = reduced(policy_text(policy), self._columns) if self._kinds != KINDS else policy_text(policy)
-            engine = open_url(self._url, self._folder)
-            self._datasets[policy] = ToyDataset(self._folder, policy, engine, text)
+            self._datasets[policy] = self._bound(policy, open_url(self._url, self._folder))
         return self._datasets[policy]
+
+    def apart(self, name: str, wrapped: Callable[[Engine], Engine] = lambda engine: engine) -> tuple[ToyDataset, str]:
+        """A database of its own with the clean data, and its address."""
+        url = self._place.make(name, self._clean)
+        return self._bound("zcdp", wrapped(open_url(url, self._folder))), url
+
+    def _bound(self, policy: str, engine: Engine) -> ToyDataset:
+        text = reduced(policy_text(policy), self._columns) if self._kinds != KINDS else policy_text(policy)
+        return ToyDataset(self._folder, policy, engine, text)
 
     def _opened(self, url: str) -> Engine:
         engine = open_url(url, self._folder)

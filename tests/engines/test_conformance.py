@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import pytest
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from dpsql.compliance.suite import EngineCompliance
 from dpsql.compliance.toys import KINDS, DuckDBPlace, ToyColumn, ToyTable
@@ -30,6 +32,34 @@ class PostgresPlace:
     def __init__(self, server: Server) -> None:
         self._server = server
 
+    @property
+    def server(self) -> PostgresPlace:
+        return self
+
+    def running(self, url: str) -> int:
+        with self._server.connect() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = %s AND state = 'active' AND backend_type = 'client backend'",
+                [_database(url)],
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def hang_up(self, url: str) -> None:
+        with self._server.connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [_database(url)]
+            )
+
+    def refused(self, url: str) -> str:
+        return url.replace("postgres@", "nobody:secret@")
+
+    def change(self, url: str) -> None:
+        with self._server.connect(_database(url)) as connection:
+            connection.execute("ALTER TABLE main.people ADD COLUMN years int")
+            connection.execute("ALTER TABLE main.people DROP COLUMN age")
+
     def make(self, name: str, tables: Sequence[ToyTable]) -> str:
         database = f"{name}_{uuid.uuid4().hex[:8]}"  # workers share a server
         self._server.create_database(database)
@@ -47,6 +77,10 @@ class PostgresPlace:
                     for row in table.rows:
                         target.write_row([None if cell is None else _spelled(cell) for cell in row])
         return self._server.url(database)
+
+
+def _database(url: str) -> str:
+    return str(conninfo_to_dict(url)["dbname"])
 
 
 def _column(column: ToyColumn) -> sql.Composed:
@@ -84,6 +118,12 @@ class TestDuckDB(EngineCompliance):
     failing = "SELECT CAST(city AS BIGINT) FROM people"
     writing = ("DELETE FROM people", "CREATE TABLE t (a INT)", "ATTACH ':memory:' AS other", "COPY people TO 'out.csv'")
     wrong = ("duckdb:///nowhere.duckdb",)
+    without = MappingProxyType(
+        {
+            "server": "DuckDB runs within the process of dpsql, and a file has no password",
+            "change": "nobody writes to a file that is open",
+        }
+    )
     test_exact_tables_are_those_of_duckdb = None  # type: ignore[assignment]  # they are its own
 
     @pytest.fixture(scope="class")

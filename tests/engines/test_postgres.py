@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
@@ -11,7 +10,6 @@ from contextlib import closing
 from datetime import date, datetime
 from decimal import Decimal
 
-import numpy as np
 import psycopg
 import pytest
 
@@ -139,14 +137,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
 # --- values ---
 
 
-def test_sums_come_back_as_exact_64_bit_integers(engine: PostgresEngine) -> None:
-    most = 2**63 - 1
-    table = run(engine, f"SELECT CAST(x AS bigint), -CAST(x AS bigint) FROM (VALUES ({most}), ({most - 1})) AS v(x)")
-    assert [column.dtype for column in table.sums] == [np.int64, np.int64]
-    assert [column.tolist() for column in table.sums] == [[most, most - 1], [-most, -most + 1]]
-    assert table.keys == ((), ())
-
-
 @pytest.mark.parametrize(
     ("type_name", "values"),
     [
@@ -168,12 +158,6 @@ def test_keys_come_back_unchanged(engine: PostgresEngine, type_name: str, values
     assert keys == values
     assert [type(key) for key in keys] == [type(value) for value in values]
     assert table.sums[0].tolist() == list(range(1, len(values) + 1))
-
-
-def test_an_empty_result_keeps_its_shape(engine: PostgresEngine) -> None:
-    table = run(engine, "SELECT name, count(*), count(*) FROM public.people WHERE false GROUP BY name", keys=1)
-    assert table.keys == ()
-    assert [(column.dtype.name, len(column)) for column in table.sums] == [("int64", 0)] * 2
 
 
 @pytest.mark.parametrize("expression", ["sum(income)", "1.5", "1", "'1'", "count(*)::double precision"])
@@ -269,27 +253,7 @@ def test_every_transaction_has_the_settings(place: Place) -> None:
     }
 
 
-def test_the_engines_text_goes_to_the_log_only(engine: PostgresEngine, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR, "dpsql.answering.dataset"), pytest.raises(EngineFailed) as caught:
-        run(engine, "SELECT CAST(name AS bigint) FROM public.people")
-    failure = caught.value
-    assert "Zoë" in caplog.text
-    assert failure.log_id in caplog.text
-    assert failure.__cause__ is None
-    assert failure.__context__ is None
-    assert "Zoë" not in f"{failure} {failure.hint} {failure.detail}"
-
-
 # --- opening ---
-
-
-def test_an_address_that_cannot_be_reached_is_not_repeated(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    url = place.server.url(place.name).replace("postgres@", "nobody:s3cret@")
-    with pytest.raises(PolicyError, match="cannot be reached") as caught:
-        PostgresEngine(url, memory="64MB", threads=1)
-    assert caught.value.__context__ is None
-    assert "nobody" in caplog.text
-    assert "s3cret" not in f"{caplog.text} {caught.value} {caught.value.hint}"
 
 
 @pytest.mark.parametrize("url", ["postgresql://user:s3cret@host:port/db", "postgresql://u:s3cret@h/d?colour=red"])
@@ -309,45 +273,6 @@ def test_another_encoding_is_refused(server: Server) -> None:
 
 
 # --- stopping ---
-
-
-def test_a_call_that_takes_too_long_is_stopped_on_the_server(place: Place, engine: PostgresEngine) -> None:
-    with pytest.raises(Cancelled, match=r"^canceling statement due to statement timeout$"):
-        engine.execute([EngineQuery(ENDLESS, 0)], timeout=0.2)
-    wait_until(lambda: not place.running("generate_series(1, 1000000000000)"))
-
-
-def test_the_timeout_covers_all_queries_of_a_call(engine: PostgresEngine) -> None:
-    quick = EngineQuery("SELECT count(*) FROM generate_series(1, 10000) AS r(x) WHERE (x * x) % 7 = 3", 0)
-    with pytest.raises(Cancelled):
-        engine.execute([quick] * 100_000, timeout=0.2)
-
-
-def test_a_call_is_cancelled_from_another_thread_on_the_server(place: Place, engine: PostgresEngine) -> None:
-    switch = Cancellation()
-    failures: list[Error] = []
-
-    def ask() -> None:
-        try:
-            engine.execute([EngineQuery(ENDLESS, 0)], timeout=60, cancellation=switch)
-        except Error as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    wait_until(lambda: place.running("generate_series(1, 1000000000000)") == 1)
-    switch.cancel()
-    thread.join()
-    assert [str(failure) for failure in failures] == ["canceling statement due to user request"]
-    wait_until(lambda: not place.running("generate_series(1, 1000000000000)"))
-    assert run(engine, QUICK.sql).sums[0].tolist() == [3]
-
-
-def test_a_call_cancelled_beforehand_never_reaches_the_engine(engine: PostgresEngine) -> None:
-    switch = Cancellation()
-    switch.cancel()
-    with pytest.raises(Cancelled, match="user request"):
-        engine.execute([EngineQuery("not even SQL", 0)], timeout=30, cancellation=switch)
 
 
 def test_a_call_that_waits_for_a_lock_is_stopped(fresh: Place) -> None:
@@ -391,35 +316,6 @@ def test_calls_wait_for_a_connection_and_can_be_stopped_while_they_do(place: Pla
         assert outcomes == ["canceling statement due to user request"] * len(threads)
 
 
-def test_stopping_one_call_leaves_the_others_alone(engine: PostgresEngine) -> None:
-    """Many short calls beside calls that are stopped: every answer is right and every endless one is stopped."""
-    outcomes: list[object] = []
-    stopping_done = threading.Event()
-
-    def endless() -> None:
-        try:
-            for _ in range(10):
-                with pytest.raises(Cancelled):
-                    engine.execute([EngineQuery(ENDLESS, 0)], timeout=0.05)
-        finally:
-            stopping_done.set()
-
-    def short() -> None:
-        while not stopping_done.is_set():
-            try:
-                outcomes.append(run(engine, "SELECT count(*) FROM generate_series(1, 2000)").sums[0].tolist())
-            except Error as error:
-                outcomes.append(error)
-
-    threads = [threading.Thread(target=endless), threading.Thread(target=short)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcomes
-    assert all(outcome == [2000] for outcome in outcomes)
-
-
 # --- a server that goes away ---
 
 
@@ -430,13 +326,6 @@ def test_connections_that_the_server_dropped_are_replaced(place: Place, engine: 
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND usename = %s",
             [place.name, place.role],
         )
-    assert run(engine, QUICK.sql).sums[0].tolist() == [3]
-
-
-def test_a_query_during_which_the_server_hangs_up_fails_with_our_error(place: Place, engine: PostgresEngine) -> None:
-    with pytest.raises(EngineFailed) as caught:
-        run(engine, "SELECT count(pg_terminate_backend(pg_backend_pid()))")
-    assert caught.value.__context__ is None
     assert run(engine, QUICK.sql).sums[0].tolist() == [3]
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from click.testing import CliRunner, Result
@@ -55,6 +56,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 class SQLitePlace:
     kinds = frozenset((Kind.INTEGER, Kind.DOUBLE, Kind.TEXT))
+    server = None
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,6 +81,11 @@ class SQLitePlace:
         connection.close()
         return f"sqlite:///{path}"
 
+    def change(self, url: str) -> None:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            connection.execute("ALTER TABLE people ADD COLUMN years INT")
+            connection.execute("ALTER TABLE people DROP COLUMN age")
+
 
 def _cell(cell: str | None, kind: Kind) -> object:
     if cell is None:
@@ -91,6 +98,7 @@ class TestSQLite(EngineCompliance):
     failing = "SELECT json_extract(city, '$') FROM people"
     writing = ("DELETE FROM people", "CREATE TABLE t (a INT)", "ATTACH ':memory:' AS other", "PRAGMA query_only = OFF")
     wrong = ("sqlite:///nowhere.sqlite",)
+    without = MappingProxyType({"server": "SQLite runs within the process of dpsql, and a file has no password"})
     gaps = (
         Gap(
             "this needs integers of 128 bits, which sqlite does not have",
