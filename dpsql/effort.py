@@ -26,22 +26,21 @@ class Stopped(Exception):
 class Effort:
     """The steps of one compilation, in the thread that compiles."""
 
-    __slots__ = ("_is_stopped", "_most", "_next_question", "steps")
+    __slots__ = ("_is_stopped", "_most", "next_question", "steps")
 
     def __init__(self, most: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
         self.steps = 0
         self._most = most
         self._is_stopped = is_stopped
-        self._next_question = min(_EVERY, most)
+        self.next_question = min(_EVERY, most)  # at how many steps to ask again
 
-    def spend(self, steps: int) -> None:
-        self.steps += steps
-        if self.steps > self._next_question:
-            if self.steps > self._most:
-                raise OutOfSteps
-            if self._is_stopped():
-                raise Stopped
-            self._next_question = min(self.steps + _EVERY, self._most)
+    def ask(self) -> None:
+        """Whether to go on."""
+        if self.steps > self._most:
+            raise OutOfSteps
+        if self._is_stopped():
+            raise Stopped
+        self.next_question = min(self.steps + _EVERY, self._most)
 
 
 class _Here(threading.local):
@@ -65,7 +64,9 @@ def spend(steps: int = 1) -> None:
     """Say that so many parts are visited. Does nothing where nobody counts."""
     effort = _here.effort
     if effort is not None:
-        effort.spend(steps)
+        effort.steps += steps
+        if effort.steps > effort.next_question:
+            effort.ask()
 
 
 class Cancellation:

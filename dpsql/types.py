@@ -48,6 +48,18 @@ class Type:
     mixed: bool = field(default=False, compare=False, repr=False)  # a decimal whose places differ from value to value
     element: Type | None = None  # of an array
 
+    def __eq__(self, other: object) -> bool:
+        # Most are one of the constants below, and each step of a compilation compares some.
+        if self is other:
+            return True
+        return isinstance(other, Type) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.precision, self.scale))
+
+    def _compared(self) -> tuple[object, ...]:
+        return self.kind, self.precision, self.scale, self.big, self.numeric, self.element
+
     @property
     def is_numeric(self) -> bool:
         return self.kind in (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)

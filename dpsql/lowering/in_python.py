@@ -208,6 +208,8 @@ def _case(whens: Sequence[tuple[Compute, Compute]], default: Compute) -> Compute
 
 
 def _rule(node: Call) -> Rule:
+    if node.op in _DOUBLES and all(arg.type.kind is Kind.DOUBLE for arg in node.args):
+        return _DOUBLES[node.op]
     kinds = {arg.type.kind for arg in node.args}
     match node.op, *kinds:
         case Op.CAST, Kind.INTEGER if node.type.kind is Kind.DOUBLE:
@@ -222,8 +224,6 @@ def _rule(node: Call) -> Rule:
             return _product
         case Op.ROUND, Kind.DOUBLE if len(node.args) == 1 and not node.args[0].type.numeric:
             return _rounded
-        case (op, Kind.DOUBLE) if op in _DOUBLES:
-            return _DOUBLES[op]
         case (op, Kind.DOUBLE | Kind.INTEGER) if op in _COMPARISONS:
             return _COMPARISONS[op]
         case (op, Kind.BOOLEAN) if op in _LOGIC:

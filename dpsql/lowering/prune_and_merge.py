@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from typing import assert_never
 
 from dpsql.lowering.dialect import Dialect
@@ -30,7 +30,7 @@ from dpsql.plan.nodes import (
     Window,
 )
 from dpsql.plan.prune import pruned
-from dpsql.plan.scalars import OTHER, Call, Field, Ref, Scalar, parts_in, rebuild
+from dpsql.plan.scalars import OTHER, Call, Field, Ref, Scalar, parts_in
 from dpsql.plan.visit import Graph, Items, fields_read
 
 # Characters of text, about: a name or constant, an operation, and what a part must save to become a column.
@@ -68,7 +68,7 @@ class _Layers:
                     typed = _typed(child.items, typed)
                     child = child.child
                 below = self.of(child)
-                for layer in self._split(_as_one(run)):
+                for layer in self._split(run):
                     below = Project(below, layer)
                 return below
             case Filter(child=child, predicate=predicate):
@@ -90,12 +90,12 @@ class _Layers:
             case _:
                 assert_never(plan)
 
-    def _split(self, items: Items) -> list[Items]:
-        """The projections that make these columns, the lowest first."""
-        if not _is_plain(items):
-            return [items]
-        graph = Graph(value for _, value in items)
-        return graph.layers([field for field, _ in items], self._worthwhile(graph), self._ids)
+    def _split(self, run: list[Items]) -> list[Items]:
+        """The projections that make the columns of those one above the other, the highest of them first."""
+        if len(run) == 1 and not _is_plain(run[0]):
+            return run
+        graph = Graph(*reversed(run))
+        return graph.layers([field for field, _ in run[0]], self._worthwhile(graph), self._ids)
 
     def _worthwhile(self, graph: Graph) -> set[int]:
         """The parts that save more text as columns than these take."""
@@ -139,24 +139,3 @@ def _typed(items: Items, above: Set[Field]) -> set[Field]:
     """The fields that operations read here, or through these columns further up."""
     shown = {value.field for field, value in items if isinstance(value, Ref) and field in above}
     return shown | fields_read(value for _, value in items if not isinstance(value, Ref)).keys()
-
-
-def _as_one(run: list[Items]) -> Items:
-    """Projections one above the other, the highest first, as one: its columns made of what the lowest reads."""
-    *above, items = run
-    for higher in reversed(above):
-        items = _substituted(higher, {field.id: value for field, value in items})
-    return items
-
-
-def _substituted(items: Items, values: Mapping[int, Scalar]) -> Items:
-    changed: dict[int, Scalar] = {}  # by identity, so that what is shared stays so
-
-    def change(value: Scalar) -> Scalar:
-        if isinstance(value, Ref):
-            return values[value.field.id]
-        if id(value) not in changed:
-            changed[id(value)] = rebuild(value, change)
-        return changed[id(value)]
-
-    return tuple((field, change(value)) for field, value in items)

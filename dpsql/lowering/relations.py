@@ -36,6 +36,7 @@ from dpsql.plan.nodes import (
     Window,
 )
 from dpsql.plan.scalars import (
+    CORRELATED,
     Agg,
     Aggregated,
     Correlated,
@@ -46,6 +47,7 @@ from dpsql.plan.scalars import (
     Subquery,
     Windowed,
     has_subquery,
+    parts_in,
     refs,
     walk,
 )
@@ -197,7 +199,7 @@ class RelationWriter:
 
     def nest(self, inner: str, values: Iterable[Scalar]) -> str:
         """A relation to select these expressions from; subqueries in them see the owner under a name of its own."""
-        parts = (part for value in values for part in walk(value))
+        parts = (part for value in values if parts_in(value) & CORRELATED for part in walk(value))
         owners = [part.owner for part in parts if isinstance(part, Correlated) and part.owner is not None]
         if owners:
             named = ", ".join(dict.fromkeys(f"{OWNER} AS {self.name(owner)}" for owner in owners))

@@ -47,6 +47,15 @@ LONGEST = 400_000
 VERY_LONG = 5_000
 
 
+# Operations that are not always written by their template, and of these the ones that are for doubles in some dialects.
+_SPECIAL = frozenset(
+    {Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.DIV, Op.MOD, Op.WIDTH_BUCKET, Op.LIKE, Op.ILIKE, Op.IN, Op.LEAST}
+    | {Op.GREATEST, Op.COALESCE, Op.CAST, Op.ADD_MONTHS, Op.ADD_SECONDS, Op.ROUND, Op.TRUNC, Op.EXTRACT, Op.DATE_BIN}
+    | {Op.TO_ZONE, Op.FROM_ZONE, Op.ZONED_TRUNC, Op.TO_CHAR, Op.DATE_TRUNC}
+)
+_ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS})
+
+
 class ScalarWriter:
     """Writes scalars of one query; fields are named by the relation writer that owns it.
 
@@ -103,6 +112,10 @@ class ScalarWriter:
         return text
 
     def _written(self, node: Scalar) -> str:
+        if type(node) is Ref:
+            return self._name(node.field)
+        if type(node) is Call:
+            return self._call(node)
         match node:
             case Ref(field=field):
                 return self._name(field)
@@ -147,6 +160,9 @@ class ScalarWriter:
     def _call(self, node: Call) -> str:
         args = [self.scalar(arg) for arg in node.args]
         dialect = self._dialect
+        is_double = node.type.kind is Kind.DOUBLE
+        if node.op not in _SPECIAL or (is_double and dialect.double is None and node.op in _ARITHMETIC):
+            return self._templated(node, args)
         match node.op:
             case Op.ADD | Op.SUB | Op.MUL | Op.NEG | Op.ABS | Op.DIV | Op.MOD if node.type.kind is Kind.INTEGER:
                 return self._integer(node, args)
@@ -196,9 +212,12 @@ class ScalarWriter:
             case Op.DATE_TRUNC:
                 return dialect.date_trunc.format(args[0], part=node.option)
             case _:
-                template = dialect.form(node.op)
-                shown = self.type(node.type) if "{type}" in template else ""
-                return self.filled(template, args, shown)
+                return self._templated(node, args)
+
+    def _templated(self, node: Call, args: Sequence[str]) -> str:
+        template = self._dialect.form(node.op)
+        shown = self.type(node.type) if "{type}" in template else ""
+        return self.filled(template, args, shown)
 
     def _instant_in_text(self, node: Call, text: str) -> str:
         """In the zone that the text names, or else in that of the session, which is the option."""
@@ -214,8 +233,7 @@ class ScalarWriter:
     def filled(self, template: str, args: Sequence[str], shown: str = "", first: int = 0) -> str:
         """A template with its arguments. A very long one, as time zones make them, is written once."""
         for place, text in enumerate(args[first:], first):
-            times = template.count(f"{{{place}}}")
-            if times > 1 and len(text) > VERY_LONG:
+            if len(text) > VERY_LONG and (times := template.count(f"{{{place}}}")) > 1:
                 rest = partial(self._filled_at, template, args, shown, place)
                 return self._dialect.once(text, times, rest)
         return template.format(*args, type=shown)

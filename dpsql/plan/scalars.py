@@ -308,6 +308,10 @@ Scalar = (
 
 def children(node: Scalar) -> tuple[Scalar, ...]:
     """The direct sub-expressions; a subquery's own plan is not one of them."""
+    if type(node) is Call:  # most are one of these three, and this is asked of each part of each expression
+        return node.args
+    if type(node) is Ref or type(node) is Const:
+        return ()
     match node:
         case Ref() | Const() | StageValue():
             return ()
@@ -369,14 +373,15 @@ def parts_in(node: Scalar) -> int:
 
     OTHER is any part that is not a column, constant, operation or CASE.
     """
-    if isinstance(node, Ref | Const):
-        return COLUMN if isinstance(node, Ref) else 0
+    kind = type(node)
+    if kind is Ref or kind is Const:
+        return COLUMN if kind is Ref else 0
     if isinstance(node, CachedHash):
         try:
             return node._parts
         except AttributeError:
             pass
-    found = QUOTIENT if isinstance(node, Call) and node.op is Op.DIV else _BITS.get(type(node), 0)
+    found = QUOTIENT if isinstance(node, Call) and node.op is Op.DIV else _BITS.get(kind, 0)
     for part in children(node):
         found |= parts_in(part)
     if isinstance(node, CachedHash):
@@ -396,11 +401,15 @@ def has_subquery(node: Scalar) -> bool:
 def rebuild(node: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
     """The same node with each direct sub-expression replaced by `change` of it."""
     spend()
+    if type(node) is Call:
+        return Call(node.op, tuple(map(change, node.args)), node.type, node.option)
+    if type(node) is Ref or type(node) is Const:
+        return node
     match node:
         case Ref() | Const() | StageValue():
             return node
-        case Call(op, args, type_, option):
-            return Call(op, tuple(map(change, args)), type_, option)
+        case Call():
+            return Call(node.op, tuple(map(change, node.args)), node.type, node.option)
         case Case(branches, default, type_):
             return Case(tuple([(change(when), change(then)) for when, then in branches]), change(default), type_)
         case Array(items, type_):

@@ -142,38 +142,58 @@ class Graph:
     same as nothing else, and so is what contains it: each subquery is a question of its own.
     """
 
-    def __init__(self, values: Iterable[Scalar]) -> None:
+    def __init__(self, *projections: Items) -> None:
+        """Of projections one above the other, the lowest first: columns of the highest, made of what is below all."""
         self.values: list[Scalar] = []
         self.below: list[tuple[int, ...]] = []
         self.is_plain: list[bool] = []
-        self._numbers: dict[int, int] = {}  # by identity
+        self._as_it_is: list[
+            bool
+        ] = []  # what a part says is also what it is made of: no column stands for another part
         self._same: dict[object, int] = {}  # by what it says
-        self.roots = [self._number(value) for value in values]
+        self._columns: dict[int, int] = {}  # of the projection below, by field
+        for items in projections:
+            self._numbers: dict[int, int] = {}  # by identity: below other columns the same part may be another one
+            self.roots = [self._number(value) for _, value in items]
+            self._columns = {field.id: root for (field, _), root in zip(items, self.roots, strict=True)}
 
     def _number(self, value: Scalar) -> int:
-        if id(value) in self._numbers:
-            return self._numbers[id(value)]
-        below = tuple(map(self._number, children(value)))
+        if type(value) is Ref and value.field.id in self._columns:
+            return self._columns[value.field.id]
+        found = self._numbers.get(id(value))
+        if found is not None:
+            return found
+        parts = children(value)
+        below = tuple(map(self._number, parts))
         said: object
         match value:
-            case Ref(field=field):
-                said = field.id
-            case Call(op=op, type=type_, option=option):
-                said = (op, type_, option, below)
-            case Case(type=type_):
-                said = (type_, below)
-            case Const(value=constant, type=type_):
-                said = (type(constant), repr(constant), type_)  # zeros have signs
+            case Call():
+                said = (value.op, value.type, value.option, below)
+            case Ref():
+                said = value.field.id
+            case Case():
+                said = (value.type, below)
+            case Const():
+                said = (type(value.value), repr(value.value), value.type)  # zeros have signs
             case _:
                 said = (Subquery, id(value))
         number = self._same.setdefault(said, len(self.values))
         if number == len(self.values):
             self.values.append(value)
             self.below.append(below)
-            known = isinstance(value, Ref | Call | Case | Const)
+            known = isinstance(value, Call | Ref | Case | Const)
             self.is_plain.append(known and all(self.is_plain[part] for part in below))
+            pairs = zip(below, parts, strict=True)
+            self._as_it_is.append(all(self._as_it_is[n] and self._is_said(n, part) for n, part in pairs))
         self._numbers[id(value)] = number
         return number
+
+    def _is_said(self, number: int, value: Scalar) -> bool:
+        """Whether a part is what an expression says, and not what the column that it says is made of."""
+        if type(value) is not Ref:
+            return True
+        part = self.values[number]
+        return type(part) is Ref and part.field.id == value.field.id
 
     def is_operation(self, number: int) -> bool:
         return bool(self.below[number]) and self.is_plain[number]
@@ -194,24 +214,29 @@ class Graph:
         `parts` become columns further down, each in the first projection in which all that it is made of is there.
         """
         chosen = set(parts)
-        names = {number: Field(next(ids), "part", self.values[number].type) for number in sorted(chosen)}
+        names = {number: Ref(Field(next(ids), "part", self.values[number].type)) for number in sorted(chosen)}
         depths: list[int] = []
         for below in self.below:
-            depths.append(max((depths[part] + (part in chosen) for part in below), default=0))
+            depths.append(max([depths[part] + (part in chosen) for part in below], default=0))
+        written: dict[int, Scalar] = {}
 
         def named(number: int) -> Scalar:
-            return Ref(names[number]) if number in chosen else written(number)
+            return names[number] if number in chosen else write(number)
 
-        def written(number: int) -> Scalar:
-            below = iter(self.below[number])
-            return rebuild(self.values[number], lambda _: named(next(below)))
+        def write(number: int) -> Scalar:
+            if depths[number] == 0 and self._as_it_is[number]:
+                return self.values[number]
+            if number not in written:
+                below = iter(self.below[number])
+                written[number] = rebuild(self.values[number], lambda _: named(next(below)))
+            return written[number]
 
         layers: list[Items] = [tuple((field, named(root)) for field, root in zip(fields, self.roots, strict=True))]
         by_depth: dict[int, list[int]] = {}
         for number in names:
             by_depth.setdefault(depths[number], []).append(number)
         for depth in sorted(by_depth, reverse=True):
-            made = {names[number]: written(number) for number in by_depth[depth]}
+            made = {names[number].field: write(number) for number in by_depth[depth]}
             along = {field: Ref(field) for field in fields_read(value for _, value in layers[0]) if field not in made}
             layers.insert(0, (*along.items(), *made.items()))
         return layers
@@ -221,20 +246,23 @@ def fields_read(values: Iterable[Scalar]) -> dict[Field, None]:
     """The fields that expressions read; subqueries read what they take from the row around them."""
     found: dict[Field, None] = {}
     for part in every_part(values):
-        if isinstance(part, Ref):
+        if type(part) is Ref:
             found[part.field] = None
-        elif isinstance(part, Subquery):
+        elif type(part) is Subquery:
             found |= {ref.field: None for ref in free_refs(part.plan)}
     return found
 
 
-def every_part(values: Iterable[Scalar]) -> Iterator[Scalar]:
+def every_part(values: Iterable[Scalar]) -> list[Scalar]:
     """Each part once, by its identity: expressions share parts, and there may be very many ways to one."""
-    seen: set[int] = set()
+    found: dict[int, Scalar] = {}
     waiting = list(values)[::-1]
     while waiting:
         part = waiting.pop()
-        if id(part) not in seen:
-            seen.add(id(part))
-            yield part
-            waiting += children(part)[::-1]
+        if id(part) not in found:
+            found[id(part)] = part
+            if type(part) is Call:
+                waiting += part.args[::-1]
+            elif type(part) is not Ref and type(part) is not Const:
+                waiting += children(part)[::-1]
+    return list(found.values())

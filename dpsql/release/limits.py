@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence, Set
 from fractions import Fraction
 
 from dpsql.plan.nodes import Aggregate, Plan, Project, SetOperation, Window, nodes
-from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar, Subquery, Windowed, refs, walk
+from dpsql.plan.scalars import Agg, Aggregated, Field, Ref, Scalar, Subquery, Windowed, refs
+from dpsql.plan.visit import every_part
 from dpsql.privacy.bounds import NOTHING, Facts
 from dpsql.privacy.rules.aggregates import Cells, Statistic, StatisticKind
 from dpsql.privacy.stability import Stability
@@ -94,7 +95,7 @@ def _reads(value: Scalar, found: Set[int]) -> bool:
                 part.field.id in found
                 if isinstance(part, Ref)
                 else isinstance(part, Subquery) and part.plan.fields[0].id in found
-                for part in walk(value)
+                for part in every_part([value])
             )
 
 

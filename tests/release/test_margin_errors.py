@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dpsql.plan.constants import evaluate
 from dpsql.plan.scalars import Call, Case, Const, Field, Op, Ref, Scalar
 from dpsql.privacy.bounds import Interval
-from dpsql.release.margins.errors import Atom, Term, _Row, as_one, end, errors_of, margin, within
+from dpsql.release.margins.errors import Atom, Row, Term, as_one, end, errors_of, margin, within
 from dpsql.types import BOOLEAN, DOUBLE
 
 # Two noisy numbers, an error that both have and one that only the first has, and a number that is exact.
@@ -63,7 +63,7 @@ def test_half_way_between_both_ends(value: Scalar, x: float, y: float, exact: fl
         ends = [
             evaluate(value, env | {field: env[field] + sign * size for field, size in by.items()}) for sign in (1, -1)
         ]
-        half = _Row(KNOWN)._moved(value).half(atom)
+        half = Row(KNOWN)._moved(value).half(atom)
         found = evaluate(Const(0.0, DOUBLE) if half is None else half, env)
         if found is not None and None not in ends:
             up, down = ends

@@ -104,7 +104,7 @@ class _Untold(Exception):
 
 def is_noisy(value: Scalar, known: Known) -> bool:
     """Whether noise has any say in the value."""
-    return _Row(known).is_noisy(value)
+    return Row(known).is_noisy(value)
 
 
 def _is_noisy_query(query: Subquery, known: Known) -> bool:
@@ -112,8 +112,8 @@ def _is_noisy_query(query: Subquery, known: Known) -> bool:
 
 
 def errors_of(value: Scalar, known: Known, nearest: float = _NEAREST) -> Errors | None:
-    """The errors of an expression over one row; not told where a divisor is nearer to zero than so many margins."""
-    return _Row(known).errors_of(value, nearest)
+    """The errors of an expression over one row, as `Row.errors_of`."""
+    return Row(known).errors_of(value, nearest)
 
 
 def within(size: Scalar, value: Scalar, truth: Interval) -> Scalar:
@@ -230,7 +230,7 @@ class _Moved:
         return self.plain if self.moved_middle is None or self.half(key) is None else self.moved_middle(key)
 
 
-class _Row:
+class Row:
     """The expressions of one row: what is found out of a part is found out once."""
 
     def __init__(self, known: Known) -> None:
@@ -258,14 +258,15 @@ class _Row:
             self._noisy[id(value)] = found
         return found
 
-    def errors_of(self, value: Scalar, nearest: float) -> Errors | None:
+    def errors_of(self, value: Scalar, nearest: float = _NEAREST) -> Errors | None:
+        """The errors of an expression; not told where a divisor is nearer to zero than so many margins."""
         if not self.is_noisy(value):
             return {}
         if isinstance(value, Ref):
             return self._known[value.field.id]
         if not value.type.is_numeric:
             return None
-        parts = list(every_part([value]))
+        parts = every_part([value])
         shown = {part.field.id: None for part in parts if isinstance(part, Ref)}
         atoms = {atom: None for field in shown for atom in self._known.get(field) or {}}
         if not atoms or not compatible(atoms):
@@ -591,7 +592,7 @@ def _not(value: Scalar) -> Scalar:
 
 def without_repetition(plan: Project, ids: itertools.count[int]) -> list[Items]:
     """The same columns, made by projections one above the other: what stands in several places is made further down."""
-    graph = Graph(value for _, value in plan.items)
+    graph = Graph(plan.items)
     several = [n for n, often in enumerate(graph.occurrences()) if often > 1 and graph.is_operation(n)]
     return graph.layers([field for field, _ in plan.items], several, ids)
 

@@ -61,6 +61,7 @@ from dpsql.release.margins.errors import (
     Atom,
     Errors,
     Known,
+    Row,
     Term,
     Totals,
     as_one,
@@ -252,7 +253,8 @@ class _Tracer:
 
     def _nearest(self, plan: Project, known: Known) -> float:
         """How many margins away from zero divisors must be: where the truth has bounds, they are shown instead."""
-        noisy = (value for _, value in plan.items if is_noisy(value, known))
+        row = Row(known)
+        noisy = (value for _, value in plan.items if row.is_noisy(value))
         divided = (value for value in noisy if parts_in(value) & QUOTIENT)
         return _NEAREST if all(self.truth(value).bounded for value in divided) else 2.0
 
@@ -298,8 +300,9 @@ class _Tracer:
                 nearest = self._nearest(written, traced.known)
                 for items in without_repetition(written, self._ids):
                     # The end of an interval has no interval of its own.
-                    self._facts |= {f.id: Fact(self.truth(v)) for f, v in items if is_noisy(v, traced.known)}
-                    known = {f.id: None if f.id in ends else errors_of(v, traced.known, nearest) for f, v in items}
+                    row = Row(traced.known)
+                    self._facts |= {f.id: Fact(self.truth(v)) for f, v in items if row.is_noisy(v)}
+                    known = {f.id: None if f.id in ends else row.errors_of(v, nearest) for f, v in items}
                     traced = self._columns(traced.plan, items, known, traced.separate)
                 return traced
             case Aggregate():
@@ -374,7 +377,8 @@ class _Tracer:
                 for totals in (term.totals for term in errors.values() if term.totals):
                     added |= {ref.field: ref for ref in totals.columns}
                 named[field.id] = {
-                    atom: replace(term, value=self._column(term.value, added)) for atom, term in errors.items()
+                    atom: Term(self._column(term.value, added), term.uniform, term.totals)
+                    for atom, term in errors.items()
                 }
         return Traced(Project(plan, (*items, *added.items())), named, separate)
 
