@@ -301,6 +301,8 @@ def nodes(plan: Plan) -> Iterator[Plan]:
         spend()
         node = waiting.pop()
         yield node
-        parts = (part for scalar in scalars(node) if has_subquery(scalar) for part in walk(scalar))
-        subqueries = [part.plan for part in parts if isinstance(part, Subquery | Correlated)]
-        waiting += [*inputs(node), *subqueries][::-1]
+        below = list(inputs(node))
+        for scalar in scalars(node):
+            if has_subquery(scalar):
+                below += [part.plan for part in walk(scalar) if isinstance(part, Subquery | Correlated)]
+        waiting += below[::-1]

@@ -196,6 +196,8 @@ FUNCTIONS: dict[Op, Callable[[Call, list[Interval]], Interval]] = {
 
 # Beyond this a double could overflow on the way to its clamp.
 LARGEST = Fraction(10**300)
+_LARGE_BITS = LARGEST.numerator.bit_length() - 1
+_OF_64_BITS = Fraction(-(2**63)), Fraction(2**63 - 1)
 
 
 def interval(node: Scalar, facts: Facts) -> Interval:
@@ -212,18 +214,27 @@ def _within_type(type_: Type, found: Interval) -> Interval:
         most = Fraction(10**type_.precision - 1, 10**type_.scale)
         return _cut(found, -most, most)  # beyond its digits it is NULL
     if type_.kind is Kind.INTEGER:
-        return _cut(found, Fraction(-(2**63)), Fraction(2**63 - 1))  # beyond 64 bits it is NULL
-    if (found.low is not None and abs(found.low) > LARGEST) or (found.high is not None and abs(found.high) > LARGEST):
+        return _cut(found, *_OF_64_BITS)  # beyond 64 bits it is NULL
+    if _is_too_large(found.low) or _is_too_large(found.high):
         return UNBOUNDED
     return _short(found)
+
+
+def _is_too_large(bound: Fraction | None) -> bool:
+    if bound is None or bound.numerator.bit_length() - bound.denominator.bit_length() < _LARGE_BITS:
+        return False  # comparing fractions takes much longer
+    return abs(bound) > LARGEST
 
 
 def _short(found: Interval) -> Interval:
     """The same bounds with few digits, rounded outward: exact fractions of nested products would grow without end."""
     low, high = found.low, found.high
-    if low is not None and low.denominator.bit_length() > 200:
+    is_long = [bound is not None and bound.denominator.bit_length() > 200 for bound in (low, high)]
+    if not any(is_long):
+        return found
+    if low is not None and is_long[0]:
         low = Fraction(math.nextafter(float(low), -math.inf))
-    if high is not None and high.denominator.bit_length() > 200:
+    if high is not None and is_long[1]:
         high = Fraction(math.nextafter(float(high), math.inf))
     return Interval(low, high)
 
