@@ -52,13 +52,18 @@ class Type:
         # Most are one of the constants below, and each step of a compilation compares some.
         if self is other:
             return True
-        return isinstance(other, Type) and self._compared() == other._compared()
+        return (
+            isinstance(other, Type)
+            and self.kind is other.kind
+            and self.precision == other.precision
+            and self.scale == other.scale
+            and self.big is other.big
+            and self.numeric is other.numeric
+            and self.element == other.element
+        )
 
     def __hash__(self) -> int:
         return hash((self.kind, self.precision, self.scale))
-
-    def _compared(self) -> tuple[object, ...]:
-        return self.kind, self.precision, self.scale, self.big, self.numeric, self.element
 
     @property
     def is_numeric(self) -> bool:

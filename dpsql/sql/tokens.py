@@ -45,6 +45,7 @@ _WORD = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*")
 _NUMBER = re.compile(r"\.?[0-9](?:[0-9A-Za-z_.\x80-\U0010ffff]|(?<=[eE])[+-])*")
 _PARAMETER = re.compile(r"\$([0-9]+)")
 _DOLLAR = re.compile(r"\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$")
+_LINE_END = re.compile(r"[\n\r]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _UNICODE = re.compile(r"\\(?:\\|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6}))")
 
@@ -54,11 +55,11 @@ def is_storable(text: str) -> bool:
     return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def tokens(text: str, *, standard_strings: bool = True) -> list[Token]:
-    """All tokens of a text. Without `standard_strings` a backslash escapes in every plain string."""
+def tokens(text: str, *, standard_strings: bool = True, most: int | None = None) -> list[Token]:
+    """The tokens of a text, or the first so many. Without `standard_strings` a backslash escapes in plain strings."""
     found: list[Token] = []
     at = 0
-    while at < len(text):
+    while at < len(text) and (most is None or len(found) < most):
         character = text[at]
         if character in _SPACE:
             at += 1
@@ -151,8 +152,8 @@ def _decoded(escape: re.Match[str]) -> str:
 
 
 def _end_of_line(text: str, at: int) -> int:
-    ends = [end for end in (text.find("\n", at), text.find("\r", at)) if end >= 0]
-    return min(ends, default=len(text))
+    end = _LINE_END.search(text, at)
+    return len(text) if end is None else end.start()
 
 
 def _end_of_comment(text: str, at: int) -> int:

@@ -81,6 +81,13 @@ def test_too_many_steps(tmp_path: Path, apart: bool) -> None:
         assert Session(dataset, "alice").explain("SELECT COUNT(*) FROM people")
 
 
+def test_keys_are_steps_too(tmp_path: Path) -> None:
+    """A short text may have as many keys as an answer may have rows: each is listed, sorted and hashed."""
+    with dataset_with(tmp_path, "max_compile_steps = 2_000") as dataset:
+        refusal = refusal_of(dataset, "SELECT COUNT(*) FROM people GROUP BY smoker, joined")
+        assert (refusal.sqlstate, refusal.message) == ("54001", "the query takes more than 2,000 steps to compile")
+
+
 def test_the_same_steps_here_and_apart(tmp_path: Path) -> None:
     """Whether a query is refused does not depend on where it is compiled."""
     with dataset_with(tmp_path) as dataset:

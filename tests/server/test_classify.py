@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import FrameType
 
 import pytest
 
-from dpsql.server.relay.classify import MAX_READ, MAX_REMEMBERED, Kind, Statement, classify
+from dpsql.server.relay.classify import MAX_READ, MAX_REMEMBERED, MAX_WORDS, Kind, Statement, classify
 
 DECLARED = frozenset(("people", "visits"))
+MOST_CALLS = 120_000
 
 
 def _only(sql: str) -> Statement:
@@ -130,6 +133,46 @@ def test_long_texts_are_not_read_word_by_word() -> None:
     ):
         found = _only(text + " " * MAX_READ)
         assert found.kind is Kind.REFUSED and found.refusal is not None and found.refusal.sqlstate == "54001"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a FROM people WHERE " + "a " * MAX_READ,
+        "SELECT a FROM people WHERE " + "(" * MAX_READ,
+        "SELECT a FROM people WHERE " + "'' " * MAX_READ,
+        "SELECT people " + "$$" * MAX_READ,
+        "SELECT a FROM people " + "/**/" * MAX_READ,
+        "SELECT a FROM people " + "--\n" * MAX_READ,
+        "EXECUTE a;" * MAX_READ,
+        "SELECT people;" * MAX_READ,
+        "SELECT 1 FROM people;" * MAX_READ,
+        "SELECT 1 FROM people" + " JOIN people ON a" * MAX_READ,
+    ],
+)
+def test_no_text_holds_up_the_loop(text: str) -> None:
+    """Whatever is sent, the loop that serves everybody reads no more than so much of it; steps are Python's calls."""
+    calls = 0
+
+    def count(_: FrameType, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        classify(text[:MAX_READ], DECLARED)
+    finally:
+        sys.setprofile(before)
+    assert calls < MOST_CALLS
+
+
+def test_of_many_statements_only_the_first_are_read_for_their_tables() -> None:
+    named_only = "SELECT people; "
+    many = classify(named_only * MAX_WORDS, DECLARED)
+    assert many[0].kind is Kind.PASS
+    assert many[-1].kind is Kind.QUERY  # the engine decides
+    assert len(many) == MAX_WORDS
 
 
 def test_names_with_quotes_are_found() -> None:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dpsql.effort import spend
 from dpsql.plan.constants import EVALUATED, NotConstant, evaluate_rows
 from dpsql.plan.nodes import Plan
 from dpsql.plan.scalars import Call, Case, Const, Field, Op, Ref, Scalar, rebuild, refs, walk
@@ -94,8 +95,10 @@ class JointKeys:
         apart = [domain(key, self.facts, self.limit) for key in keys]
         parts = list(_Search(self._found(), self.limit, self._steps).parts(keys, apart))
         known = [part for part in parts if part is not None]
-        if len(known) < len(parts) or math.prod(len(cells) for _, cells in known) > self.limit:
+        count = math.prod(len(cells) for _, cells in known)
+        if len(known) < len(parts) or count > self.limit:
             return None
+        spend(count)  # a short text may have very many, and each is sorted, hashed and sent
         return _together(known)
 
     def in_one_cell(self, keys: Sequence[Scalar], rows: int) -> int | None:

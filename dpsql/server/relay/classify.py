@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
+from itertools import accumulate
 
 from dpsql.errors import Error, NotSupported, ReadOnly, TooComplex
 from dpsql.sql.tokens import Sort, Token, mentioned_tables, statements, tokens
@@ -103,7 +104,8 @@ _HARMLESS = frozenset(
 
 
 MAX_READ = 1 << 18  # characters of a text that is looked at word by word
-MAX_WORDS = 5_000  # of a query that is read here to see which tables it is of; of a longer one the engine decides
+MAX_TOKENS = 1 << 15  # of such a text
+MAX_WORDS = 5_000  # of queries that are read here to see which tables they are of; of further ones the engine decides
 MAX_SUBSCRIPTS = 40
 _CACHED = 500  # texts whose words are remembered
 MAX_REMEMBERED = 4_000  # characters of such a text: its words take a hundred times as many bytes
@@ -122,10 +124,17 @@ def classify(text: str, declared: frozenset[str], *, standard_strings: bool = Tr
         return _remembered(text, declared, standard_strings)
     if len(text) <= MAX_READ:
         return _classified(text, declared, standard_strings)
-    # Reading it would hold up everybody else; no query that is answered is nearly as long. What the relay keeps must
-    # not change behind its back either, nor may a user's role: ALTER ROLE, DISCARD, EXECUTE of what is the engine's.
+    return _too_long(text, f"{MAX_READ:,} characters")
+
+
+def _too_long(text: str, limit: str) -> tuple[Statement]:
+    """A refusal of a text whose reading would hold up everybody else; no query that is answered is nearly as long.
+
+    What the relay keeps must not change behind its back either, nor may a user's role: ALTER ROLE, DISCARD, EXECUTE of
+    what is the engine's.
+    """
     refusal = TooComplex(
-        f"a statement of more than {MAX_READ:,} characters must not name a declared table or control the session",
+        f"a statement of more than {limit} must not name a declared table or control the session",
         hint="Send it in parts.",
     )
     return (Statement(Kind.REFUSED, text, (Token(Sort.STRING, "", 0, len(text)),), refusal=refusal),)
@@ -145,23 +154,34 @@ def _remembered(text: str, declared: frozenset[str], standard_strings: bool) -> 
 
 
 def _classified(text: str, declared: frozenset[str], standard_strings: bool) -> tuple[Statement, ...]:
-    found = tokens(text, standard_strings=standard_strings)
-    return tuple(_statement(text, part, declared, standard_strings) for part in statements(found))
+    found = tokens(text, standard_strings=standard_strings, most=MAX_TOKENS + 1)
+    if len(found) > MAX_TOKENS:
+        return _too_long(text, f"{MAX_TOKENS:,} words and signs")
+    parts = statements(found)
+    read = accumulate(map(len, parts))  # words up to each statement, itself included
+    return tuple(
+        _statement(text, part, declared, standard_strings, few=words <= MAX_WORDS)
+        for part, words in zip(parts, read, strict=True)
+    )
 
 
-def _statement(text: str, words: list[Token], declared: frozenset[str], standard_strings: bool) -> Statement:
+def _statement(
+    text: str, words: list[Token], declared: frozenset[str], standard_strings: bool, *, few: bool
+) -> Statement:
     first = words[0]
     if first.is_word("execute"):
         return Statement(Kind.EXECUTE, text, tuple(words))
     if not _changes_a_role(words) and (not _named(words, declared) or first.is_word(*_HARMLESS)):
         return Statement(Kind.PASS, text, tuple(words))
     try:
-        return _protected(text, words, declared, standard_strings)
+        return _protected(text, words, declared, standard_strings, few=few)
     except Error as refusal:
         return Statement(Kind.REFUSED, text, tuple(words), first.start, words[-1].end, refusal)
 
 
-def _protected(text: str, words: list[Token], declared: frozenset[str], standard_strings: bool) -> Statement:
+def _protected(
+    text: str, words: list[Token], declared: frozenset[str], standard_strings: bool, *, few: bool
+) -> Statement:
     if not standard_strings and any(word.sort is Sort.STRING and "\\" in word.text for word in words):
         raise NotSupported(
             "a string with a backslash is not supported while standard_conforming_strings is off",
@@ -170,7 +190,9 @@ def _protected(text: str, words: list[Token], declared: frozenset[str], standard
     first = words[0]
     start, end = first.start, words[-1].end
     if first.is_word(*_QUERIES) or first.text == "(":
-        names = mentioned_tables(text[start:end]) if _is_short(words) else None
+        # Read by sqlglot in the loop that serves everybody: of subscripts, it reads all again for each.
+        is_read = few and sum(word.text == "[" for word in words) <= MAX_SUBSCRIPTS
+        names = mentioned_tables(text[start:end]) if is_read else None
         if names is not None and not any(name in declared for name in names):
             return Statement(Kind.PASS, text, tuple(words))
         return Statement(Kind.QUERY, text, tuple(words), start, end)
@@ -188,11 +210,6 @@ def _protected(text: str, words: list[Token], declared: frozenset[str], standard
         hint="dpsql answers SELECT; it never changes data.",
         position=start + 1,
     )
-
-
-def _is_short(words: Sequence[Token]) -> bool:
-    """Whether sqlglot reads it soon, in the loop that serves everybody: of subscripts, it reads all again for each."""
-    return len(words) <= MAX_WORDS and sum(word.text == "[" for word in words) <= MAX_SUBSCRIPTS
 
 
 def _named(words: Sequence[Token], declared: frozenset[str]) -> bool:
