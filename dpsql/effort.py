@@ -1,4 +1,4 @@
-"""Work that ends early: a statement that is cancelled, and a compilation that takes more steps than it may.
+"""Work that can end early: cancelled statements, and compilations that exceed their limit of steps.
 
 A step is one visit of a part of a query: an expression, a relation, a statistic. Their number depends on the text, the
 policy and the schema alone, never on the machine, so that the same query is always accepted or always refused.
@@ -12,15 +12,15 @@ from contextlib import contextmanager
 
 from dpsql.errors import Cancelled
 
-_EVERY = 256  # steps between questions whether to go on
+_EVERY = 256  # steps between checks for cancellation
 
 
 class OutOfSteps(Exception):
-    """The compilation takes more steps than it was given."""
+    """The compilation exceeds its limit of steps."""
 
 
 class Stopped(Exception):
-    """Nobody waits for the compilation any more."""
+    """The compilation was cancelled."""
 
 
 class Effort:
@@ -61,7 +61,7 @@ def limited(effort: Effort) -> Iterator[None]:
 
 
 def spend(steps: int = 1) -> None:
-    """Say that so many parts are visited. Does nothing where nobody counts."""
+    """Count visited parts. Does nothing outside of `limited`."""
     effort = _here.effort
     if effort is not None:
         effort.steps += steps

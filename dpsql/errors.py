@@ -24,93 +24,93 @@ class Condition:
     remedy: str
 
 
-# The one table of errors: every SQLSTATE that dpsql sends of its own. The reference page is made of it.
+# The table of errors: every SQLSTATE that dpsql itself raises. The reference page is generated from it.
 _CONDITIONS = (
     Condition("08003", "connection_does_not_exist",
-              "The driver was used wrongly: a closed connection, or a cursor without an answer.",
+              "The driver was used incorrectly: a closed connection, or a cursor without an answer.",
               "Open a connection, and execute before fetching."),
-    Condition("08P01", "protocol_violation", "A client sent bytes that the protocol does not allow at that place.",
+    Condition("08P01", "protocol_violation", "A client sent bytes that the protocol does not allow at that point.",
               "Use a client of PostgreSQL's protocol, version 3."),
-    Condition("0A000", "feature_not_supported", "The query cannot be made private, or uses what dpsql does not have.",
-              "Write what the hint says."),
-    Condition("21000", "cardinality_violation", "A scalar subquery gave more than one row.",
+    Condition("0A000", "feature_not_supported", "The query cannot be made private, or uses an unsupported feature.",
+              "Follow the hint."),
+    Condition("21000", "cardinality_violation", "A scalar subquery returned more than one row.",
               "Aggregate in it, or add LIMIT 1."),
-    Condition("22000", "data_exception", "A value does not fit.", "Correct the value."),
-    Condition("22003", "numeric_value_out_of_range", "A number is beyond its type.", "Cast it to a wider type."),
+    Condition("22000", "data_exception", "A value is invalid.", "Correct the value."),
+    Condition("22003", "numeric_value_out_of_range", "A number exceeds its type.", "Cast it to a wider type."),
     Condition("22007", "invalid_datetime_format", "A literal cannot be read as a date or timestamp.",
-              "Write it as ISO does: 2026-01-31 12:00:00."),
+              "Use the ISO format: 2026-01-31 12:00:00."),
     Condition("22008", "datetime_field_overflow", "A part of a date or timestamp is out of its range.",
               "Correct the day, the hour or the year."),
     Condition("22023", "invalid_parameter_value", "A setting or a parameter is out of its range.",
-              "Give a value that the message allows."),
+              "Use a value that the message allows."),
     Condition("22025", "invalid_escape_sequence", "The pattern or the escape character of LIKE is wrong.",
-              "Escape with one character, and nothing behind a last one."),
+              "Use a single escape character, and none at the end of the pattern."),
     Condition("22P02", "invalid_text_representation", "A quoted literal cannot be read as a value of its type.",
               "Correct the literal, or cast it to another type."),
     Condition("23000", "integrity_constraint_violation", "Never: dpsql does not write.", ""),
     Condition("25006", "read_only_sql_transaction", "A statement that writes.",
-              "Ask with SELECT; data are changed in the database itself."),
+              "Use SELECT; change data in the database itself."),
     Condition("28000", "invalid_authorization_specification",
-              "The user is not in the policy, or may not come in this way.",
+              "The user is not in the policy, or may not connect in this way.",
               "Use a name of the policy; the owner adds users with dpsql user."),
     Condition("28P01", "invalid_password", "The password is wrong, or the user is unknown or has none.",
               "The owner gives a new one: dpsql user."),
     Condition("3D000", "invalid_catalog_name", "There is no such database.", "Connect to the one that the hint names."),
     Condition("42000", "syntax_error_or_access_rule_violation",
-              "The query is wrong in a way that has no code of its own.", "Write what the message says."),
+              "The query has an error without a more specific code.", "Follow the message."),
     Condition("42501", "insufficient_privilege", "Rows of a private table would be returned.",
               "Aggregate, or group by columns with declared keys."),
-    Condition("42601", "syntax_error", "The text is no statement of PostgreSQL, or more than one.",
+    Condition("42601", "syntax_error", "The text is not a PostgreSQL statement, or more than one.",
               "Correct it at the position."),
-    Condition("42622", "name_too_long", "A name has more than 63 bytes.", "Choose a shorter one."),
+    Condition("42622", "name_too_long", "A name is longer than 63 bytes.", "Choose a shorter one."),
     Condition("42702", "ambiguous_column", "Several tables have the column.", "Put the table's name before it."),
     Condition("42703", "undefined_column", "The column is unknown, or not declared.",
               "Use a declared one: \\d TABLE lists them."),
     Condition("42704", "undefined_object", "There is no such type or window.",
               "Use a type of PostgreSQL, or name the window."),
-    Condition("42712", "duplicate_alias", "Two tables or queries have one name.", "Give one of them an alias."),
+    Condition("42712", "duplicate_alias", "Two tables or queries have the same name.", "Give one of them an alias."),
     Condition("42803", "grouping_error",
-              "A column is neither grouped by nor aggregated, or an aggregate is where none may be.",
+              "A column is neither grouped by nor aggregated, or an aggregate is used where it is not allowed.",
               "Group by it or aggregate it; filter aggregates with HAVING."),
-    Condition("42804", "datatype_mismatch", "A value has another type than its place needs.", "Cast it."),
+    Condition("42804", "datatype_mismatch", "A value has the wrong type for its context.", "Cast it."),
     Condition("42846", "cannot_coerce", "There is no cast between the two types.",
-              "Cast to a type between, such as text."),
+              "Cast through an intermediate type, such as text."),
     Condition("42883", "undefined_function", "No function or operator of that name takes these arguments.",
               "See the reference of functions, or cast an argument."),
     Condition("42P01", "undefined_table", "The table is unknown, or not declared.",
               "Use a declared one: \\d lists them."),
     Condition("42P02", "undefined_parameter", "There is no value for a parameter.",
               "Pass as many values as there are parameters."),
-    Condition("42P10", "invalid_column_reference", "A position, alias or name is used where it cannot be.",
+    Condition("42P10", "invalid_column_reference", "A position, alias or name is used where it is not allowed.",
               "Use a column of the select list."),
-    Condition("42P20", "windowing_error", "A window is defined or used where it cannot be.",
+    Condition("42P20", "windowing_error", "A window is defined or used where it is not allowed.",
               "Move it, or correct its frame."),
     Condition("53000", "insufficient_resources", "The server has too many files or connections open.",
               "Try again soon; the owner raises the limit."),
-    Condition("53300", "too_many_connections", "The server, or the user, has as many connections as allowed.",
+    Condition("53300", "too_many_connections", "The server, or the user, has reached the limit of connections.",
               "Close one, or try again later."),
     Condition("53400", "configuration_limit_exceeded",
-              "The privacy budget of the data or of the user does not suffice.",
-              "Ask for less, wait for a new allowance, or use stored answers at no cost."),
+              "The privacy budget of the dataset or of the user is exhausted.",
+              "Lower the price, ask the owner for a larger allowance, or use stored answers at no cost."),
     Condition("54000", "program_limit_exceeded",
-              "The rest of a query, over released and public values, grew beyond a limit.",
+              "The rest of a query, over released and public values, exceeds a limit.",
               "Return fewer rows; the limit is in [limits] of the policy."),
     Condition("54001", "statement_too_complex",
               "The statement is larger than the policy allows, or takes too long to compile.",
               "Split it; the hint names the limit."),
     Condition("55000", "object_not_in_prerequisite_state",
-              "The policy lacks bounds or keys that the query needs, or a table has changed since it was read.",
-              "The owner declares them, or runs dpsql check and starts dpsql anew."),
+              "The policy lacks bounds or keys that the query needs, or a table has changed since the start.",
+              "The owner declares them, or runs dpsql check and restarts dpsql."),
     Condition("57014", "query_canceled", "Cancelled, or timed out.",
-              "Ask again; the detail says whether it was charged, and then the next try is free."),
-    Condition("57P01", "admin_shutdown", "The server ends, or the owner ended the session.", "Connect again."),
+              "Run it again; the detail says whether it was charged, and then the next try is free."),
+    Condition("57P01", "admin_shutdown", "The server is stopping, or the owner ended the session.", "Connect again."),
     Condition("57P02", "crash_shutdown", "The session was lost within the server.", "Connect again."),
-    Condition("57P03", "cannot_connect_now", "The server starts or ends.", "Try again soon."),
+    Condition("57P03", "cannot_connect_now", "The server is starting up or shutting down.", "Try again soon."),
     Condition("58000", "system_error", "The engine, the ledger or the server failed.",
               "Try again; the owner finds the cause in the log."),
     Condition("F0000", "config_file_error", "Policy, database and ledger do not match.",
               "The owner runs dpsql check."),
-    Condition("XX000", "internal_error", "A defect of dpsql.", "Report it."),
+    Condition("XX000", "internal_error", "An internal error of dpsql.", "Report it."),
 )  # fmt: skip
 CONDITIONS: Mapping[str, Condition] = MappingProxyType({each.code: each for each in _CONDITIONS})
 
@@ -141,7 +141,7 @@ class Error(Exception):
 
 
 class InterfaceError(Error):
-    """The driver was used wrongly (PEP 249)."""
+    """The driver was used incorrectly (PEP 249)."""
 
     sqlstate = "08003"
 
@@ -151,7 +151,7 @@ class DatabaseError(Error):
 
 
 class DataError(DatabaseError):
-    """A value does not fit (PEP 249)."""
+    """A value is invalid (PEP 249)."""
 
     sqlstate = "22000"
 
@@ -169,7 +169,7 @@ class IntegrityError(DatabaseError):
 
 
 class InternalError(DatabaseError):
-    """dpsql met a state it holds impossible (PEP 249)."""
+    """dpsql is in an impossible state (PEP 249)."""
 
 
 class ProgrammingError(DatabaseError):
@@ -189,7 +189,7 @@ class NotSupported(NotSupportedError):
 
 
 class TooMuchNoise(NotSupported):
-    """Noise so wide, in steps of the sum's grid, that 64 bits do not hold it."""
+    """Noise so wide, in steps of the sum's grid, that it exceeds 64 bits."""
 
 
 class TooComplex(NotSupported):
@@ -274,7 +274,7 @@ class TypeMismatch(ProgrammingError):
 
 
 class InvalidReference(ProgrammingError):
-    """A position, alias or name is used where it cannot stand."""
+    """A position, alias or name is used where it is not allowed."""
 
     sqlstate = "42P10"
 
@@ -381,38 +381,38 @@ class DateOutOfRange(DataError):
 
 
 class TooManyRows(DataError):
-    """A scalar subquery over released values gave more than one row."""
+    """A scalar subquery over released values returned more than one row."""
 
     sqlstate = "21000"
 
 
 class ResultTooLarge(OperationalError):
-    """The rest of a query, over released and public values, grew beyond what the policy allows."""
+    """The rest of a query, over released and public values, exceeds a limit of the policy."""
 
     sqlstate = "54000"
 
 
 class TooManyFiles(OperationalError):
-    """The system lets the process, or all processes, open no more files or connections."""
+    """The process, or the system, has reached its limit of open files or connections."""
 
     sqlstate = "53000"
 
     def __init__(self) -> None:
         super().__init__(
             "the server has too many open files",
-            hint="Try again soon. If it does not pass, the owner raises the limit of open files: ulimit -n in the"
+            hint="Try again soon. If it persists, the owner raises the limit of open files: ulimit -n in the"
             " shell, LimitNOFILE in a systemd unit.",
         )
 
 
 class Cancelled(OperationalError):
-    """Cancelled or timed out. Where it was charged before, the detail says so."""
+    """Cancelled or timed out. If it was charged, the detail says so."""
 
     sqlstate = "57014"
 
 
 class EngineFailed(OperationalError):
-    """The engine failed. One fixed sentence and a log id; nothing of the engine's text."""
+    """The engine failed. A fixed message and a log id, without the engine's text."""
 
     sqlstate = "58000"
 
@@ -425,34 +425,34 @@ class EngineFailed(OperationalError):
 
 
 class EngineLost(EngineFailed):
-    """The engine went away: not this query alone has failed."""
+    """The connection to the engine was lost, which affects all queries."""
 
 
 class CircuitOpen(OperationalError):
-    """The engine failed a moment ago, and nothing is charged until it is tried again."""
+    """The circuit breaker is open: the engine failed recently, and new queries are refused, uncharged."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
             f"the database has failed, and new queries are refused for {max(1, math.ceil(seconds))} s",
             detail="Nothing was charged.",
-            hint="Ask again then. Earlier answers, and queries that were paid for and failed, are still free.",
+            hint="Try again then. Earlier answers, and queries that were paid for and failed, are still free.",
         )
 
 
 class LedgerLost(OperationalError):
-    """The ledger no longer holds a charge that was seen in it. Nothing is charged until the owner decides."""
+    """The ledger has lost a charge that was seen in it. Nothing is charged until the owner accepts it."""
 
     def __init__(self, number: int, found: int) -> None:
         super().__init__(
             "the ledger has lost charges",
             detail=f"Charge {number:,} was seen, and is not there, or is another; the ledger has {found:,} now.",
-            hint="Put back the ledger that holds all charges. If it is lost for good, the owner accepts this one with:"
+            hint="Restore the ledger that has all charges. If it is lost for good, the owner accepts this one with:"
             " dpsql ledger accept",
         )
 
 
 class LedgerDamaged(OperationalError):
-    """The storage of the ledger is broken. Nothing is charged until the owner decides."""
+    """The ledger's storage is damaged. Nothing is charged until the owner accepts it."""
 
     def __init__(self, why: str | None = None) -> None:
         super().__init__(
@@ -467,13 +467,13 @@ class UnknownUser(OperationalError):
 
 
 class ProtocolViolation(OperationalError):
-    """A client sent bytes that the protocol does not allow at that place."""
+    """A client sent bytes that the protocol does not allow at that point."""
 
     sqlstate = "08P01"
 
 
 class LoginRefused(OperationalError):
-    """A client may not come in this way, whatever its password."""
+    """A client may not connect in this way, whatever its password."""
 
     sqlstate = "28000"
 
@@ -501,19 +501,19 @@ class PolicyError(OperationalError):
 
 
 class SchemaChanged(PolicyError):
-    """A table is no longer what the policy was checked against."""
+    """A table was changed after the policy was checked against it."""
 
     sqlstate = "55000"
 
     def __init__(self, table: str) -> None:
         super().__init__(
             f'table "{table}" was changed in the database after the policy was read',
-            hint="The owner runs dpsql check, and then starts dpsql anew.",
+            hint="The owner runs dpsql check, and then restarts dpsql.",
         )
 
 
 def is_for_files(error: BaseException | None) -> bool:
-    """Whether an error comes from having too many files open."""
+    """Whether an error means that too many files are open."""
     while error is not None and not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
         error = error.__cause__ or error.__context__
     return error is not None

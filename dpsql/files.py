@@ -1,4 +1,4 @@
-"""Durability and privacy of files beyond their own contents."""
+"""Files that are durable and private."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a folder durable: a file that was created or replaced is still there after a crash."""
+    """Sync a folder, so that a file that was created or replaced in it survives a crash."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -18,9 +18,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read, whole or not at all; its folder is made if it is missing."""
+    """Write a file atomically, readable by its owner only; its folder is created if it does not exist."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent)  # readable by nobody else from the first byte on
+    descriptor, name = tempfile.mkstemp(dir=path.parent)  # private from the first byte on
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -34,7 +34,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def kept_secret(path: Path, size: int) -> bytes:
-    """Random bytes that are drawn once and stay the same from then on."""
+    """Random bytes that are drawn once and then kept."""
     if not path.exists():
         write_private(path, secrets.token_bytes(size))
     return path.read_bytes()

@@ -16,10 +16,10 @@ from types import MappingProxyType
 
 from dpsql.errors import BadSetting
 
-Setting = Fraction | bool | None  # None: nothing is set, and the policy's default or the usual value holds
+Setting = Fraction | bool | None  # None: not set; the default applies
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE | re.ASCII)
-_LONGEST_NUMBER = 100  # characters; exact arithmetic on many more would keep everybody waiting
+_LONGEST_NUMBER = 100  # characters; exact arithmetic on longer numbers would be slow
 _SWITCH = dict.fromkeys(("on", "true", "t", "yes", "1"), True) | dict.fromkeys(("off", "false", "f", "no", "0"), False)
 _LEAST_CONFIDENCE, _MOST_CONFIDENCE = Fraction(1, 2), 1 - Fraction(1, 10**9)
 
@@ -34,7 +34,7 @@ class Takes(Enum):
 class SessionSetting:
     name: str
     takes: Takes
-    default: str  # what SHOW says before anything is set
+    default: str  # the value that SHOW prints before it is set
     meaning: str  # one sentence, for --help and the reference
 
     @property
@@ -42,7 +42,7 @@ class SessionSetting:
         return False if self.takes is Takes.SWITCH else None
 
     def read(self, text: str) -> Setting:
-        """The value that SET gives as text, or a refusal."""
+        """Parse the text of SET; raises BadSetting."""
         match self.takes:
             case Takes.NUMBER:
                 return _positive(self.name, text)
@@ -84,7 +84,7 @@ SETTINGS: Mapping[str, SessionSetting] = MappingProxyType(
             SessionSetting(
                 "simultaneous", Takes.SWITCH, "off", "Margins hold for all numbers of an answer at once. Free."
             ),
-            SessionSetting("fresh", Takes.SWITCH, "off", "Buy a new answer even if this question was answered before."),
+            SessionSetting("fresh", Takes.SWITCH, "off", "Buy a new answer even if this query was answered before."),
             SessionSetting(
                 "tidy",
                 Takes.SWITCH,

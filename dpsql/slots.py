@@ -1,6 +1,6 @@
-"""Places that the processes of one machine share: each is a byte of a file, and is taken by locking it.
+"""Counted slots shared by the processes of one machine: each is a byte of a file, taken by locking it.
 
-What a process held is free again when it ends, however it ended: the system sees to that.
+The kernel frees a process's slots when it ends, however it ends.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import struct
 import threading
 from pathlib import Path
 
-MOST = 1 << 20  # places of one kind
+MOST = 1 << 20  # slots of one kind
 
-# Locks of an open file, not of a process: closing another file of the same name does not drop them. Linux has them.
+# Linux's open file description locks: closing another descriptor of the same file does not release them.
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 ARE_SHARED = _SET is not None
 
 
 class Slots:
-    """Safe for many threads. Without a file the places are those of this process alone."""
+    """Safe for many threads. Without a file the slots are local to this process."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -28,7 +28,7 @@ class Slots:
         self._lock = threading.Lock()
 
     def take(self, kind: bytes, most: int) -> int | None:
-        """One of `most` places of a kind; None if all of them are taken."""
+        """One of `most` slots of a kind; None if all are taken."""
         first = int.from_bytes(hashlib.sha256(kind).digest()[:5], "big") * MOST
         with self._lock:
             for slot in range(first, first + min(most, MOST)):

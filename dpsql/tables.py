@@ -1,4 +1,4 @@
-"""What the engine returned, and what may leave. Two types, so that one can never be taken for the other."""
+"""Exact tables, which stay inside, and noisy ones, which may leave. Separate types, so that they cannot be confused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ExactTable:
 
 @dataclass(frozen=True, slots=True)
 class NoisyTable:
-    """Keys that may be seen and noisy integers. Everything after this point is post-processing."""
+    """Released keys and noisy integers. Everything after this point is post-processing."""
 
     keys: tuple[tuple[Value, ...], ...]
     sums: tuple[Integers, ...]
@@ -43,7 +43,7 @@ class NoisyTable:
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """The rows of an answer, made from noisy and public tables only."""
+    """The rows of an answer, computed from noisy and public tables only."""
 
     names: tuple[str, ...]
     types: tuple[Type, ...]

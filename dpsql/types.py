@@ -14,12 +14,12 @@ from fractions import Fraction
 
 # A constant of the analyst or the policy: never a value read from private rows.
 Value = bool | int | Decimal | float | str | date | datetime | None
-# What stands in one place of an answer. An array is a tuple, which nobody can change, and a list once it is fetched.
+# One value of an answer. An array is an immutable tuple, and a list once it is fetched.
 Cell = Value | tuple[Value, ...] | list[Value]
 
 INT_DIGITS = 19
 MAX_DIGITS = 38
-SAFE_DIGITS = 28  # of numbers that an engine may add up in 128 bits, which hold 38, whatever the number of rows
+SAFE_DIGITS = 28  # digits of numbers that an engine may add up in 128 bits (38 digits), whatever the number of rows
 
 
 class Kind(Enum):
@@ -109,7 +109,7 @@ def array_of(element: Type) -> Type:
 
 
 def exact_decimal(value: Fraction, scale: int) -> Decimal:
-    """A multiple of 10**-scale, whatever its length: Decimal's own arithmetic would round to 28 digits."""
+    """A multiple of 10**-scale of any length: Decimal's own arithmetic would round to 28 digits."""
     steps = value * 10**scale
     if steps.denominator != 1:
         raise ValueError("the value is not a multiple of the scale")
@@ -122,7 +122,7 @@ def integer(digits: int, *, big: bool | None = None) -> Type:
 
 
 def decimal(precision: int, scale: int) -> Type:
-    """A decimal; where 38 digits cannot hold it, a double that stands for PostgreSQL's numeric."""
+    """A decimal; if 38 digits cannot hold it, a double in place of PostgreSQL's numeric."""
     if precision > MAX_DIGITS or scale > MAX_DIGITS:
         return NUMERIC
     return Type(Kind.DECIMAL, max(precision, scale, 1), scale)

@@ -1,4 +1,4 @@
-"""An answer: rows, and how far off each of their numbers may be."""
+"""An answer: rows, and the margin of each of their numbers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Rows = list[tuple[Cell, ...]]
 class Answer:
     table: ResultTable
     release: Release
-    charged: Price  # what this user paid for it now
-    wide: Rows = field(repr=False)  # the rows of the table with the margins that stand behind their values
+    charged: Price  # what this user paid for it just now
+    wide: Rows = field(repr=False)  # the rows of the table, with their margins appended
 
     @property
     def margins(self) -> list[tuple[int | float | None, ...]]:
-        """95 %, for each value of the table that is a noisy number. Made when asked for: few ask for many."""
+        """The 95 % margin of each noisy number of the table. Computed lazily."""
         columns = [self.column_margins(index) for index in range(len(self.release.outputs))]
         return list(zip(*columns, strict=True)) if columns else [()] * len(self.wide)
 
     def column_margins(self, index: int) -> list[int | float | None]:
-        """How far off each value of a column may be; None where it is exact or NULL, infinite where nobody can tell."""
+        """The margin of each value of a column; None where it is exact or NULL, infinite where it is unknown."""
         output = self.release.outputs[index]
         if output.mark is not None:
             return [None if row[index] is None else math.inf for row in self.wide]
@@ -41,7 +41,7 @@ class Answer:
 
 
 def _row_margin(margin: Cell, is_whole: bool) -> int | float | None:
-    """Of one noisy value; errors that cancel out leave it exact."""
+    """The margin of one noisy value; errors that cancel out leave it exact."""
     if not isinstance(margin, float) or not math.isfinite(margin):
         return math.inf
     return (math.ceil(margin) if is_whole else margin) or None

@@ -1,4 +1,4 @@
-"""Released answers as the ledger keeps them."""
+"""Encoding of released answers for the ledger, and which of them a policy keeps."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from dpsql.release.identity import FORMAT, Reads
 from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
 
-MANY = 100  # whole numbers that are better written as bytes
+MANY = 100  # from this many integers on, they are written as bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """A noisy table and the identity under which later stages name it."""
+    """A noisy table, with the identity that later stages refer to."""
 
     instance: str
     table: NoisyTable
-    # The 95 % margin of each sum, and its deviation, where they are not those of the noise it was bought with.
+    # The 95 % margin and the standard deviation of each sum, if they differ from those of its own noise.
     steps: tuple[float, ...] | None = None
     deviations: tuple[float, ...] | None = None
 
 
 def encode(noisy: StoredAnswer, reads: Reads = (), *, declared: bool = False) -> bytes:
-    """The answer, with what an edit of the policy must leave alone for it to be found again.
+    """The encoded answer, with the declarations that must not change if it is to be found again.
 
-    These are the declarations that it reads and, where all its keys are `declared`, that so many are possible.
+    These are the declarations that it reads and, where all its keys are `declared`, the number of possible keys.
     """
-    # Column by column: many short lists take long to read.
+    # Column by column: many short lists are slow to parse.
     document: dict[str, object] = {
         "format": FORMAT,
         "reads": [[each.source, each.column, each.facts] for each in reads],
@@ -59,13 +59,13 @@ def encode(noisy: StoredAnswer, reads: Reads = (), *, declared: bool = False) ->
 
 
 def decode(stored: bytes) -> StoredAnswer:
-    """The answer, as it was encoded; an error of ours where it cannot be read."""
+    """The decoded answer; raises OperationalError if it cannot be read."""
     try:
         return _decoded(stored)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise OperationalError(
             "a stored answer cannot be read",
-            hint="SET dpsql.fresh = on buys a new answer. The owner looks for damage with: dpsql ledger verify",
+            hint="SET dpsql.fresh = on buys a new answer. The owner checks for damage with: dpsql ledger verify",
         ) from None
 
 
@@ -74,7 +74,7 @@ def _decoded(stored: bytes) -> StoredAnswer:
     if "columns" in document:
         columns = [_read_keys(column) for column in document["columns"]]
         keys = tuple(zip(*columns, strict=True)) or ((),) * document["rows"]
-    else:  # as it was stored by versions before
+    else:  # the format of earlier versions
         keys = tuple(tuple(_untagged_all(key)) for key in document["keys"])
     sums = tuple(_read(column) for column in document["sums"])
     steps, deviations = (
@@ -96,7 +96,7 @@ def _read_keys(stored: Any) -> Sequence[Value]:
 
 
 def _written(column: Integers) -> object:
-    """Whole numbers: a few as they are, many as their bytes, in as few as hold the largest of them."""
+    """Integers: a few as a list, many as bytes of the smallest sufficient width."""
     if len(column) < MANY:
         return column.tolist()
     least, most = column.min(), column.max()
@@ -111,11 +111,11 @@ def _read(stored: Any) -> Integers:
 
 
 def grains_of(price: Price) -> list[int]:
-    """A price as it stands in keys and records; as it did before there were pure ones, where it is none."""
+    """A price in keys and records; one that is not pure has the format from before pure prices existed."""
     return [price.loss, price.delta] if price.pure is None else [price.loss, price.delta, price.pure]
 
 
-_PLAIN = frozenset((bool, int, float, str, type(None)))  # that JSON tells apart by itself
+_PLAIN = frozenset((bool, int, float, str, type(None)))  # types that JSON distinguishes by itself
 
 
 def tagged_keys(keys: Sequence[tuple[Value, ...]]) -> Sequence[Sequence[object]]:
@@ -161,25 +161,25 @@ def _untagged(value: object) -> Value:
 
 
 # ------------------------------------------------------------
-# Which stored answers a policy leaves to be found.
+# Which stored answers are still found under a policy.
 
 
 @dataclass(frozen=True, slots=True)
 class StillFound:
-    """How many stored answers are found again under a policy, and which of its declarations lose others."""
+    """How many stored answers are found under a policy, and which of its declarations invalidate others."""
 
     found: int
     lost: int
-    older: int  # stored by versions that knew answers by something else
-    changed: tuple[tuple[str, ...], ...]  # tables, and columns of tables; the empty name: how many keys are declared
+    older: int  # stored by versions with another kind of key
+    changed: tuple[tuple[str, ...], ...]  # tables, and columns of tables; the empty name: the number of declared keys
 
 
 def still_found(stored: Iterable[tuple[datetime, bytes]], catalog: Catalog, replay_days: float | None) -> StillFound:
-    """How many of these a question under this policy would find.
+    """How many of these a query under this policy would find.
 
     Claim: an answer that is lost has another identity under the policy; one that is found has the same.
-    Because: it is the identity of its question and of the declarations that this reads (`release.identity`), which are
-    stored with it, as are those of the answers it is made of. Declared keys are declared while so many are allowed.
+    Because: it is the identity of its query and of the declarations that this reads (`release.identity`), which are
+    stored with it, as are those of the answers it is derived from. Declared keys stay so while so many are allowed.
     Needs: nothing more. Keys that were too many to be declared may become declared when more are allowed, and then the
     answer is lost though it is counted as found.
     """

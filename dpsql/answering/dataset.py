@@ -1,7 +1,7 @@
 """The whole pipeline on one screen: compile, charge, run, add noise, finish.
 
-Only `answer` spends, and it spends before the engine sees anything. The steps are in modules of their own: `releases`
-compiles, `purchases` finds what is stored and charges the rest, `rest` computes what is above the noise.
+Only `answer` charges, and it charges before the engine runs anything. Each step has its module: `releases` compiles,
+`purchases` finds stored answers and charges the rest, `rest` computes the rest of the query over noisy tables.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from dpsql.slots import Slots
 from dpsql.tables import ResultTable
 from dpsql.types import Value
 
-AT_ONCE = 16  # statements that engines work on; more would not be quicker, and would share the same memory
+AT_ONCE = 16  # concurrent statements in the engine; more would not be faster, and would share the same memory
 
 _ENDS = {
-    "others": "it takes more rho than is left: after it, only pure answers can be paid, for {whose}",
-    "pure": "after it, pure answers pay with their rho, as others do, for {whose}",
+    "others": "this query uses more rho than is left: afterwards only pure answers can be paid, for {whose}",
+    "pure": "afterwards pure answers are charged in rho, like others, for {whose}",
 }
 
 
@@ -61,7 +61,7 @@ class Dataset:
         *,
         compiles_apart: bool = False,
     ) -> None:
-        """`compiles_apart`: queries are compiled in other processes only, so that nobody in this one waits for it."""
+        """`compiles_apart`: compile queries in other processes only, so that threads of this one never wait for it."""
         self.catalog = catalog
         self.accountant = accountant
         self.ledger = ledger
@@ -92,7 +92,7 @@ class Dataset:
         cancellation: Cancellation | None = None,
         zone: Zone = UTC_ZONE,
     ) -> Release:
-        """What a query would do. Free: it reads no rows, and of the ledger only what is stored."""
+        """What a query would do. Free: it reads no rows, and from the ledger only stored answers."""
         asker = Asker(user, cancellation)
         return self._releases.release(sql, parameters, settings, asker, fresh=fresh, zone=zone)
 
@@ -109,15 +109,15 @@ class Dataset:
     ) -> Answer:
         """Charge, then run, then add noise. A charge is never returned.
 
-        With which confidence margins hold is no part of what is bought: the rest of the query reads them, and stages,
-        which later measurements depend on, have those of the usual one.
+        The confidence of margins is not part of a purchase: only the rest of the query reads it. Stages, on which later
+        measurements depend, use the default confidence.
         """
         paid = release.unsettled or release
         asker = Asker(user, cancellation)
         bill = self._purchases.bill(paid, user, fresh)
         missing = [] if fresh else bill.missing
         with self._single_flight.of(missing, cancellation):
-            if missing:  # somebody may have bought it in the meantime
+            if missing:  # another query may have bought it in the meantime
                 bill = self._purchases.bill(paid, user, fresh)
             with self._working(asker) if bill.missing else nullcontext():
                 receipt, bill, owed = self._purchases.paid(paid, bill, user, sql, fresh, cancellation)
@@ -125,7 +125,7 @@ class Dataset:
                 with self._purchases.kept_if_unanswered(user, bill, receipt, known):
                     for index in range(len(paid.measurements)):
                         if index not in known:
-                            # A clip that an earlier measurement chose is known by now.
+                            # A clip chosen by an earlier measurement of this query is available now.
                             release = self._releases.settled(paid, asker, known)
                             measurement = release.measurements[index]
                             known[index] = self._measure(release, measurement, bill, index, known, cancellation)
@@ -145,15 +145,15 @@ class Dataset:
         return Answer(ResultTable(names, types, rows), release, receipt.paid, wide)
 
     def preview(self, release: Release, user: str) -> Release:
-        """The release as it would be answered now, for EXPLAIN: what is made of earlier answers has their margins.
+        """The release as it would be answered now, for EXPLAIN: derived answers have the margins of their sources.
 
-        Free: it reads the ledger alone.
+        Free: it reads only the ledger.
         """
         bill = self._purchases.bill(release.unsettled or release, user, fresh=False)
         return _as_known(release, bill.known, bill, self._purchases.owed(user, bill.sources))
 
     def with_confidence(self, release: Release, level: Fraction, *, simultaneous: bool) -> Release:
-        """The release with margins of another confidence, for EXPLAIN; how many unknown keys there are is not known."""
+        """The release with margins of another confidence, for EXPLAIN; the number of unknown keys is not known."""
         if not simultaneous:
             return with_confidence(release, Confidence(level))
         if any(measurement.cells is None for measurement in release.measurements if not measurement.is_search):
@@ -161,29 +161,29 @@ class Dataset:
         return with_confidence(release, Confidence(level, _noisy_numbers(release, {})))
 
     def warnings(self, release: Release, user: str, *, fresh: bool) -> list[str]:
-        """What the purchase would end for good, said before it is paid. Free: it reads the ledger alone."""
+        """Warnings if the purchase would end a way to pay for good. Free: it reads only the ledger."""
         if not self.accountant.sells_pure:
             return []
         found = self.ledger.closing(user, self._purchases.bill(release.unsettled or release, user, fresh).purchases)
         whose = {
-            kind: "your allowance" if all(closing.user for closing in found if closing.kind == kind) else "everybody"
+            kind: "your allowance" if all(closing.user for closing in found if closing.kind == kind) else "all users"
             for kind in dict.fromkeys(closing.kind for closing in found)
         }
         return [_ENDS[kind].format(whose=name) for kind, name in whose.items()]
 
     @property
     def compiling(self) -> int:
-        """Queries that are compiled just now, in other processes."""
+        """Queries being compiled in other processes."""
         return self._compiler.quick.held + self._compiler.long.held
 
     @property
     def compiling_long(self) -> int:
-        """Those of them that take long."""
+        """Those of them that are long work."""
         return self._compiler.long.held
 
     @contextmanager
     def _working(self, asker: Asker) -> Iterator[None]:
-        """Within the block an engine works for the user; others wait their turn, but for those who ask for little."""
+        """Hold a slot of the engine for the user during the block; a cheap query does not wait for one."""
         self._work.take(asker.user, asker.cancellation)
         try:
             yield
@@ -197,10 +197,10 @@ class Dataset:
         self.ledger.close()
 
     def left(self, user: str) -> str:
-        """What a user can still spend, in words."""
+        """What a user can still spend, as text."""
         return self._purchases.left(user)
 
-    # --- after it is paid ---
+    # --- after payment ---
 
     def _measure(
         self,
@@ -233,7 +233,7 @@ class Dataset:
         known: Mapping[int, StoredAnswer],
         cancellation: Cancellation | None,
     ) -> dict[str, object]:
-        """The value of an earlier stage as parameters; total for whatever it may be."""
+        """The value of an earlier stage as parameters; never fails."""
         rows = self._rest.rows(release, stage.rest, known, cancellation)
         values = [None if isinstance(row[0], float) and not math.isfinite(row[0]) else row[0] for row in rows]
         if stage.kind == "in":
@@ -254,7 +254,7 @@ def _noisy_columns(release: Release) -> int:
 
 
 def _noisy_numbers(release: Release, rows: Mapping[int, int]) -> int:
-    """How many noisy numbers an answer may show: in each noisy column, one for every row of the noisy tables."""
+    """The most noisy numbers that an answer can show: one for each row of the noisy tables in each noisy column."""
     cells = [
         len(measurement.cells) if measurement.cells is not None else rows.get(index, 1)
         for index, measurement in enumerate(release.measurements)
@@ -264,7 +264,7 @@ def _noisy_numbers(release: Release, rows: Mapping[int, int]) -> int:
 
 
 def _as_known(release: Release, known: Mapping[int, StoredAnswer], bill: Bill, owed: Price) -> Release:
-    """The release with the margins of what is known already; what is made of earlier answers costs what is owed."""
+    """The release with the margins of stored answers; a derived answer costs what the user owes for its sources."""
     told = {index: tuple(map(math.ceil, noisy.steps)) for index, noisy in known.items() if noisy.steps is not None}
     changed = as_told(release, told, bill.derived.keys())
     return replace(changed, price=changed.price + owed) if bill.derived else changed

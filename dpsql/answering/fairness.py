@@ -1,4 +1,4 @@
-"""Places for long work, shared so that nobody can keep all others waiting."""
+"""Fair slots for long work, so that no user can block all others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import count
 from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
 
-_GLANCE = 0.05  # seconds between looks at the cancellation
+_GLANCE = 0.05  # seconds between checks for cancellation
 
 
 class FairSlots:
-    """Safe for many threads. Of all places, one user holds at most a quarter or `each`; the last quarter is for those
-    who hold none. Of those who wait, the one who holds fewest is next; of equals, the one who came first.
+    """Safe for many threads. One user holds at most a quarter of all slots, or `each`; the last quarter is reserved for
+    users who hold none. The waiting user with the fewest slots is next; among equals, first come, first served.
     """
 
     def __init__(self, slots: int, each: int) -> None:
@@ -35,7 +35,7 @@ class FairSlots:
         return len(self._waiting)
 
     def take(self, user: str, cancellation: Cancellation | None = None) -> None:
-        """Wait for a place."""
+        """Wait for a slot."""
         with self._change:
             number = next(self._numbers)
             self._waiting[number] = user
@@ -50,7 +50,7 @@ class FairSlots:
                 self._change.notify_all()
 
     def take_now(self, user: str) -> bool:
-        """Take a place if there is one, and nobody who waits comes before."""
+        """Take a slot if one is free and no one who waits has precedence."""
         with self._change:
             if not self._may(user) or any(map(self._may, self._waiting.values())):
                 return False

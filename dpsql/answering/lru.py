@@ -1,4 +1,4 @@
-"""What was computed, remembered as long as there is room for it: the oldest is forgotten first."""
+"""An LRU cache bounded by the weight of its entries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-MOST = 1_000  # things of one kind
+MOST = 1_000  # entries of one kind
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -16,7 +16,7 @@ V = TypeVar("V")
 class WeightedLru(Generic[K, V]):
     """Safe for many threads.
 
-    Claim: all that is remembered together weighs no more than `room`, whoever asks for whatever.
+    Claim: all entries together weigh no more than `room`, whatever is requested.
     Needs: a weight that does not change.
     """
 

@@ -1,4 +1,4 @@
-"""From a policy file to an engine that answers: database, catalog and ledger, opened and checked together."""
+"""Opens a dataset from a policy file: database, catalog and ledger, checked against each other."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _LARGE_DELTA = Fraction(1, 20_000)
 
 
 def open_dataset(path: Path, *, new_ledger: bool = False) -> Dataset:
-    """The engine of the dataset that a policy file describes.
+    """The dataset that a policy file describes.
 
-    The ledger lies beside the database, so that another policy on the same database spends from the same budget.
-    A ledger elsewhere is only created on the owner's explicit word (`new_ledger`): a new one forgets what was spent.
+    By default the ledger is beside the database, so that all policies on the same database share one budget. A ledger
+    elsewhere is created only with `new_ledger`: a new one has no record of what was spent.
     """
     return open_engine(load(path), new_ledger=new_ledger)
 
@@ -42,7 +42,7 @@ def open_dataset(path: Path, *, new_ledger: bool = False) -> Dataset:
 def open_engine(
     policy: Policy, *, new_ledger: bool = False, slots: Slots | None = None, compiles_apart: bool = False
 ) -> Dataset:
-    """The same, of a policy that was read already; engines that share `places` do not buy the same thing at once."""
+    """The same, for a loaded policy; datasets that share `slots` do not buy the same answer at the same time."""
     engine = open_backend(policy)
     try:
         return build_dataset(
@@ -74,7 +74,7 @@ def build_dataset(
 
 
 def bind_all(policy: Policy, engine: Engine, is_unique: IsUnique | None = None) -> Catalog:
-    """Policy and database joined, views included; raises PolicyProblems with all that does not fit."""
+    """Bind the policy to the database, views included; raises PolicyProblems with every mismatch."""
     catalog = bind(policy, engine.schema(), is_unique or engine.is_unique, engine.read_public)
     problems = []
     for view in policy.views.values():
@@ -91,13 +91,13 @@ def bind_all(policy: Policy, engine: Engine, is_unique: IsUnique | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A policy that fits its database. It can tell what queries would do, and answers none."""
+    """A policy that matches its database. It can compile queries, but not answer them."""
 
     policy: Policy
     catalog: Catalog
     accountant: Accountant
     dialect: Dialect
-    warnings: tuple[str, ...] = ()  # what the owner should know about the database
+    warnings: tuple[str, ...] = ()  # warnings for the owner about the database
 
     def release(self, sql: str) -> Release:
         """What a query would do at the default price."""
@@ -113,11 +113,11 @@ def check(path: Path) -> Checked:
     unenforced: list[str] = []
 
     def is_unique(source: tuple[str, ...], columns: tuple[str, ...]) -> bool:
-        """Asked only where no constraint holds."""
+        """Queried only where no constraint ensures it."""
         if found := engine.is_unique(source, columns):
             unenforced.append(
                 f'({", ".join(columns)}) of table "{".".join(source)}" is unique, but nothing enforces it:'
-                " whether dpsql opens depends on rows; make it a PRIMARY KEY or UNIQUE"
+                " new rows may keep dpsql from starting; declare it PRIMARY KEY or UNIQUE"
             )
         return found
 
@@ -135,7 +135,7 @@ def check(path: Path) -> Checked:
 
 
 def _stale(policy: Policy) -> list[str]:
-    """Whether a prepared copy is older than its database. The owner may mean it so; queries do not ask."""
+    """Warn if a prepared copy is older than its database. This may be intended; queries do not check it."""
     copies = engine_kind(policy.database).copies
     if policy.prepared is None or copies is None:
         return []
@@ -143,7 +143,7 @@ def _stale(policy: Policy) -> list[str]:
 
 
 def _large_delta(policy: Policy) -> list[str]:
-    """Whether delta is too large for most data sets. How many people there are is not looked at."""
+    """Warn if delta is too large for most datasets. The number of people is not read."""
     delta = policy.privacy.delta
     if delta < _LARGE_DELTA:
         return []
@@ -154,7 +154,7 @@ def _large_delta(policy: Policy) -> list[str]:
 
 
 def _uncountable_prices(policy: Policy) -> list[Problem]:
-    """Prices below the grain of the ledger: nothing could ever be paid with them."""
+    """Prices below the ledger's grain, with which nothing could be paid."""
     prices: list[tuple[str, str, Fraction, int | None]] = [
         ("epsilon", "[privacy]", policy.privacy.epsilon, None),
         ("query_epsilon", "[privacy]", policy.privacy.query_epsilon, None),

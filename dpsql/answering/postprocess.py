@@ -1,4 +1,4 @@
-"""The rest of the query: ordinary SQL over noisy values and public tables, in a DuckDB of its own."""
+"""Runs the rest of a query: ordinary SQL over noisy values and public tables, in an isolated DuckDB."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_TABLES: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
 class Postprocessor:
     """A locked in-memory DuckDB that only ever sees noisy values and public tables.
 
-    Each run has its own cursor, so runs from several threads go side by side and are stopped one by one.
+    Each run has its own cursor, so runs of several threads are concurrent, and are cancelled individually.
     """
 
     def __init__(self, *, memory: str = "1GB") -> None:
@@ -45,7 +45,7 @@ class Postprocessor:
         self._loaded: set[str] = set()
 
     def load(self, name: str, columns: Sequence[tuple[str, Type]], data: Sequence[Sequence[Value]]) -> None:
-        """Keep a public table, given column by column, under this name. A name that is already there is left alone."""
+        """Load a public table, given column by column. An existing name is left unchanged."""
         failure: Error
         with self._loading:
             if name in self._loaded:
@@ -69,7 +69,7 @@ class Postprocessor:
         tables: Mapping[str, Mapping[str, Array]] = _NO_TABLES,
         cancellation: Cancellation | None = None,
     ) -> list[tuple[Cell, ...]]:
-        """Run one SELECT. Parameters that it does not name are ignored; more than `max_cells` values are refused.
+        """Run one SELECT. Unused parameters are ignored; an answer of more than `max_cells` values is refused.
 
         Claim: outcome and errors are post-processing of what was released.
         Because: this database holds public tables, parameters and `tables`, which only this run sees, are noisy, and it
@@ -90,14 +90,14 @@ class Postprocessor:
         raise failure
 
     def close(self) -> None:
-        """Let go of the database and its tables. Runs that are under way may finish."""
+        """Close the database. Runs under way may finish."""
         self._connection.close()
 
     def _create(self, name: str, columns: Sequence[tuple[str, Type]], data: Sequence[Sequence[Value]]) -> None:
         definitions = [f"{quoted(column)} {_column_type(type_)}" for column, type_ in columns]
         lists = [f"unnest(CAST($c{i} AS {_column_type(type_)}[]))" for i, (_, type_) in enumerate(columns)]
         with closing(self._connection.cursor()) as cursor:
-            # Closing the cursor undoes what was not committed, so nobody sees a table without its rows.
+            # Closing the cursor rolls back, so no table is visible without its rows.
             cursor.begin()
             cursor.execute(f"CREATE TABLE {quoted(name)} ({', '.join(definitions)})")
             cursor.execute(
@@ -120,7 +120,7 @@ def _select(
     try:
         # DuckDB refuses parameters that the statement does not name.
         cursor.execute(statement, {name: parameters[name] for name in wanted})
-        # One row beyond the limit is enough to know.
+        # One row beyond the limit suffices to detect it.
         columns = max(len(cursor.description or ()), 1)
         rows: list[tuple[Cell, ...]] = cursor.fetchmany(max_cells // columns + 1)
     except duckdb.InterruptException:
@@ -128,7 +128,7 @@ def _select(
         raise
     require_size(len(rows), columns, max_cells)
     types = [str(column[1]) for column in cursor.description or ()]
-    # DuckDB hands a date that Python cannot hold over as text.
+    # DuckDB returns a date beyond Python's range as text.
     for i, type_ in enumerate(types):
         if type_.removesuffix("[]") in ("DATE", "TIMESTAMP") and any(_has_text(row[i]) for row in rows):
             raise _out_of_range()
@@ -138,7 +138,7 @@ def _select(
 
 
 def require_size(rows: int, columns: int, max_cells: int) -> None:
-    """Refuse an answer that has more values than the owner allows."""
+    """Refuse an answer with more values than the policy allows."""
     if rows > max_cells // columns:
         raise ResultTooLarge(
             f"the answer has more than {max_cells:,} values", hint="Ask for fewer rows or columns, with WHERE or LIMIT."
@@ -152,7 +152,7 @@ def _has_text(cell: Cell) -> bool:
 def _translated(error: duckdb.Error) -> Error:
     if isinstance(error, duckdb.OutOfRangeException | duckdb.ConversionException):
         return _out_of_range()
-    # Told apart by its text alone; should the text change, the fixed sentence of a failed engine remains.
+    # Recognised by its text; if DuckDB changes the text, the general error of a failed engine remains.
     if "More than one row returned by a subquery" in str(error):
         return TooManyRows("more than one row returned by a subquery used as an expression")
     return engine_failed(error)

@@ -1,4 +1,4 @@
-"""`dpsql prepare`: from a policy and its database to a copy in which queries find owners and their rows counted."""
+"""`dpsql prepare`: writes a copy of the tables in which each row has its owner and the owner's row count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpsql.policy.problems import quoted
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was made, and what it stands in for."""
+    """The new copy, and the one that it replaces."""
 
     prepared: PreparedPolicy
     before: PreparedPolicy | None
@@ -29,9 +29,9 @@ class Done:
 
 
 def prepare(path: Path, to: str | None = None, writer: str | None = None, tell: Tell = lambda _: None) -> Done:
-    """Make a copy, and let the policy name it. Copies made before stay: a server that runs still reads its own.
+    """Write a copy, and name it in the policy. Earlier copies stay: a running server still reads its own.
 
-    `to` is a place as the engine names it, which is written with the rights of the address `writer`.
+    `to`: a place in the engine's terms, written with the rights of the address `writer`.
     """
     policy = load(path)
     copies = _copies(policy)
@@ -68,7 +68,7 @@ def writes_to_database(path: Path) -> bool:
 
 
 def forget(path: Path) -> PreparedPolicy | None:
-    """Let the policy name no copy any more; returns the one it named."""
+    """Remove the copy from the policy; returns it."""
     before = load(path).prepared
     if before is not None:
         set_prepared(path, None)

@@ -1,4 +1,4 @@
-"""What a question must pay: what is stored, what earlier answers determine, and what is charged first."""
+"""What a query must pay for: finds stored and derivable answers, and charges the rest before anything runs."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from dpsql.release.identity import EarlierAnswers, key_of_answer
 from dpsql.sql.kept_text import kept_text
 from dpsql.tables import NoisyTable
 
-_ASK_AGAIN = "Ask the same question again: it costs nothing more."
+_ASK_AGAIN = "Run the same query again: it costs nothing more."
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     index: int  # of the measurement in the release
-    unanswered: Unanswered  # what it is if it fails
+    unanswered: Unanswered  # the paid attempt, in case it fails
 
 
 class Bill:
-    """What one question needs: what is stored, what is made of stored answers, and what must be bought."""
+    """What one query needs: stored answers, answers derived from stored ones, and purchases."""
 
     def __init__(self) -> None:
         self.purchases: list[Purchase] = []
         self.keys: dict[int, bytes] = {}
-        self.stages: dict[int, EarlierAnswers] = {}  # what each was asked with
-        self.derived: dict[int, tuple[Purchase, ...]] = {}  # what those are made of that are made of earlier answers
-        self.older: dict[int, Older] = {}  # what those that are missing are joined with
+        self.stages: dict[int, EarlierAnswers] = {}  # the identities of each measurement
+        self.derived: dict[int, tuple[Purchase, ...]] = {}  # the sources of answers that are derived from earlier ones
+        self.older: dict[int, Older] = {}  # earlier answers to combine with the missing ones
         self.instances: dict[int, str] = {}
         self.known: dict[int, StoredAnswer] = {}
-        self.prices: dict[int, Price] = {}  # of what is missing
-        self.retries: dict[int, PaidAttempt] = {}  # what was paid for before and is run again
-        self.noised: set[int] = set()  # whose noise was drawn
+        self.prices: dict[int, Price] = {}  # the price of what is missing
+        self.retries: dict[int, PaidAttempt] = {}  # paid attempts that are run again
+        self.noised: set[int] = set()  # those whose noise was drawn
 
     def attempts(self, receipt: Receipt) -> Iterator[_Attempt]:
-        """What is run by this payment, or by an earlier one."""
+        """The attempts to run, paid for by this payment or an earlier one."""
         for index, price in self.prices.items():
             retry = self.retries.get(index)
             charge, runs = (receipt.number, 1) if retry is None else (retry.charge, retry.runs + 1)
@@ -58,17 +58,17 @@ class Bill:
 
     @property
     def sources(self) -> list[Purchase]:
-        """The earlier answers that others are made of."""
+        """The earlier answers that others are derived from."""
         return list(chain.from_iterable(self.derived.values()))
 
     @property
     def missing(self) -> list[bytes]:
-        """The keys of what is not stored."""
+        """The keys that are not stored."""
         return [key for index, key in self.keys.items() if index not in self.known]
 
 
 class Purchases:
-    """Finds what is stored, and charges the ledger for the rest. A charge is never returned."""
+    """Finds stored answers, and charges the ledger for the rest. A charge is never returned."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Purchases:
         self.circuits = CircuitBreaker()
 
     def bill(self, release: Release, user: str | None, fresh: bool) -> Bill:
-        """Which measurements are stored already, and under which key each will be paid and kept."""
+        """Which measurements are stored already, and the key under which each is paid for and stored."""
         bill = Bill()
         for index, measurement in enumerate(release.measurements):
             if not measurement.statistics:
-                # Free: the keys are the answer, and name it.
+                # Nothing is measured: the keys are the answer, and its identity.
                 assert measurement.cells is not None
                 bill.instances[index] = digest(rows_text(measurement.cells)).hex()
                 bill.known[index] = StoredAnswer(bill.instances[index], NoisyTable(measurement.cells, ()))
@@ -101,7 +101,7 @@ class Purchases:
             earlier = [(stage.asked.identity, tuple(bill.instances[i] for i in stage.measurements)) for stage in used]
             clips = [(index, bill.instances[search]) for index, search in measurement.clips]
             key = key_of_answer(measurement.identity, earlier, clips)
-            # A clip is bought once; another answer to the same question uses it too.
+            # A clip is bought once; another answer to the same query uses it too.
             stored = None if fresh and not measurement.is_search else self._ledger.lookup(key)
             bill.keys[index] = key
             bill.stages[index] = earlier
@@ -131,7 +131,7 @@ class Purchases:
         return bill
 
     def _paid_attempt(self, key: bytes, price: Price, user: str | None) -> PaidAttempt | None:
-        """What was paid for and never given. Who has not paid for it need not wait for it, and may buy it anew."""
+        """A failed paid attempt at this answer. A user who has not paid need not wait for it, and may buy a new one."""
         if user is None or not price.loss:
             return None
         found = self._ledger.paid_attempt(key, price)
@@ -140,7 +140,7 @@ class Purchases:
     def _made(
         self, measurement: Measurement, stages: EarlierAnswers, asked: QuerySettings, user: str
     ) -> Derived | None:
-        """The answer made of earlier ones: free, or no dearer and no further off than a new one would be."""
+        """The answer derived from earlier ones, if it costs no more and has no wider margins than a new one."""
         made = self._reuse.find(measurement, stages, asked)
         if made is None:
             return None
@@ -150,11 +150,11 @@ class Purchases:
         return made
 
     def owed(self, user: str, purchases: Iterable[Purchase]) -> Price:
-        """What the user would pay for earlier answers of others."""
+        """What the user would pay for earlier answers bought by others."""
         return sum((p.price for p in set(purchases) if not self._ledger.has_paid(user, p.key)), Price())
 
     def _find_older(self, release: Release, bill: Bill, user: str) -> None:
-        """What the user has paid for before that new answers may be joined with."""
+        """Earlier answers, paid for by the user, that new ones may be combined with."""
         for index, measurement in enumerate(release.measurements):
             if index not in bill.known:
                 older = self._reuse.older(measurement, bill.stages[index], user)
@@ -164,9 +164,9 @@ class Purchases:
     def paid(
         self, release: Release, bill: Bill, user: str, sql: str, fresh: bool, cancellation: Cancellation | None
     ) -> tuple[Receipt, Bill, Price]:
-        """The receipt of what is missing, the bill as it was paid, and what the user owed for answers of others.
+        """Charge the bill: the receipt, the bill as paid, and what the user owed for answers bought by others.
 
-        Nothing is charged while it is known that the engine would fail, or after the statement was cancelled.
+        Nothing is charged while the engine is known to fail, or after the statement was cancelled.
         """
         while True:
             if bill.missing:
@@ -175,18 +175,18 @@ class Purchases:
             self._find_older(release, bill, user)
             try:
                 return self._charge(user, bill, sql, cancellation), bill, owed
-            except AttemptTaken:  # another process was faster
+            except AttemptTaken:  # another process took the attempt
                 bill = self.bill(release, user, fresh)
 
     def _require_engine(self, release: Release, bill: Bill, user: str, cancellation: Cancellation | None) -> None:
-        """Raise where what is missing would be paid and not answered. It reads no private row, and charges nothing."""
+        """Raise if a charge would give no answer now. Reads no private row, and charges nothing."""
         waits = [attempt.wait for attempt in bill.retries.values()]
         if any(waits):
             runs = max(attempt.runs for attempt in bill.retries.values())
             raise OperationalError(
                 f"the query was paid for, and has failed {runs} times",
                 detail=f"It is run again after a pause of {math.ceil(max(waits))} s, at no further cost.",
-                hint="Ask again then, or ask another question. The owner finds the cause of the failures in the log.",
+                hint="Run it again then, or run another query. The owner finds the cause of the failures in the log.",
             )
         if any(purchase.price.loss and not purchase.replay for purchase in bill.purchases):
             self.circuits.require_closed(user)
@@ -202,12 +202,12 @@ class Purchases:
     def kept_if_unanswered(
         self, user: str, bill: Bill, receipt: Receipt, known: Mapping[int, StoredAnswer]
     ) -> Iterator[None]:
-        """What was paid for and is not answered is kept in the ledger, and the same question runs it again for free.
+        """Record paid attempts that fail in the block, so that the same query runs them again at no cost.
 
         Claim: each charge gives at most one answer to each question.
-        Because: what is kept is the attempts that have not come as far as noise; of the others the answer may be
-            stored, or seen. Whoever takes a kept attempt uses it up, durably, before the engine is asked
-            (`ledger.failures`), and draws noise of its own under the same key and price.
+        Because: only attempts whose noise was not drawn are recorded; of the others the answer may be stored, or
+        seen. A retry uses a recorded attempt up, durably, before the engine runs it (`ledger.failures`), and draws
+        noise of its own under the same key and price.
         Needs: nothing of an attempt leaves this process before its noise is drawn.
         """
         try:
@@ -247,14 +247,16 @@ class Purchases:
         except BudgetExhausted as error:
             cost = sum((purchase.price for purchase in bill.purchases), Price())
             error.detail = f"The query costs {price_text(cost, self._accountant)}; left is {self.left(user)}."
-            error.hint = "Ask for less with SET dpsql.epsilon, repeat an earlier query for free, or ask the owner."
+            error.hint = (
+                "Lower the price with SET dpsql.epsilon, repeat an earlier query at no cost, or ask the owner for more."
+            )
             raise
 
     def left(self, user: str) -> str:
-        """What a user can still spend, in words; and where nothing more is paid as pure, why."""
+        """What a user can still spend, as text; with the reason if no more pure answers can be paid."""
         left = self._ledger.remaining(user)
         if not self._accountant.sells_pure or left.pure is not None or not left.loss:
             return price_text(left, self._accountant)
         had_others = self._ledger.spent().pure is None or self._ledger.spent(user).pure is None
         why = "not all answers were pure" if had_others else "their epsilon is spent"
-        return f"{price_text(left, self._accountant)}; pure answers pay as others do, since {why}"
+        return f"{price_text(left, self._accountant)}; pure answers are charged like others, because {why}"

@@ -1,4 +1,4 @@
-"""The release of a query: compiled, remembered, and settled with the contribution bounds that were chosen."""
+"""The release of a query: compiled, cached, and completed with the chosen contribution bounds."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from dpsql.release.identity import key_of_answer
 from dpsql.sql.clock import Clock
 from dpsql.types import Value
 
-_ROOM = 100_000_000  # bytes, about, of compiled queries
-_OF_CELL, _OF_TEXT = 65, 20  # bytes of a cell, and of what was compiled for each character of generated SQL
-# A clip, or a centre, is searched for with one part of so many of the usual price, or more. A lone sum gives a fifth of
-# its price for its clip, and a twentieth for its centre.
+_ROOM = 100_000_000  # approximate bytes of the cache of compiled queries
+_OF_CELL, _OF_TEXT = 65, 20  # approximate bytes per cell, and per character of generated SQL
+# A bound search gets at least one part in so many of the usual price. A single sum spends a fifth of its price on its
+# clip, and a twentieth on its centre.
 _POOREST_SEARCH = {StatisticKind.CLIP: 40, StatisticKind.CENTRE: 160}
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who waits for what is done."""
+    """On whose behalf the work is done."""
 
     user: str
     cancellation: Cancellation | None
 
 
 class Releases:
-    """Compiles queries, and remembers what was compiled. Safe for many threads."""
+    """Compiles queries, and caches their releases. Safe for many threads."""
 
     def __init__(self, compiler: Compiler, accountant: Accountant, ledger: Ledger, purchases: Purchases) -> None:
         self._compiler = compiler
@@ -61,11 +61,11 @@ class Releases:
         fresh: bool,
         zone: Zone,
     ) -> Release:
-        """The release of a query. Where it has loose clips, those that were found before decide with the ledger.
+        """The release of a query. Where its bounds are loose, earlier bound searches and the ledger decide its form.
 
-        What is stored already is preferred, so that the same question has the same answer; then clips that are found
-        already, for they leave the whole price to the sums. A query that has little to give to a search does not make
-        one: all later ones, of everybody, would have to live with what it finds.
+        Stored answers come first, so that the same query has the same answer; then existing clips, which leave the
+        whole price to the sums. A query with a low price makes no bound search: all later queries, of all users, would
+        have to use its result.
         """
         clock = Clock(this_minute(), zone)
 
@@ -87,7 +87,7 @@ class Releases:
         return self.settled(stored[0] if stored else forms[0], asker)
 
     def _found(self, release: Release) -> dict[int, StoredAnswer]:
-        """The clips and centres that were chosen before, for whoever asked."""
+        """The clips and centres that earlier queries of any user have chosen."""
         found: dict[int, StoredAnswer] = {}
         for index in release.searches:
             search = release.measurements[index]
@@ -99,7 +99,7 @@ class Releases:
         return found
 
     def settled(self, release: Release, asker: Asker, known: Mapping[int, StoredAnswer] | None = None) -> Release:
-        """The release with the clips that were chosen by now; they are released values, so anybody may see them."""
+        """The release with the clips chosen so far; these are released values, which any user may see."""
         if not release.searches:
             return release
         found = self._found(release) if known is None else known
@@ -111,7 +111,7 @@ class Releases:
         return replace(settled, unsettled=release)
 
     def _require_least_price(self, release: Release) -> None:
-        """The owner may want no answers that cost next to nothing: each is kept, and none of them is of use."""
+        """Refuse a price below the policy's minimum: answers at almost no cost fill the ledger and are useless."""
         least = self._accountant.policy.min_query_epsilon
         if least is None or not release.price.loss or self._accountant.epsilon_of(release.price.loss) >= least:
             return
@@ -124,7 +124,7 @@ class Releases:
         )
 
     def _is_cheap(self, settings: QuerySettings, searches: Sequence[Measurement]) -> bool:
-        """Whether a query pays less than half of the usual price, or shares its price among too many sums."""
+        """Whether a query pays less than half of the usual price, or divides its price among too many sums."""
         usual = self._accountant.policy.query_epsilon
         if settings.epsilon is not None and settings.epsilon * 2 < usual:
             return True
@@ -132,11 +132,11 @@ class Releases:
         return any(loss * least < self._accountant.price_of(usual) for loss, least in parts)
 
     def _compiled(self, source: Source, asker: Asker, chosen: Choice = (), *, paid: bool = False) -> Release:
-        """Pure, and remembered, so that a repeated text costs no parsing; one that reads the clock, for its minute,
-        and one that depends on the time zone, for it.
+        """Compile with a cache keyed by the text; by the minute too if it reads the clock, and by the time zone if it
+        depends on it.
         """
         _check_parameters(source.parameters)
-        # By their text: equal decimals of different scale, and zeros of different sign, are different constants.
+        # As text: equal decimals of different scale, and zeros of different sign, are different constants.
         values = tuple((type(value), repr(value)) for value in source.parameters)
         key = (source.sql, values, source.settings, source.clips, chosen)
         now, zone = source.clock.now, source.clock.zone.name
@@ -152,7 +152,7 @@ class Releases:
         except Exception as error:
             if is_for_files(error):
                 raise TooManyFiles from None
-            # A defect of ours. It depends on the query alone, for no data was read; still, say nothing of its insides.
+            # An internal error. It depends on the query only, as no data was read; still, show no details.
             raise InternalError(
                 f"the query could not be compiled (log id {log_engine_error(error)})",
                 hint="The owner finds the cause in the log under this id.",
@@ -164,7 +164,7 @@ class Releases:
 
 
 def _bytes_of(release: Release) -> int:
-    """About as much memory as a release takes."""
+    """The approximate memory of a release."""
     rests = [release.rest, *(stage.rest for stage in release.stages)]
     texts = [text for rest in rests for text in (rest.sql, rest.of_tables or "")]
     return sum(map(_bytes_in, release.measurements)) + _OF_TEXT * sum(map(len, texts))
@@ -176,7 +176,7 @@ def _bytes_in(measurement: Measurement) -> int:
 
 
 def this_minute() -> datetime:
-    """What the clock of a query shows."""
+    """The time that a query sees, in whole minutes."""
     return datetime.now(UTC).replace(second=0, microsecond=0, tzinfo=None)
 
 

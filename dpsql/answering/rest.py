@@ -1,4 +1,4 @@
-"""The rest of a query, over noisy and public tables: in Python where that is quicker, else in DuckDB."""
+"""The rest of a query, over noisy and public tables: in Python where that is faster, else in DuckDB."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
 
 MAX_PUBLIC_ROWS = 1_000_000
-_ROOM = 100_000_000  # bytes, about, of small answers that are remembered
+_ROOM = 100_000_000  # approximate bytes of the cache of small answers
 _OF_CELL = 65  # bytes
-SMALL_ROWS, SMALL_TEXT = 100, 10_000  # rows and characters of an answer that is remembered
+SMALL_ROWS, SMALL_TEXT = 100, 10_000  # limits of rows and characters for a cached answer
 
 
 class RestOfQueries:
-    """Computes what is above the noise. Safe for many threads."""
+    """Computes the rest of queries, above the noisy tables. Safe for many threads."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
@@ -53,11 +53,11 @@ class RestOfQueries:
         *,
         bought: bool,
     ) -> Rows:
-        """The rows of the answer; those of a small one are remembered, and given again where nothing was bought.
+        """The rows of the answer; those of a small one are cached, and reused if nothing was bought.
 
-        Claim: remembered rows are those that the rest of the query would give again.
-        Because: it reads the noisy tables that the key names, each by what was asked and by an identity of its own, and
-        public tables, which are read once; nothing in it knows the time or draws a random number.
+        Claim: cached rows are those that the rest of the query would return again.
+        Because: it reads the noisy tables that the key names, each by its question and by an identity of its own, and
+        public tables, which are read once; nothing in it reads the clock or draws a random number.
         Needs: SQL that was generated from a plan, which has neither.
         """
         used = [(index, keys.get(index), noisy.instance) for index, noisy in sorted(known.items())]
@@ -113,7 +113,7 @@ class RestOfQueries:
         )
 
     def computed(self, release: Release, rest: Rest, known: Mapping[int, StoredAnswer]) -> Rows | None:
-        """The same in Python, where that is quicker and all that is read is one noisy table."""
+        """The same in Python, where that is faster and only one noisy table is read; else None."""
         way = rest.in_python
         if way is None:
             return None
@@ -134,8 +134,8 @@ class RestOfQueries:
 
 
 def _columns_of(measurement: Measurement, table: NoisyTable) -> Iterator[list[Value] | Integers]:
-    """Keys, noisy sums and their errors: what the rest of a query may read of a noisy table."""
-    # Behind the declared cells stands the remainder, which nobody sees.
+    """The columns of a noisy table for the rest of a query: keys, noisy sums and their margins."""
+    # The remainder follows the declared cells, and is never shown.
     rows = len(table) if measurement.cells is None else min(len(table), len(measurement.cells))
     yield from columns_of(table.keys[:rows]) or [[] for _ in measurement.keys]
     yield from (column[:rows] for column in table.sums)
@@ -143,7 +143,7 @@ def _columns_of(measurement: Measurement, table: NoisyTable) -> Iterator[list[Va
 
 
 def _as_tables(read: Mapping[int, Sequence[list[Value] | Integers]]) -> dict[str, dict[str, Array]] | None:
-    """Noisy tables as arrays, as far as they are read; None where a column cannot be one."""
+    """Noisy tables as arrays, for the columns that are read; None for a column that cannot be one."""
     tables: dict[str, dict[str, Array]] = {}
     for index, columns in read.items():
         for i, column in enumerate(columns):
@@ -155,7 +155,7 @@ def _as_tables(read: Mapping[int, Sequence[list[Value] | Integers]]) -> dict[str
 
 
 def _is_small(rows: Rows) -> bool:
-    """Small enough that nobody can fill the memory with what is remembered."""
+    """Whether an answer is small enough for the cache."""
     if len(rows) > SMALL_ROWS:
         return False
     return sum(len(value) for value in chain.from_iterable(rows) if isinstance(value, str)) <= SMALL_TEXT

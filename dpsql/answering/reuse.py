@@ -1,8 +1,8 @@
-"""Answers made of earlier ones: a coarser GROUP BY of a released table, and several releases of the same question.
+"""Reuse of answers: a coarser GROUP BY derived from a released table, and several releases of a query combined.
 
-Beside every stored release with declared keys stand small records that say which questions it also answers: those with
-fewer keys, by adding up its cells. They are found by what is asked of which rows, without price and noise. All of it is
-post-processing of noisy values.
+Every stored release with declared keys has small records of the questions that it also answers: those with fewer keys,
+by adding up its cells. They are found by the question, without price and noise. All of it is post-processing of noisy
+values.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dpsql.release.identity import EarlierAnswers
 from dpsql.tables import Integers, NoisyTable, columns_of
 from dpsql.types import Value
 
-MOST_KEYS = 4  # of which all combinations are remembered
-REMEMBERED = 1_000  # measurements, of which names need not be made again
-MOST_RECORDS = 1_000  # sums that are remembered of the same rows and keys
+MOST_KEYS = 4  # keys of which all combinations are recorded
+REMEMBERED = 1_000  # measurements in the cache of names
+MOST_RECORDS = 1_000  # sums that are recorded for the same rows and keys
 
 Cell = tuple[Value, ...]
 T = TypeVar("T")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """An answer made of earlier ones, and what somebody who never paid for these owes."""
+    """An answer derived from earlier ones, and what a user who never paid for these owes."""
 
     known: StoredAnswer
     purchases: tuple[Purchase, ...]
@@ -46,7 +46,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Where a sum is found: in which stored answer, at which place, under which of its keys; and how far off it is."""
+    """Where a sum is found: in which stored answer, at which index, under which of its keys; and its margin."""
 
     source: bytes
     place: int
@@ -60,10 +60,10 @@ Older = tuple[_Part, ...]  # an earlier answer to the same question, sum by sum
 
 
 class AnswerReuse:
-    """`changing`: the owner lets answers expire, or has prepared the data anew, since they change.
+    """`changing`: the data change, as answers expire or copies were prepared again.
 
-    What was made of two states of the data would be true of neither. Whether they did change is not looked at, for that
-    would tell.
+    A combination of two states of the data would be right for neither. Whether the data did change is not checked, for
+    that would reveal it.
     """
 
     def __init__(self, ledger: Ledger, *, changing: bool) -> None:
@@ -73,9 +73,9 @@ class AnswerReuse:
         self._changing = changing
 
     def find(self, measurement: Measurement, stages: EarlierAnswers, asked: QuerySettings) -> Derived | None:
-        """The answer to a question that stored ones determine, if it is good enough for what was asked for.
+        """The answer that stored ones determine, if it is accurate enough for the request.
 
-        Claim: its values are those that would be released, with other noise; it tells nothing that was not released.
+        Claim: its values are those that would be released, with other noise; it reveals nothing that was not released.
         Because: a person is in at most one cell of the source, and every row in one, those without declared keys in the
         remainder. So a cell here is the sum of those cells there that agree with it in its keys.
         Needs: the text of a question names its meaning; additive sums over declared keys, of one row per person.
@@ -98,10 +98,10 @@ class AnswerReuse:
         return Derived(known, purchases, is_no_wider(measurement, steps))
 
     def older(self, measurement: Measurement, stages: EarlierAnswers, user: str) -> Older | None:
-        """The old answer to a question, that a new one may be joined with; to be asked before the new one is paid for.
+        """The old answer to a question, with which a new one may be combined; call it before the new one is paid for.
 
-        Only where the user has paid for the old one: a dear answer is not had for the price of a cheap one. Once the
-        new one is paid for, the same question at the same price counts as paid, whoever bought it before.
+        Only if the user has paid for the old one: an expensive answer must not come at the price of a cheap one. Once
+        the new one is paid for, the same question at the same price counts as paid, whoever bought it before.
         """
         parts = None if measurement.is_combined or self._changing else self._parts(measurement, stages)
         if parts is None or not all(self._ledger.has_paid(user, source) for source in {part.source for part in parts}):
@@ -109,7 +109,7 @@ class AnswerReuse:
         return tuple(parts)
 
     def combined(self, measurement: Measurement, bought: StoredAnswer, older: Older) -> StoredAnswer:
-        """The new answer and the old one, weighted such that together they are least far off."""
+        """The inverse-variance weighted mean of the new answer and the old one."""
         sources = self._sources(older)
         columns: list[Integers] = []
         steps: list[float] = []
@@ -121,7 +121,7 @@ class AnswerReuse:
                 share = _share(deviation, part.deviation)
                 new = _weighted(new, share, _values(measurement, part, sources[part.source].table))
                 margin, deviation = (
-                    # Rounding to whole steps is one more error, of half a step at most.
+                    # Rounding to whole steps adds an error of at most half a step.
                     math.hypot(share * one, (1 - share) * other, 0.5)
                     for one, other in ((margin, part.steps), (deviation, part.deviation))
                 )
@@ -173,7 +173,7 @@ class AnswerReuse:
         return known if len(known) == len(parts) else None
 
     def _place(self, measurement: Measurement, kept: tuple[int, ...], stages: EarlierAnswers) -> bytes:
-        """Under which key of the ledger the records of a question stand, whichever sums it asks for."""
+        """The ledger key of the records of a question, whichever sums it asks for."""
 
         def place() -> bytes:
             assert measurement.question is not None
@@ -185,7 +185,7 @@ class AnswerReuse:
         return self._once(measurement, ("name", kept, statistic), lambda: _name(measurement, kept, statistic))
 
     def _cells(self, measurement: Measurement, kept: tuple[int, ...]) -> int:
-        """How many cells are added up to one that has these keys alone."""
+        """How many cells are added up into one cell of these keys."""
         dropped = [i for i in measurement.order_of_keys if i not in kept]
         return self._once(
             measurement,
@@ -194,7 +194,7 @@ class AnswerReuse:
         )
 
     def _once(self, measurement: Measurement, what: tuple[object, ...], make: Callable[[], T]) -> T:
-        """What a measurement alone determines, made once for as long as the measurement is remembered."""
+        """What a measurement determines by itself, cached as long as the measurement."""
         with self._lock:
             of, known = self._made.get(id(measurement), (None, {}))
             if of is not measurement:
@@ -208,7 +208,7 @@ class AnswerReuse:
         return made
 
     def _sources(self, parts: Iterable[_Part]) -> dict[bytes, StoredAnswer]:
-        """The answers that parts are found in, as far as they are still there."""
+        """The answers that contain the parts, as far as they still exist."""
         stored = self._ledger.lookup_all({part.source for part in parts})
         return {key: decode(answer) for key, answer in stored.items()}
 
@@ -227,7 +227,7 @@ def _values(measurement: Measurement, part: _Part, source: NoisyTable) -> Intege
 
 
 def _only(kept: Sequence[int], keys: Sequence[Cell]) -> Sequence[Cell]:
-    """The keys at some places, of each cell."""
+    """The keys at some indexes, for each cell."""
     columns = columns_of(keys)
     return list(zip(*(columns[i] for i in kept), strict=True)) if kept and columns else [()] * len(keys)
 
@@ -237,7 +237,7 @@ def _is_source(measurement: Measurement) -> bool:
 
 
 def _choices(measurement: Measurement) -> Iterator[tuple[int, ...]]:
-    """Which keys may be kept: all but some of those whose other values are in the remainder too."""
+    """Which sets of keys may be kept: all but some of those whose other values are in the remainder too."""
     own = measurement.order_of_keys
     yield own
     loose = [i for i in own if measurement.keys[i].remainder]
@@ -251,12 +251,12 @@ def _choices(measurement: Measurement) -> Iterator[tuple[int, ...]]:
 
 
 def _suffices(measurement: Measurement, steps: Sequence[float], asked: QuerySettings) -> bool:
-    """Whoever states an error, a price or its kind gets what was stated; others get what is there."""
+    """A request with an error, a price or its kind needs a match; any other takes what exists."""
     return (asked.margin is None and asked.epsilon is None and not asked.pure) or is_no_wider(measurement, steps)
 
 
 def is_no_wider(measurement: Measurement, steps: Sequence[float]) -> bool:
-    """Whether sums with these margins are at least as close as a new answer would be."""
+    """Whether these margins are at most those of a new answer."""
     for i, margin in enumerate(steps):
         if margin > measurement.steps(i):
             return False
@@ -268,12 +268,12 @@ def is_no_wider(measurement: Measurement, steps: Sequence[float]) -> bool:
 
 
 def _share(its_deviation: float, old_deviation: float) -> float:
-    """The part of the weighted mean that is the new answer's: against the variances, whichever law each noise has."""
+    """The new answer's weight in the mean: by inverse variance, whichever distribution each noise has."""
     return old_deviation**2 / (its_deviation**2 + old_deviation**2)
 
 
 def _weighted(new: Integers, share: float, old: Integers) -> Integers:
-    """The weighted mean, in whole numbers: between both, so that nothing overflows."""
+    """The weighted mean, in integers: between both values, so that nothing overflows."""
     moved: Integers = np.rint(share * (new - old)).astype(np.int64)
     return old + moved
 
@@ -284,10 +284,10 @@ def _name(measurement: Measurement, kept: tuple[int, ...], statistic: int) -> st
 
 
 def _dearest(records: dict[str, _Part]) -> dict[str, _Part]:
-    """As many as are kept, those that cost most, of these the newest.
+    """The records to keep: the most expensive, among equals the newest.
 
-    All of them are read whenever somebody asks something of the same rows and keys: many cheap sums must not make that
-    slow for everybody, nor push out what was dear.
+    All of them are read for every query of the same rows and keys: many cheap sums must neither slow that down nor
+    displace expensive ones.
     """
     newest_first = list(reversed(records.items()))
     kept = sorted(newest_first, key=lambda item: -item[1].price.loss)[:MOST_RECORDS]

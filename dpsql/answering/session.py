@@ -1,4 +1,4 @@
-"""One analyst's session: who asks, with which settings. `explain` and `describe` are free; only `execute` spends."""
+"""One analyst's session: user and settings. `explain` and `describe` are free; only `execute` is charged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SET = re.compile(
 )
 _SHOW = re.compile(r"\s*SHOW\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
 _RESET = re.compile(r"\s*RESET\s+dpsql\.(\w+)\s*;?\s*", re.IGNORECASE | re.ASCII)
-# As PostgreSQL has it: SET TimeZone = x, SET TIME ZONE x, RESET TimeZone, SHOW TimeZone.
+# As in PostgreSQL: SET TimeZone = x, SET TIME ZONE x, RESET TimeZone, SHOW TimeZone.
 _TIME_ZONE = r"(?:TimeZone|TIME\s+ZONE)"
 _SET_ZONE = re.compile(
     r"\s*SET\s+(?:SESSION\s+)?(?:TimeZone\s*(?:=|\bTO\b)|TIME\s+ZONE\b)\s*(?:('[^']*'|\"[^\"]*\")|([^\s';]+))\s*;?\s*",
@@ -57,7 +57,7 @@ class SessionSettings:
         if found is None:
             raise BadSetting(
                 f'invalid value for parameter "TimeZone": "{text}"',
-                hint="Write a name of the IANA database, as in SET TimeZone = 'Europe/Berlin'.",
+                hint="Use a name of the IANA time zone database, as in SET TimeZone = 'Europe/Berlin'.",
             )
         self.zone = found
 
@@ -73,7 +73,7 @@ class SessionSettings:
 
 @dataclass(slots=True)
 class Session:
-    """What one user asks of one engine. Not for several threads at once; the engine is."""
+    """One user's queries of one dataset. Not thread-safe; the dataset is."""
 
     dataset: Dataset
     user: str
@@ -83,7 +83,7 @@ class Session:
         self.dataset.ledger.remaining(self.user)  # raises UnknownUser
 
     def release(self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None) -> Release:
-        """What a query would do. Free: nothing is read, nothing is paid."""
+        """What a query would do. Free: no rows are read, nothing is charged."""
         wanted = QuerySettings(self.settings.epsilon, self.settings.delta, self.settings.margin, self.settings.pure)
         return self.dataset.compile(
             sql,
@@ -113,13 +113,13 @@ class Session:
         return explain(release, self.dataset.accountant, self.left(), warnings)
 
     def left(self) -> str:
-        """What the user can still spend, in words."""
+        """What the user can still spend, as text."""
         return self.dataset.left(self.user)
 
     def execute(
         self, sql: str, parameters: Sequence[Value] = (), cancellation: Cancellation | None = None
     ) -> Answer | ResultTable | None:
-        """An answer to a query, the text of EXPLAIN or SHOW, or None for SET."""
+        """The answer to a query, the text of EXPLAIN or SHOW, or None for SET."""
         if (found := _SET.fullmatch(sql)) is not None:
             if found[2].upper() == "DEFAULT":
                 self.settings.reset(found[1].lower())
@@ -159,7 +159,7 @@ class Session:
 
     @contextmanager
     def _recorded_if(self, refusal: type[Error], sql: str) -> Iterator[None]:
-        """Record a refusal for the owner, as far as that is possible: a ledger that fails must not hide it."""
+        """Record a refusal for the owner, if possible: a failing ledger must not hide the refusal itself."""
         try:
             yield
         except refusal as error:

@@ -1,4 +1,4 @@
-"""Single-flight: whoever asks for what is being bought just now waits for it, rather than buying it again."""
+"""Single-flight: a request for an answer that is being bought waits for it instead of buying it again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
 from dpsql.slots import Slots
 
-_GLANCE = 0.02  # seconds between looks at the cancellation, and at what other processes buy
+_GLANCE = 0.02  # seconds between checks for cancellation, and of other processes
 
 
 class SingleFlight:
-    """Safe for many threads, and for the processes that share the places.
+    """Safe for many threads, and for the processes that share the slots.
 
-    All that a caller wants is taken at once or not at all, so nobody waits for each other. It is a courtesy: what is
-    bought twice all the same is paid twice, and the ledger decides whether it can be.
+    A caller's keys are all taken at once or not at all, so there is no deadlock. It is an optimisation: an answer
+    that is bought twice all the same is paid for twice, if the ledger allows it.
     """
 
     def __init__(self, slots: Slots | None = None) -> None:

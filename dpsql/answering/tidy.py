@@ -1,8 +1,8 @@
-"""Answers without what noise made up: counts not below zero, running totals of counts that do not fall, fractions
-rounded to what their margins leave meaningful.
+"""Removes visible artefacts of noise: no counts below zero, no falling running totals of counts, fractions rounded to
+the digits that their margins leave meaningful.
 
-An analyst may ask for it (`SET dpsql.tidy = on`). It is not the default: of small counts those that noise pushed below
-zero become zero and those that it raised stay, so that they are too large on average, and so is what they add up to.
+Optional (`SET dpsql.tidy = on`). It is not the default because it adds bias: small counts that noise made negative
+become zero and those that it raised stay, so that they, and their sums, are too large on average.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _EXACT = Context(prec=60)  # more digits than any column has
 
 
 def tidied(answer: Answer) -> Answer:
-    """The same answer, as private as it was: a function of its noisy values and of their margins.
+    """The tidied answer: post-processing, a function of the noisy values and their margins.
 
-    It is the last step. What the query itself computes, sorts and filters has seen the values as they were.
+    It is the last step: the query itself computes, sorts and filters with the original values.
     """
     outputs, table = answer.release.outputs, answer.table
     columns = []
@@ -38,7 +38,7 @@ def tidied(answer: Answer) -> Answer:
         column = [
             _tidy(value, output, margin) for value, margin in zip(column, answer.column_margins(place), strict=True)
         ]
-        for stretch in stretches:  # how many digits were rounded off differs by row
+        for stretch in stretches:  # the number of digits rounded off differs by row
             _put(column, stretch, _not_falling([column[row] for row in stretch]))
         columns.append(column)
     rows: list[tuple[Cell, ...]] = list(zip(*columns, strict=True)) if columns else table.rows
@@ -61,7 +61,7 @@ def _tidy(value: Cell, output: Output, margin: float | None) -> Cell:
 
 
 def _stretches(rising: Rising, rows: Sequence[tuple[Cell, ...]]) -> Iterator[list[int]]:
-    """The places of the rows along which a column rises, in that order; NULL is beyond the largest."""
+    """The row indexes along which a column rises, in that order; NULLs last."""
     order = list(range(len(rows)))
     for place, descending in reversed(rising.along):  # sorting is stable: the last key first
         known = [row for row in order if rows[row][place] is not None]
@@ -80,7 +80,7 @@ def _put(column: list[Cell], rows: Sequence[int], values: Sequence[Cell]) -> Non
 
 
 def _least_squares(values: Sequence[Cell], scale: int) -> Sequence[Cell]:
-    """The values that do not fall, none below zero, and are closest to these: neighbours that fall share their mean."""
+    """Isotonic regression: the closest non-decreasing, non-negative values (pool adjacent violators)."""
     if not _are_numbers(values):
         return values
     blocks: list[tuple[Fraction, int]] = []
@@ -102,7 +102,7 @@ def _are_numbers(values: Sequence[Cell]) -> bool:
 
 
 def _alike(mean: Fraction, value: Cell, scale: int) -> Cell:
-    """Of the value's own type."""
+    """The number in the value's own type."""
     if isinstance(value, int):
         return round(mean)
     if isinstance(value, Decimal):
@@ -111,9 +111,9 @@ def _alike(mean: Fraction, value: Cell, scale: int) -> Cell:
 
 
 def _rounded(value: float | Decimal, margin: float, scale: int) -> float | Decimal:
-    """To the second digit of the margin; a decimal keeps the places of its type."""
+    """Round to the second digit of the margin; a decimal keeps the scale of its type."""
     with localcontext(_EXACT):
         unit = Decimal(1).scaleb(Decimal(repr(margin)).adjusted() - 1)
         exact = Decimal(repr(value)) if isinstance(value, float) else value
-        number = exact.quantize(unit, ROUND_HALF_EVEN) + 0  # a negative zero is a plain one
+        number = exact.quantize(unit, ROUND_HALF_EVEN) + 0  # turns -0 into 0
         return float(number) if isinstance(value, float) else number.quantize(Decimal(1).scaleb(-scale))

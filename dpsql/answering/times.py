@@ -1,6 +1,6 @@
-"""Instants as an analyst sees them: with the offset of the session's time zone.
+"""Displays instants with the offset of the session's time zone.
 
-Inside, an instant is a datetime of UTC without a zone, in engines as in Python; only here does it get one.
+Internally an instant is a naive datetime in UTC, in engines and in Python; only here does it get an offset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dpsql.types import Cell, Kind, Type
 
 
 def in_zone(answer: Answer, zone: Zone) -> Answer:
-    """The same answer with instants that know their offset."""
+    """The same answer with instants that have their offset."""
     table = answer.table
     places = [place for place, type_ in enumerate(table.types) if _is_instant(type_)]
     if not places:
@@ -39,7 +39,7 @@ def _shown(value: Cell, zone: Zone) -> Cell:
 
 
 def shown(instant: datetime, zone: Zone) -> datetime:
-    """An instant with the offset that the zone has then; in UTC where that would leave the calendar."""
+    """An instant with the zone's offset at that time; in UTC if that would leave the calendar."""
     in_utc = instant.replace(tzinfo=UTC)
     ahead = zone.leaving.at(second_of(instant))
     try:

@@ -1,7 +1,7 @@
-"""An audit of the owner's own policy: what answers prove about one person, against what was paid for them.
+"""An empirical audit of a policy: lower bounds on the privacy loss of its answers, against their price.
 
-A synthetic twin of the declared tables is made twice, with and without one person who breaks every bound. Each
-question that the policy allows is asked of both, and noise is drawn often enough to bound the privacy loss from below.
+Two neighbouring synthetic databases have the declared tables, with and without one person who exceeds every bound. Each
+kind of query that the policy allows is run on both, with many draws of noise, to bound the privacy loss from below.
 Nothing private is read, and nothing is spent.
 """
 
@@ -47,14 +47,14 @@ Pair = tuple[Engine, Engine]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the answers to one question prove, in the policy's currency: epsilon, or rho under zcdp."""
+    """What the answers to one query prove, in the policy's currency: epsilon, or rho under zcdp."""
 
     question: Question
     claimed: float
     shown: float
-    shares: float  # of the claim, in epsilons: rho goes with the square of the distance of two laws
+    shares: float  # of the claim, in epsilon: rho grows with the square of the distance of two distributions
     distributions: tuple[Trials, Trials] = field(repr=False)
-    # How likely a key comes out that one person alone has: what may be, and what was seen at least.
+    # The probability that a key is returned that one person alone has: allowed, and observed at least.
     claimed_delta: float = 0.0
     shown_delta: float = 0.0
 
@@ -64,7 +64,7 @@ class Finding:
 
     @property
     def has_power(self) -> bool:
-        """Whether it would see: the loss and, where keys are unknown, how often they come out."""
+        """Whether it can detect a violation: of the loss and, with unknown keys, of delta."""
         return self.shares >= BLIND and self.shown_delta >= BLIND * self.claimed_delta
 
 
@@ -75,10 +75,10 @@ class Refused:
 
 
 def audit_prices(privacy: PrivacyPolicy) -> tuple[PrivacyPolicy, QuerySettings]:
-    """Prices at which an audit sees most: the noise for them is made as for every other price.
+    """The prices at which an audit has most power; noise is made the same way for every other price.
 
-    Under zcdp an epsilon of 2 at the conversion's delta of 0.09 is a rho of about one half. A delta of 0.02 lets a key
-    of one person through often enough to count how often.
+    Under zcdp an epsilon of 2 at the conversion's delta of 0.09 is a rho of about one half. A delta of 0.02 returns a
+    key of one person often enough to count.
     """
     rich = replace(
         privacy,
@@ -95,12 +95,12 @@ def audit_prices(privacy: PrivacyPolicy) -> tuple[PrivacyPolicy, QuerySettings]:
 
 
 class Audit:
-    """The questions of one catalog, and pairs of neighbours to ask them of."""
+    """The queries of one catalog, and the pairs of neighbouring databases to run them on."""
 
     def __init__(
         self, catalog: Catalog, privacy: PrivacyPolicy, dialect: Dialect, pairs: Mapping[Habit, Pair], sampler: Sampler
     ) -> None:
-        self._catalog = catalog = without_copies(catalog)  # of the synthetic tables there are none
+        self._catalog = catalog = without_copies(catalog)  # none for the synthetic tables
         self._dialect = dialect
         priced, self._settings = audit_prices(privacy)
         self._accountant = Accountant(priced)
@@ -114,7 +114,7 @@ class Audit:
         return "epsilon" if self._accountant.policy.accounting == "basic" else "rho"
 
     def run(self, trials: int, tell: Callable[[], None] = lambda: None) -> Iterator[Finding | Refused]:
-        """One finding for each question; `tell` is called after each."""
+        """One finding for each query; `tell` is called after each."""
         for question in self.questions:
             try:
                 measurements, price = self._asked(question)
@@ -125,7 +125,7 @@ class Audit:
             tell()
 
     def _searches(self, question: Question) -> Iterator[Question]:
-        """What is chosen before the sums of a question, and the sums that use it."""
+        """The bound searches of a query, and the sums that use their results."""
         if question.keys != "none" or question.aggregate not in ("SUM", "AVG"):
             return
         with suppress(Error):
@@ -135,7 +135,7 @@ class Audit:
                 yield replace(question, aggregate=named, part=index)
 
     def _asked(self, question: Question) -> tuple[list[Measurement], Price]:
-        """The measurements that are looked at, and what they cost together."""
+        """The measurements under audit, and their joint price."""
         if question.part is None:
             release = self._release(question.sql, self._settings, "declared")
             if self.currency == "epsilon" and any(map(is_slow, release.measurements)):
@@ -147,11 +147,11 @@ class Audit:
         return [measurement], measurement.price
 
     def _part(self, sql: str, index: int) -> Measurement:
-        """One measurement of a query that chooses clips and centres, given what is chosen before.
+        """One measurement of a query with bound searches, given the results of the earlier ones.
 
-        Claim: what its answers show is a lower bound of what it costs.
-        Because: prices add up where each measurement is paid for whatever those before it gave, so it must keep its
-        price given any of that, and so given the middle of what they choose among.
+        Claim: the loss that its answers show is a lower bound of its price.
+        Because: prices add up where each measurement keeps its price whatever the earlier ones returned (adaptive
+        composition), so it must keep its price given any results, and so given the middle of their candidates.
         Needs: nothing.
         """
         release = self._release(sql, self._settings, "searched")
@@ -211,7 +211,7 @@ class Audit:
         return beside_delta(composed(parts) if self.currency == "epsilon" else rho, float(price.delta_value))
 
     def _delta(self, question: Question, trials: int) -> tuple[float, float]:
-        """What is claimed, and what is shown."""
+        """Delta: claimed, and shown."""
         release = self._release(question.sql, replace(self._settings, epsilon=_OF_KEYS), "declared")
         plain = [measurement for measurement in release.measurements if not measurement.stages]
         shown = 0.0
@@ -224,7 +224,7 @@ class Audit:
 
 
 def _habits(question: Question) -> tuple[Habit, ...]:
-    """Those that tell something of such keys; a key that nobody else has is one more to count."""
+    """The ways to place the person's rows that reveal something about such keys."""
     return {"none": HABITS[:3], TOTALS: (*HABITS, "own_keys")}.get(question.keys, HABITS)
 
 
@@ -237,9 +237,9 @@ def _named(measurement: Measurement) -> str:
 
 
 def _at_least(came: Flags) -> float:
-    """The least probability of what came in these trials.
+    """A lower bound on the probability of an event, from these trials.
 
-    Claim: a lower bound on delta, where it can never come without the unit.
+    Claim: a lower bound on delta, for an event that is impossible without the unit.
     Because: (epsilon, delta)-DP and delta-approximate zCDP allow an event that is impossible on a neighbour with
     probability delta at most.
     Needs: keys that the neighbour does not have; such keys are never returned.
@@ -248,9 +248,9 @@ def _at_least(came: Flags) -> float:
 
 
 def _all_scores(measurements: Sequence[Measurement], pair: Pair, sampler: Sampler, trials: int) -> Scores:
-    """Of all measurements together: noises are independent, so evidence adds up.
+    """The scores of all measurements together: their noise is independent, so log-likelihood ratios add up.
 
-    One that uses an earlier answer is left out: what the others show is part of what all show, and a sound bound.
+    A measurement that uses an earlier answer is left out: the others show a part of the whole, which is a sound bound.
     """
     plain = [measurement for measurement in measurements if not measurement.stages]
     found = [scores(measurement, pair, sampler, trials) for measurement in plain]
@@ -265,14 +265,14 @@ def _all_scores(measurements: Sequence[Measurement], pair: Pair, sampler: Sample
 def open_audit(
     catalog: Catalog, privacy: PrivacyPolicy, kind: EngineKind, owners: Engine, sampler: Sampler
 ) -> Iterator[Audit]:
-    """Synthetic neighbours in databases of the owner's kind, in a folder of their own that is deleted at the end."""
+    """Synthetic neighbouring databases of the owner's engine, in a temporary folder that is deleted at the end."""
     with ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="dpsql-audit-")))
         scratch = kind.scratch(folder)
         if scratch is None:
             raise PolicyError(
-                f"no made-up databases of {kind.title} can be made, which an audit asks",
-                hint="Audit the same policy on a database of another engine that has the same tables.",
+                f"an audit needs synthetic databases, which cannot be created for {kind.title}",
+                hint="Audit the same policy with a database of another engine that has the same tables.",
             )
         places = closing.enter_context(scratch)
         pairs: dict[Habit, Pair] = {}

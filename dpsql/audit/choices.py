@@ -1,12 +1,10 @@
-"""Trials of choices: values, searches, and keys that are chosen before they are counted.
+"""Trials of exponential-mechanism choices: values at a rank, modes, bound searches, and top keys.
 
-Trials of a choice: the person's own rows of the histogram, among others who make the choice most telling.
-
-Neighbours may hold whatever other people, so the audit puts those in that show most. For a value at a rank: rows in the
-middle of the grid, and so many at an end that the wanted place falls among them. Then a row more above shifts it, and
-with it which side of the middle is chosen. For the most common value: another that is so far ahead that without the
-person it is chosen in four of five cases. What the person adds comes from the engine, and the choice is the product's
-own.
+Neighbouring databases may hold any other people, so the audit adds those that make the choice most revealing. For a
+value at a rank: rows in the middle of the grid, and enough at one end that the rank falls among them. Then one more row
+above shifts it, and with it which side of the middle is chosen. For the mode: another value that is so far ahead that
+without the person it is chosen in four of five cases. The person's contribution comes from the engine, and the choice
+is made by the product's code.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ Bars = dict[int, int]  # rows by value on the grid, in grains
 
 
 def most_moved(one: ExactTable, other: ExactTable) -> Bars:
-    """What the person adds to the bars of the cell that moves most."""
+    """What the person adds to the histogram of the cell that changes most."""
     with_unit, without = _by_cell(one), _by_cell(other)
     moved = {key: _less(bars, without.get(key, {})) for key, bars in with_unit.items()}
     return max(moved.values(), key=lambda bars: sum(map(abs, bars.values())), default={})
@@ -118,7 +116,7 @@ def _side(statistic: Statistic, bars: Bars) -> Side:
 def _evidence(
     cut: Cut | None, noises: Mapping[Fraction, Noise], found: Mapping[Fraction, tuple[int, int]], one: Side, other: Side
 ) -> float:
-    """The log of the likelihood ratio of all cuts, but for how likely others were: what was cut before is cut alike."""
+    """The log-likelihood ratio of all cuts, up to a normaliser; earlier cuts are the same on both sides."""
     if cut is None:
         return 0.0
     value, parts = found[cut.rank]
@@ -143,16 +141,16 @@ def _less(bars: Bars, fewer: Bars) -> Bars:
 
 
 def _rivals(statistic: Statistic, noise: Noise, added: Bars) -> Bars:
-    """One other value, a little more common than the person's: an event that is rare without somebody tells most."""
+    """One other value, a little more common than the person's: an event that is rare without them reveals most."""
     mine = max(added, key=lambda value: added[value], default=statistic.low)
     rival = statistic.low if mine != statistic.low else statistic.high
-    # Both so far ahead of the values of nobody that these hardly ever win.
+    # Both far ahead of values that no one has, so that these hardly ever win.
     ahead = math.ceil(float(noise.scale) * (math.log(statistic.candidates) + 3))
     return {mine: ahead} | ({} if mine == rival else {rival: ahead + math.ceil(1.5 * float(noise.scale))})
 
 
 def _around(statistic: Statistic, noise: Noise) -> Bars:
-    """Twice what one person may add in the middle, and at an end what puts the wanted place in the middle of those."""
+    """Twice one person's contribution in the middle, and enough at an end to put the rank in the middle of those."""
     assert statistic.rank is not None
     middle = 2 * statistic.clip
     found = {(statistic.low + statistic.high) // 2: middle}
@@ -190,11 +188,11 @@ def _from_end(rank: Fraction, noise: Noise, candidates: int) -> int:
 
 
 # ------------------------------------------------------------
-# Trials of searches: the clip that later sums have, or the centre that they are counted from.
+# Trials of bound searches: the clip of later sums, or their centre.
 #
-# Both are chosen from a histogram of units, in which one person is one bar more. As for other choices, the audit
-# brings the other people. For a clip: so many with the person's contribution that the least clip, which cuts all of
-# them off, and the one that holds them are chosen about equally often. One person more then tells most.
+# Both are chosen from a histogram of units, to which one person adds one. As for other choices, the audit supplies the
+# other people. For a clip: enough with the person's contribution that the least clip, which cuts off all of them, and
+# the one that contains them are chosen about equally often. One person more then reveals most.
 
 
 def searches(
@@ -208,7 +206,7 @@ def searches(
     others = {place: clip_penalty(noise) * place}
     both = {at: others.get(at, 0) + added.get(at, 0) for at in others | added}
     drawn = _clips(statistic, noise, both, sampler, trials), _clips(statistic, noise, others, sampler, trials)
-    # The person makes all clips below likewise less likely: whether one holds them is all that there is to see.
+    # The person makes all clips below equally less likely: only whether the clip contains them matters.
     held = (drawn[0] >= place).astype(np.float64), (drawn[1] >= place).astype(np.float64)
     return drawn, held
 
@@ -219,7 +217,7 @@ def _clips(statistic: Statistic, noise: Noise, bars: Bars, sampler: Sampler, tri
 
 
 # ------------------------------------------------------------
-# Trials of keys that are chosen before they are counted: those with most people (`privacy.top`).
+# Trials of top keys: keys with most people are chosen before they are counted (`privacy.mechanisms`).
 #
 # As for the most common value, the audit brings the other people. The one person has several times as many keys as are
 # chosen, and lacks as many as are chosen, which are a little more common: either kind is likely each time. What the

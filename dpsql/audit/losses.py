@@ -1,6 +1,6 @@
-"""Lower bounds on privacy loss from what was seen: independent trials on a database and on its neighbour.
+"""Lower bounds on privacy loss from independent trials on two neighbouring databases.
 
-An event is chosen on one half of the trials and counted on the other, so that choosing it costs no confidence.
+An event is chosen on one half of the trials and counted on the other, so that the choice does not affect confidence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ORDERS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0)  # of Renyi divergences
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something an analyst may see: a value on one side of `at`, or none at all."""
+    """An observable event: a value on one side of `at`, or no value."""
 
     above: bool
     at: float
@@ -42,7 +42,7 @@ def events(trials: Trials) -> Iterable[Event]:
         yield Event(False, at)
 
 
-Loss = Callable[[float, float], float]  # of a probability that is at least this, and one that is at most that
+Loss = Callable[[float, float], float]  # of one probability at least the first value, and one at most the second
 
 
 def epsilon(p: float, q: float) -> float:
@@ -53,8 +53,8 @@ def epsilon(p: float, q: float) -> float:
 def rho(p: float, q: float) -> float:
     """rho-zCDP bounds the Renyi divergence of each order alpha > 1 by alpha rho, and Kullback and Leibler's by rho.
 
-    An event shows no more than the answer. Of all probabilities within the bounds, the nearest two: between them every
-    divergence is smallest. High orders see what is rare: a key of one person that comes out too often.
+    An event reveals no more than the answer. Of all probabilities within the bounds it takes the two closest, which
+    minimise every divergence. High orders detect rare events: a key of one person that is returned too often.
     """
     if not q < p < 1:
         return 0.0
@@ -63,7 +63,7 @@ def rho(p: float, q: float) -> float:
 
 
 def _renyi(order: float, p: float, q: float) -> float:
-    """Of two coins; the larger of both terms is taken out, so that neither overflows."""
+    """Of two Bernoulli distributions; the larger term is factored out, so that nothing overflows."""
     terms = [
         order * math.log(one) + (1 - order) * math.log(other) for one, other in ((p, q), (1 - p, 1 - q)) if one > 0
     ]
@@ -72,9 +72,9 @@ def _renyi(order: float, p: float, q: float) -> float:
 
 
 def beside_delta(loss: Loss, delta: float) -> Loss:
-    """The loss of what remains where, with weight `delta`, anything may be seen.
+    """The loss of the remainder if, with weight `delta`, anything may happen.
 
-    Claim: a lower bound on the loss of the other part.
+    Claim: a lower bound on the loss of the remainder.
     Because: both answers are mixtures in which that part has weight 1 - delta. Of an event's probability p, at least
     p - delta comes from it; of q, at most all.
     Needs: a delta of the form that `privacy.mechanisms.threshold` has.
@@ -104,7 +104,7 @@ def audited(with_unit: Trials, without_unit: Trials, loss: Loss) -> float:
 
 
 # ------------------------------------------------------------
-# How likely an event is, at least and at most, from how often it was seen: Clopper and Pearson's bounds (1934).
+# Confidence bounds on the probability of an event (Clopper and Pearson 1934).
 
 # Each bound is wrong with at most this probability, whatever the law of the trials. For one kind of answer there are
 # four for each of five habits, and one of delta for each of two: less than two in a million.
@@ -113,7 +113,7 @@ MISS = 5e-8
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How often an event came, of how many trials."""
+    """The number of occurrences of an event, and of trials."""
 
     count: int
     trials: int
@@ -131,16 +131,16 @@ class Seen:
         return _root(lambda p: binomial_tail(self.count + 1, self.trials, p) - (1 - MISS))
 
     def rough(self, side: int) -> float:
-        """Below (-1) or above (1) by five deviations and a little: to choose by, not to prove with."""
+        """A bound five deviations below (-1) or above (1): to select events, not for proof."""
         share = self.count / self.trials
         spread = 5 * math.sqrt(share * (1 - share) / self.trials) + 15 / self.trials
         return min(max(share + side * spread, 0.0), 1.0)
 
 
 def binomial_tail(count: int, trials: int, p: float) -> float:
-    """P(X >= count) of `trials` coins of probability p: the regularised incomplete beta function, for count >= 1.
+    """P(X >= count) for X ~ Binomial(trials, p), count >= 1: the regularised incomplete beta function.
 
-    By its continued fraction (Lentz's method), on the side where that converges fast.
+    Computed by its continued fraction (Lentz's method), on the side where that converges fast.
     """
     if p <= 0 or p >= 1:
         return 0.0 if p <= 0 else 1.0

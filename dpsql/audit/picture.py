@@ -1,4 +1,4 @@
-"""A picture of the audit: for each question, one noisy number with the person and without, as two outlines."""
+"""A picture of the audit: for each query, one noisy number with and without the person, as two outlines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITH, _WITHOUT, _DEFECT, _INK, _PALE = "#c2410c", "#1d4ed8", "#b91c1c", "#1f293
 
 
 def picture(findings: Sequence[Finding], currency: str) -> str:
-    """An SVG, with everything in it that it needs."""
+    """A self-contained SVG."""
     rows = -(-len(findings) // _COLUMNS)
     width = _COLUMNS * (_WIDTH + _GAP) + _GAP
     height = _HEAD + rows * (_HEIGHT + _GAP)
@@ -28,7 +28,7 @@ def picture(findings: Sequence[Finding], currency: str) -> str:
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="{_GAP}" y="24" font-size="15" fill="{_INK}">One noisy number of each answer,'
         f' <tspan fill="{_WITH}">with one person</tspan> and <tspan fill="{_WITHOUT}">without</tspan></text>',
-        f'<text x="{_GAP}" y="43" fill="{_PALE}">The nearer the two outlines, the less an answer tells. '
+        f'<text x="{_GAP}" y="43" fill="{_PALE}">The closer the two outlines, the less an answer reveals. '
         f"Under each name: {currency} shown of {currency} claimed.</text>",
     ]
     for number, finding in enumerate(findings):
@@ -60,13 +60,13 @@ def _frame(finding: Finding, x: int, y: int) -> list[str]:
 
 
 def _outlines(one: Trials, other: Trials) -> tuple[Sequence[float], Sequence[float]]:
-    """Histograms over one range, their highest bar 1. A sum that is missing in a trial is in no bar."""
+    """Histograms over one range, with highest bar 1. A sum that is missing in a trial is in no bar."""
     known = [trials[~np.isnan(trials)] for trials in (one, other)]
     both = np.concatenate(known)
     if not both.size:
         return [0.0] * _BARS, [0.0] * _BARS
     low, high = np.quantile(both, [0.001, 0.999])
-    # Bars as wide as a whole number of the sums' own steps: others would look like a comb.
+    # Bar widths are whole multiples of the sums' grid step; others would look like a comb.
     values = np.unique(both)
     grain = float(np.diff(values).min()) if values.size > 1 else 1.0
     width = max(math.ceil((high - low) / grain / _BARS), 1) * grain

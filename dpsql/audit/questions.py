@@ -1,4 +1,4 @@
-"""What an audit asks: each aggregate, over each kind of key, along each join that the policy allows."""
+"""The queries of an audit: each aggregate, over each kind of key, along each join that the policy allows."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dpsql.policy.model import Catalog, Column, Table
 from dpsql.privacy.mechanisms.top_keys import LEAST_GAIN
 from dpsql.types import Kind
 
-MOST_STEPS = 250  # of a key of running totals
-MOST_CHOSEN = 3  # keys that are chosen one after another
+MOST_STEPS = 250  # number of keys of running totals
+MOST_CHOSEN = 3  # number of top keys
 QUARTILES = "quartiles"
-TOTALS = "all unknown"  # keys of totals above groups
+TOTALS = "all unknown"  # number of keys of totals above groups
 
 _NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    tables: str  # for the table of results: which, and how they are joined
+    tables: str  # for the table of results: the tables, and how they are joined
     aggregate: str
     keys: str
     sql: str
-    part: int | None = None  # of a query that chooses clips and centres: which of its measurements is looked at
+    part: int | None = None  # for a query with bound searches: which of its measurements is audited
 
 
 def questions(catalog: Catalog) -> Iterator[Question]:
@@ -87,7 +87,7 @@ def _over(label: str, source: str, table: Table, keyed: Table, *, all_aggregates
 
 
 def _combined(table: Table) -> Iterator[Question]:
-    """Counts that agree with others, of grouping sets and of running totals; and that of the key with most people."""
+    """Consistent counts (grouping sets, running totals), and the count of the top key."""
     source = f"{_named(table)} AS a"
     declared = [f"a.{quoted(c.name)}" for c in table.columns.values() if _is_declared(c)][:2]
     if len(declared) == 2:
@@ -97,7 +97,7 @@ def _combined(table: Table) -> Iterator[Question]:
     for column in table.columns.values():
         if _is_bounded(column) and column.type.kind is Kind.INTEGER and _steps(column) <= MOST_STEPS:
             key = f"a.{quoted(column.name)}"
-            # From where the one person is: who is in the first cell is in every total, and moves them most.
+            # Ordered from the person's key: who is in the first cell is in every total, and changes them most.
             order = f"{key} DESC" if _is_heavy_above(column) else key
             sql = f"SELECT {key}, SUM(COUNT(*)) OVER (ORDER BY {order}) FROM {source} GROUP BY {key}"
             yield Question(table.name, "running COUNT(*)", "declared", sql)
@@ -111,7 +111,7 @@ def _combined(table: Table) -> Iterator[Question]:
 
 
 def _totals(table: Table) -> Iterator[Question]:
-    """What is asked of all groups whose keys are unknown: measured of their rows, so that no key is held back."""
+    """Totals over groups with unknown keys: measured over their rows, so that no key is suppressed."""
     unknown = _unknown_key(table)
     if unknown is None:
         return

@@ -1,6 +1,6 @@
-"""Rows of a synthetic twin of the owner's tables: made-up people, and one more who is as heavy as the policy lets be.
+"""Synthetic rows for the declared tables: made-up people, and one with the largest contribution that the policy allows.
 
-Nothing of the private tables is read. Public tables are copied, for what they hold decides how they are joined.
+No private table is read. Public tables are copied, because their contents decide how they are joined.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dpsql.engines.base import Engine, Filled
 from dpsql.policy.model import Bound, Catalog, Column, Table
 from dpsql.types import Kind, Type, Value
 
-OTHERS = 1_200  # people beside the one who comes and goes: enough for a key of theirs to pass its threshold
+OTHERS = 1_200  # people besides the person who is added: enough for their keys to pass the threshold
 MOST_PUBLIC_ROWS = 10_000
 
-KEYS = 6  # that the others share where a column's keys are unknown
-MOST_KEYS = 20  # that they share where one person may have more
+KEYS = 6  # keys that the others share where a column's keys are unknown
+MOST_KEYS = 20  # the same, where one person may have more
 
-# How the rows of the one person are spread:
-# heavy      all under one key, where a sum moves furthest
-# various    the same, with a value in each row that nobody else has
-# scattered  over many keys that others have, too
-# spread     as many rows as count, in each of several keys: bounded only if all keys together are
-# Where keys are unknown, to see how often keys come out that nobody else has:
-# own_key    all under one such key
-# own_keys   each under another one: more keys than may count
+# How the person's rows are distributed:
+# heavy      all under one key, where a sum changes most
+# various    the same, with a unique value in each row
+# scattered  over many keys that others have too
+# spread     the row limit in each of several keys: bounded only if the limit covers all keys together
+# Where keys are unknown, to count how often a unique key is returned:
+# own_key    all under one unique key
+# own_keys   each under another unique key: more keys than the limit
 Habit = Literal["heavy", "various", "scattered", "spread", "own_key", "own_keys"]
 HABITS: tuple[Habit, ...] = ("heavy", "various", "scattered", "spread")
 LONELY: tuple[Habit, ...] = ("own_key", "own_keys")
@@ -41,8 +41,8 @@ _DAY = date(2020, 1, 1)
 
 
 def synthetic(catalog: Catalog, owners: Engine, habit: Habit, *, with_unit: bool) -> Iterator[Filled]:
-    """The tables of the catalog, with or without the one person."""
-    made: dict[str, list[list[Row]]] = {}  # of each table, the rows of each unit
+    """The tables of the catalog, with or without the person."""
+    made: dict[str, list[list[Row]]] = {}  # table -> unit -> rows
     for table in in_order(catalog):
         if table.is_private:
             made[table.name] = _rows(table, made, habit)
@@ -53,7 +53,7 @@ def synthetic(catalog: Catalog, owners: Engine, habit: Habit, *, with_unit: bool
 
 
 def in_order(catalog: Catalog) -> list[Table]:
-    """Each table once; those that rows refer to stand before."""
+    """Each table once, referenced tables first."""
     tables = {table.name: table for table in catalog.tables.values()}
     return sorted(tables.values(), key=lambda table: (len(table.path), table.name))
 
@@ -76,7 +76,7 @@ def _public_rows(table: Table, owners: Engine) -> list[Row]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)][:MOST_PUBLIC_ROWS]
 
 
-# --- made-up rows; unit 0 is the one who comes and goes ---
+# --- synthetic rows; unit 0 is the person who is added ---
 
 
 def _rows(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], habit: Habit) -> list[list[Row]]:
@@ -87,7 +87,7 @@ def _rows(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], habit: Habi
         count = _count(table, unit, habit)
         found.append([])
         for place in range(count):
-            share = (place + 1) / count  # the last row, and the only one, is at the lower end
+            share = (place + 1) / count  # the last (or only) row is at the lower end
             row = {name: _value(table, column, unit, share, place, habit) for name, column in table.columns.items()}
             row |= _numbered(table, number) | _owned(table, made, unit, place)
             found[-1].append(row)
@@ -96,12 +96,12 @@ def _rows(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], habit: Habi
 
 
 def _groups(table: Table) -> int:
-    """How many unknown keys of one person may count."""
+    """The limit on unknown keys per person."""
     return min(table.max_rows_per_unit, table.max_groups_per_unit or table.max_rows_per_unit)
 
 
 def _shared_keys(table: Table) -> int:
-    """As many as one person may have, so that all of them can be shared ones; but not so many that few have each."""
+    """As many as one person may have, so that all of theirs can be shared ones; but few enough that each is common."""
     return max(KEYS, min(_groups(table), MOST_KEYS))
 
 
@@ -112,12 +112,12 @@ def _count(table: Table, unit: int, habit: Habit) -> int:
         return _rows_of_others(table)
     if habit == "spread":
         return table.max_rows_per_unit * _spread_over(table)
-    # More than may count: what is beyond the declared rows must be bounded away.
+    # More than the limit, which bounding must remove.
     return 2 * table.max_rows_per_unit + 1
 
 
 def _rows_of_others(table: Table) -> int:
-    """So many that each shared key has as many people as if there were few of these keys."""
+    """Enough that each shared key has as many people as with few of these keys."""
     return math.ceil(_shared_keys(table) / KEYS)
 
 
@@ -126,13 +126,13 @@ def _spread_over(table: Table) -> int:
 
 
 def _numbered(table: Table, number: int) -> Row:
-    """Keys that other tables refer to."""
+    """Key values that other tables refer to."""
     named = [pair for key, types in table.keys.items() for pair in zip(key, types, strict=True)]
     return {name: _name(number, type_) for name, type_ in named}
 
 
 def _owned(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], unit: int, place: int) -> Row:
-    """Whose the row is: its owner, or the row of the same owner that it refers to."""
+    """The values that link a row to its owner: the owner column, or a reference to a row of the same owner."""
     if table.path:
         step = table.path[0]
         own = made[step.table][unit]
@@ -143,7 +143,7 @@ def _owned(table: Table, made: Mapping[str, Sequence[Sequence[Row]]], unit: int,
 
 
 def _name(number: int, type_: Type) -> Value:
-    """A value of this type that no other number has."""
+    """A value of this type, unique for each number."""
     match type_.kind:
         case Kind.TEXT:
             return f"n{number}"
@@ -194,7 +194,7 @@ def _unknown_key(table: Table, unit: int, place: int, habit: Habit) -> str:
 
 
 def _of_bounds(column: Column, lower: Bound, upper: Bound, *, heavy: bool) -> Value:
-    """For the one person beyond the bound that is further from zero; for the others as near to zero as may be."""
+    """For the person, beyond the bound that is further from zero; for the others, as near to zero as possible."""
     if isinstance(lower, date) or isinstance(upper, date):
         return upper if heavy else lower  # type: ignore[return-value]  # a Fraction is no bound of a date
     nearest = min(max(Fraction(0), lower), upper)
@@ -203,7 +203,7 @@ def _of_bounds(column: Column, lower: Bound, upper: Bound, *, heavy: bool) -> Va
 
 
 def furthest(lower: Fraction, upper: Fraction) -> Fraction:
-    """The bound beyond which the heavy person is."""
+    """The bound that the heavy person exceeds."""
     return max(lower, upper, key=abs)
 
 

@@ -1,9 +1,9 @@
-"""Trials of one question: its exact sums on two neighbours, and noise on both of them, drawn thousands of times.
+"""Trials of one query: its exact sums on two neighbouring databases, and thousands of draws of noise on both.
 
-The engine runs the generated SQL on both databases; the noise step of the product makes noisy tables of what it found.
-What follows is post-processing, and can show no more. Of the noisy sums, the score that tells two databases apart best
-is the likelihood ratio (Neyman and Pearson 1933), under the noise that the price promises: if there is less noise, or
-if a person moves the sums further, it shows more than was paid for.
+The engine runs the generated SQL on both databases; the product's noise step adds the noise. Everything after that is
+post-processing. The score that distinguishes the two databases best is the likelihood ratio of the noisy sums (Neyman
+and Pearson 1933), under the noise that the price promises: with less noise, or if a person changes the sums by more,
+it shows more than was paid for.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from dpsql.tables import ExactTable
 from dpsql.types import Value
 
 TIMEOUT = 60.0
-# What a key proves that only the one person has: more than any sum.
+# The score of a key that only the person has: more than any sum.
 CERTAIN = 1e6
-# Cells looked at where a person moves more; any choice of them is sound, and few hold nearly all that is to be seen.
+# Cells compared where a person changes more; any choice is sound, and a few cells hold nearly all of the evidence.
 MOST_CELLS = 20
-# Keys that one person alone has are all looked at: each may come out.
+# Keys that the person alone has are all compared: each may be returned.
 MOST_LONELY = 200
-MOST_DRAWS = 500_000  # in all cells together; where there would be more, there are fewer trials
+MOST_DRAWS = 500_000  # draws in all cells together; larger tables get fewer trials
 
 Key = tuple[Value, ...]
-Matrix = npt.NDArray[np.float64]  # a row for each trial, a column for each cell and statistic; NaN: no such row
+Matrix = npt.NDArray[np.float64]  # one row per trial, one column per cell and statistic; NaN: no such row
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What an analyst could make of the answers with and without the unit, and one noisy sum as it is, for pictures."""
+    """Scores of the answers with and without the unit, and one noisy sum for pictures."""
 
     with_unit: Trials
     without_unit: Trials
@@ -77,7 +77,7 @@ def is_slow(measurement: Measurement) -> bool:
 
 
 def scores(measurement: Measurement, engines: tuple[Engine, Engine], sampler: Sampler, trials: int) -> Scores:
-    salt = sampler.salt()  # the same for both: neighbours differ by the unit alone
+    salt = sampler.salt()  # the same for both: the databases differ by the unit only
     one, other = (_exact(measurement, engine, salt) for engine in engines)
     mechanism = measurement.mechanism
     match mechanism:
@@ -102,7 +102,7 @@ def _cell_scores(
 ) -> Scores:
     """Of sums with noise of their own in each cell, and of values that are chosen there."""
     found = _sum_scores(measurement, one, other, sampler, trials)
-    # Sums and choices are drawn independently, so their evidence adds up.
+    # Sums and choices are drawn independently, so their log-likelihood ratios add up.
     for branch, mine, rest in zip(measurement.branches, one, other, strict=True):
         if _is_chosen(measurement, branch):
             added = most_moved(mine, rest)
@@ -126,7 +126,7 @@ def _cell_scores(
 
 
 def came_out(measurement: Measurement, engines: tuple[Engine, Engine], sampler: Sampler, trials: int) -> Flags | None:
-    """In which trials a key came out that the unit alone has, which only delta allows; None if it has no such key."""
+    """The trials that returned a key that the unit alone has, which only delta allows; None if it has no such key."""
     if measurement.cells is not None:
         return None
     salt = sampler.salt()
@@ -140,7 +140,7 @@ def came_out(measurement: Measurement, engines: tuple[Engine, Engine], sampler: 
 def _sum_scores(
     measurement: Measurement, one: Sequence[ExactTable], other: Sequence[ExactTable], sampler: Sampler, trials: int
 ) -> Scores:
-    """Of the sums alone."""
+    """Scores of the sums only."""
     a, b = _sums(measurement, one), _sums(measurement, other)
     zeros = [0] * len(measurement.statistics)
     moved = [key for key in dict.fromkeys((*a, *b)) if a.get(key, zeros) != b.get(key, zeros)]
@@ -192,7 +192,7 @@ def _most_moved(measurement: Measurement, a: Matrix, b: Matrix) -> int:
 def _noisy(
     measurement: Measurement, exact: Mapping[Key, Sequence[int]], cells: Sequence[Key], sampler: Sampler, trials: int
 ) -> npt.NDArray[np.float64]:
-    """Noisy sums by trial, cell and statistic, in grains: the cells of all trials are cells of one noisy table."""
+    """Noisy sums by trial, cell and statistic, in grains; the cells of all trials are drawn as one noisy table."""
     present = [key for key in cells if key in exact]
     repeated = tuple((trial, *key) for trial in range(trials) for key in present)
     tables = [
@@ -222,7 +222,7 @@ def _noisy(
 def _score(
     measurement: Measurement, noisy: npt.NDArray[np.float64], a: Matrix, b: Matrix, alone: npt.NDArray[np.bool_]
 ) -> Trials:
-    """The log of the likelihood ratio; a key that is not there counts nothing, one that only a unit has decides."""
+    """The log-likelihood ratio; a missing key counts zero, a key that only the unit has decides."""
     total = np.zeros(len(noisy))
     for number, noise in enumerate(measurement.noises):
         values, mine, other, scale = noisy[:, :, number], a[:, number], b[:, number], float(noise.scale)
@@ -239,18 +239,18 @@ def _score(
 
 
 def _any_of(noisy: npt.NDArray[np.float64]) -> Flags:
-    """In which trials one of the cells, at least, is there."""
+    """The trials in which at least one of the cells is present."""
     return np.asarray(~np.isnan(noisy[:, :, 0]).all(axis=1), dtype=np.bool_)
 
 
 # ------------------------------------------------------------
-# Trials of sums that are made of several noisy numbers: grouping sets that agree, and cells of running totals.
+# Trials of sums estimated from several noisy numbers: consistent grouping sets, and cells of running totals.
 #
-# What is shown are cells x. They tell all that was measured of it, A x for each set or chain, so that the likelihood
-# ratio of Gaussian noise can be had from them; for Laplace noise the same score is a good one, and any score is
-# sound. Each trial is the whole noise step of the product.
+# The answer shows cells x. They determine all measurements A x of each set or chain, so that the likelihood ratio of
+# Gaussian noise follows from them; for Laplace noise the same score is a good one, and any score is sound. Each trial
+# is the product's whole noise step.
 
-MOST_TRIALS = 4_000  # of these; each takes as long as an answer
+MOST_TRIALS = 4_000  # number of these trials; each takes as long as an answer
 
 Numbers = npt.NDArray[np.float64]
 
@@ -258,7 +258,7 @@ Numbers = npt.NDArray[np.float64]
 def combined_scores(
     measurement: Measurement, one: Sequence[ExactTable], other: Sequence[ExactTable], sampler: Sampler, trials: int
 ) -> tuple[tuple[Trials, Trials], tuple[Trials, Trials]]:
-    """Scores with the person and without, and the sum of the cells as it is, for pictures."""
+    """Scores with and without the person, and the sum of the cells, for pictures."""
     a, b = (_cells(measurement, exact) for exact in (one, other))
     drawn = [_drawn(measurement, exact, sampler, min(trials, MOST_TRIALS)) for exact in (one, other)]
     found = [np.zeros(len(each)) for each in drawn]
@@ -283,14 +283,14 @@ def _cells(measurement: Measurement, exact: Sequence[ExactTable]) -> list[Number
 
 
 def _drawn(measurement: Measurement, exact: Sequence[ExactTable], sampler: Sampler, trials: int) -> Numbers:
-    """What is shown, by trial, statistic and cell, in grains."""
+    """The noisy values by trial, statistic and cell, in grains."""
     factors = np.array([[statistic.factor] for statistic in measurement.statistics])
     drawn = (np.stack(add_noise(measurement, exact, sampler).sums) for _ in range(trials))
     return np.stack([cells * factors for cells in drawn]).astype(np.float64)
 
 
 def _weights(measurement: Measurement, statistic: int, moved: Numbers) -> Numbers:
-    """What each cell tells of a move: the sum of A'A moved / variance over all A that were measured."""
+    """The weight of each cell in the score: the sum of A'A moved / variance over all measured A."""
     noise = measurement.noises[statistic]
     mechanism = measurement.mechanism
     if isinstance(mechanism, GroupingSets):

@@ -1,4 +1,4 @@
-"""The command line. A command's module is imported when it runs, so that --help is quick."""
+"""The command line. A command's module is imported when it runs, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import click
 from dpsql import __version__
 from dpsql.cli.report import describe_defect
 
-# Each command with the module that holds it and its one line in --help.
+# Each command with its module and its line in --help.
 COMMANDS = {
     "init": ("dpsql.cli.init", "Draft a policy file for a database."),
     "check": ("dpsql.cli.check", "Check a policy file against its database."),
-    "prepare": ("dpsql.cli.prepare", "Copy the tables into a form in which queries are quick."),
+    "prepare": ("dpsql.cli.prepare", "Copy the tables into a form that is faster to query."),
     "query": ("dpsql.cli.query", "Answer a query, and pay for it."),
     "explain": ("dpsql.cli.query", "Show what a query would cost, its noise and why it is private."),
-    "budget": ("dpsql.cli.budget", "Show what is spent and what is left."),
+    "budget": ("dpsql.cli.budget", "Show the budget that is spent and left."),
     "log": ("dpsql.cli.log", "Show every charge and every refusal."),
-    "user": ("dpsql.cli.user", "Add, list, ration and remove users."),
-    "ledger": ("dpsql.cli.ledger", "Verify the books, or move them."),
-    "audit": ("dpsql.cli.audit", "Show what answers prove about one person, against what they cost."),
-    "serve": ("dpsql.cli.serve", "Answer PostgreSQL clients."),
-    "shell": ("dpsql.cli.shell", "Ask one question after the other."),
-    "demo": ("dpsql.cli.demo", "Make a dataset to play with, and take a short tour."),
+    "user": ("dpsql.cli.user", "Add, list and remove users, and set their allowances."),
+    "ledger": ("dpsql.cli.ledger", "Verify, move or accept the ledger."),
+    "audit": ("dpsql.cli.audit", "Measure what answers reveal about one person, against their price."),
+    "serve": ("dpsql.cli.serve", "Serve PostgreSQL clients."),
+    "shell": ("dpsql.cli.shell", "Start an interactive shell."),
+    "demo": ("dpsql.cli.demo", "Create a demo dataset, and take a short tour."),
 }
 
 
 class _Commands(click.Group):
-    """Knows its commands by name; reads a module only for the command that is used."""
+    """Knows its commands by name; imports a module only for the command that is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -51,13 +51,13 @@ class _Commands(click.Group):
 
 
 def main() -> None:
-    """Run the command line. Whatever happens, the user sees sentences."""
+    """Run the command line. Every failure becomes a message, never a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # where ± or a key cannot be written, as stderr does it
+        sys.stdout.reconfigure(errors="backslashreplace")  # escapes ± or a key that cannot be encoded, as stderr does
     try:
         commands(prog_name="dpsql")
     except OSError as error:
-        # A full disk, most often, behind standard output. Its own sentence tells nothing of the data.
+        # Usually a full disk behind standard output. The system's message reveals nothing of the data.
         click.echo(f"error: {(error.strerror or 'input or output failed').lower()} (SQLSTATE 58000)", err=True)
         sys.exit(1)
     except Exception as error:
@@ -76,5 +76,5 @@ def commands() -> None:
       dpsql explain "SELECT state, COUNT(*) FROM people GROUP BY state"
       dpsql query "SELECT state, COUNT(*) FROM people GROUP BY state"
 
-    Exit status: 0 if all went well, 1 if something was refused or failed, 2 if the command was not understood.
+    Exit status: 0 on success, 1 if something was refused or failed, 2 if the command line is invalid.
     """

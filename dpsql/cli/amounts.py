@@ -1,4 +1,4 @@
-"""Prices and budgets as an owner reads them, and as programs do."""
+"""Prices and budgets as text, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def amount_text(price: Price, accountant: Accountant) -> str:
-    """Epsilon as the accountant shows it, what adds up beside it, and the delta of unknown keys."""
+    """Epsilon, the additive quantity (rho) if it is another one, and the delta of unknown keys."""
     if price == Price():
         return "nothing"
     as_pure = f"epsilon {float(price.pure_value):.4g} as pure" if price.pure_value else None
@@ -53,12 +53,12 @@ def amount_document(price: Price, accountant: Accountant) -> dict[str, float]:
 
 
 # ------------------------------------------------------------
-# Whom a total protects, and since when, as an owner reads it and as programs do.
+# Whom a total protects, and since when, as text and as JSON.
 
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """What the ledger says: the units of each table, since when they count, and what was spent before."""
+    """What the ledger records: the units of each table, since when they count, and what was spent before."""
 
     units: dict[Subject, str]
     since: Since | None
@@ -95,9 +95,9 @@ def protected_lines(protected: Protected, accountant: Accountant) -> Iterator[st
         others = "; ".join(
             f"{subject_text(each.subject)}: {units_text(each.before or '[]')}" for each in last.changed if each.before
         )
-        yield f"  they were given for others ({printable(others)})"
+        yield f"  they protect other units ({printable(others)})"
     else:
-        yield "  versions of dpsql before this one did not record whom they were given for"
+        yield "  earlier versions of dpsql did not record whom they protect"
 
 
 def protected_document(protected: Protected, accountant: Accountant) -> dict[str, object]:

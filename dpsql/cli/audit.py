@@ -1,4 +1,4 @@
-"""`dpsql audit`: what answers prove about one person, against what they cost."""
+"""`dpsql audit`: what answers reveal about one person, against their price."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
-    """Audit the policy: what do answers prove about one person, against what they cost?
+    """Audit the policy: measure what answers reveal about one person, against their price.
 
-    Makes pairs of synthetic databases with the declared tables, one of each pair with one person more, who breaks every
-    bound: with many rows under one key, under several, or under keys that nobody else has. Asks each aggregate, over
-    each kind of key, along each join that the policy allows, and bounds the privacy loss of the answers from below, and
-    delta where keys are unknown: for one kind of answer, wrong less than twice in a million audits. Reads no private
-    row and spends nothing. Takes minutes for many tables.
+    Creates pairs of synthetic databases with the declared tables. One of each pair has one more person, who exceeds
+    every bound: with many rows under one key, under several, or under keys that no one else has. Runs each aggregate,
+    over each kind of key, along each join that the policy allows, and computes lower bounds on the privacy loss of the
+    answers, and on delta where keys are unknown. The bound of one kind of answer is wrong in fewer than two of a
+    million audits. Reads no private row and spends nothing. Takes minutes for many tables.
 
-    The synthetic databases are of the same kind as the policy's: DuckDB files, or databases on a PostgreSQL server that
-    is started for the audit. They are deleted after it.
+    The synthetic databases use the policy's engine: DuckDB files, or databases on a PostgreSQL server that is started
+    for the audit. They are deleted afterwards.
 
-    Exit status 1 if an answer shows more than it costs.
+    Exit status 1 if an answer reveals more than its price.
 
     \b
     Example:
@@ -82,7 +82,7 @@ def audit(trials: int, picture: str | None, format_: str, policy: str) -> None:
 def _verdict(finding: Finding) -> str:
     if finding.is_defect:
         return "DEFECT: more than was paid for"
-    return "ok" if finding.has_power else "ok, but the audit saw little"
+    return "ok" if finding.has_power else "ok, but the audit has little power"
 
 
 def _lines(findings: list[Finding], refused: list[Refused], currency: str) -> list[str]:
@@ -103,15 +103,18 @@ def _lines(findings: list[Finding], refused: list[Refused], currency: str) -> li
     lines = aligned(names, rows, numeric=(False, False, False, True, True, True, True, False))
     if refused:
         reasons = sorted({found.reason for found in refused})
-        lines += ["", f"not asked, for the policy does not allow them ({len(refused)}):"]
+        lines += ["", f"not audited, because the policy does not allow them ({len(refused)}):"]
         lines += [f"  {reason}" for reason in reasons]
     defects = sum(finding.is_defect for finding in findings)
     blind = sum(not finding.has_power for finding in findings)
-    lines += ["", f"{len(findings)} kinds of answers audited; {defects} show more than they cost; {blind} told little"]
-    lines += ["each at a price at which an audit sees most; noise is made alike for every other price"]
+    lines += [
+        "",
+        f"{len(findings)} kinds of answers audited; {defects} reveal more than their price; {blind} had little power",
+    ]
+    lines += ["each at the price with the most power; noise is made the same way for every other price"]
     if blind:
         lines += [
-            "what told little proves nothing: more --trials may, unless the made-up people have nothing to tell there"
+            "little power proves nothing: more --trials may help, unless the synthetic people reveal nothing there"
         ]
     return lines
 

@@ -1,4 +1,4 @@
-"""`dpsql budget`: what is spent and what is left, of the dataset and of each user."""
+"""`dpsql budget`: the budget spent and left, of the dataset and of each user."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from dpsql.privacy.accounting import Accountant, Price
     from dpsql.privacy.group_privacy import GroupLoss
 
-MARGIN = 100  # of the counts that are offered as a measure of what is left
+MARGIN = 100  # margin of the counts in which the rest of the budget is also expressed
 BAR_WIDTH = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the dataset (`user` None) or a user has spent and may still spend; without a limit, a user who is gone."""
+    """What the dataset (`user` None) or a user has spent and may still spend; no limit: a removed user."""
 
     user: str | None
     spent: Price
     limit: Price | None
     left: Price
-    mixed: bool = False  # whether not all answers were pure, of this account or of the dataset
+    mixed: bool = False  # whether some answers, of this account or of the dataset, were not pure
 
     @property
     def label(self) -> str:
@@ -40,9 +40,9 @@ class Account:
 
     @property
     def share(self) -> Fraction | None:
-        """The part of the limit that is spent; more than 1 where the owner has lowered the limit since.
+        """The share of the limit that is spent; more than 1 if the owner has lowered the limit since.
 
-        Where rho is overdrawn by pure answers, that of their own limit: it is the one that holds.
+        If pure answers exceed the limit in rho, the share of the pure limit, which is the one in force.
         """
         if self.limit is None:
             return None
@@ -53,7 +53,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What the typical query costs, in grains of loss; None where the policy does not sell it."""
+    """What typical queries cost, in grains of loss; None if the policy does not allow them."""
 
     count: int | None
     default: int
@@ -65,18 +65,18 @@ class Prices:
 @click.command()
 @click.option("--user", metavar="NAME", help="One user only.")
 @click.option(
-    "--group", "people", metavar="K", type=click.IntRange(1, 1_000), help="What is promised to K people together."
+    "--group", "people", metavar="K", type=click.IntRange(1, 1_000), help="Show the guarantee for K people together."
 )
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def budget(user: str | None, people: int | None, format_: str, policy: str) -> None:
-    """Show what is spent and what is left, of the dataset and of each user.
+    """Show the budget spent and left, of the dataset and of each user.
 
-    Limits are those of the policy file as it is now. How much is left is also told in queries: counts of a table
-    with one row per person, ±100 with 95 % confidence, and queries at the default price. Changes nothing.
+    Limits are those of the policy file as it is now. The rest is also expressed in queries: counts of a table with one
+    row per person, ±100 with 95 % confidence, and queries at the default price. Changes nothing.
 
-    The total is a promise to each person alone. People who belong together, such as a household, are promised less as
-    one: --group says how much, of the total and of what is spent.
+    The total is a guarantee for each single person. For people who belong together, such as a household, the guarantee
+    is weaker: --group shows it, for the total and for what is spent.
 
     \b
     Example:
@@ -141,12 +141,12 @@ def _accounts(policy: Policy, accountant: Accountant, spent: Mapping[str | None,
         yield Account(name, spent[name], None, nothing)
 
 
-# --- people who belong together ---
+# --- group privacy ---
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What all answers together promise to so many people; None: no bound."""
+    """The guarantee of all answers together for a group of people; None: no bound."""
 
     people: int
     total: GroupLoss | None
@@ -173,14 +173,14 @@ def _group_lines(group: Group) -> Iterator[str]:
     yield f"  total  {group_text(group.total)}"
     yield f"  spent  {group_text(group.spent)}"
     if group.total is None:
-        yield "  so many people with a value of their own in a column without declared keys may be certain to show it"
+        yield "  this many people who share a value in a column without declared keys may be certain to reveal it"
         return
     whom = "this one" if group.people == 1 else "all of them"
     yield f"  no outcome of all answers is more than e^epsilon times as likely with {whom} as without, or the other way"
     yield "  round, but for a chance of delta"
 
 
-# --- what a query costs ---
+# --- prices ---
 
 
 def _prices(accountant: Accountant) -> Prices:
@@ -190,7 +190,7 @@ def _prices(accountant: Accountant) -> Prices:
 
 
 def _price_of_count(accountant: Accountant) -> int:
-    """The cheapest loss, in grains, at which a count that one person changes by one has the margin."""
+    """The least loss, in grains, at which a count with sensitivity one has the margin."""
     from dpsql.privacy.accounting import LOSS_UNIT
     from dpsql.privacy.noise_laws import gaussian, laplace, margin
 
@@ -226,7 +226,7 @@ def _lines(accounts: list[Account], prices: Prices, accountant: Accountant) -> I
         yield f"  left   {amount_text(account.left, accountant)}"
         if accountant.sells_pure and account.left.pure is None and account.left.loss:
             why = "not all answers were pure" if account.mixed else "their epsilon is spent"
-            yield f"  pure   answers pay as others do, since {why}"
+            yield f"  pure   answers are charged like others, because {why}"
         yield f"  enough {_enough(account, prices, accountant)}"
 
 
@@ -241,7 +241,7 @@ def _enough(account: Account, prices: Prices, accountant: Accountant) -> str:
 
 
 def _percent(share: Fraction) -> str:
-    """Rounded down, so that 100 % is said only when all is spent."""
+    """Rounded down, so that 100 % means that everything is spent."""
     return "less than 1 %" if 0 < share < Fraction(1, 100) else f"{int(share * 100):,} %"
 
 
@@ -264,7 +264,7 @@ def _draws_blocks() -> bool:
     return True
 
 
-# --- for programs ---
+# --- as JSON ---
 
 
 def _document(accounts: list[Account], prices: Prices, accountant: Accountant) -> dict[str, object]:

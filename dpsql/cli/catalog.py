@@ -1,4 +1,4 @@
-"""What is declared, as an analyst may know it: the tables, and what each of their columns allows."""
+"""The declared tables and columns, described for analysts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_VALUES = 8
 
 
 def tables_by_name(catalog: Catalog) -> Mapping[str, Table]:
-    """Each declared table once, under the name that analysts write."""
+    """Each declared table once, under the name that analysts use."""
     return {table.name: table for table in catalog.tables.values()}
 
 
@@ -29,7 +29,7 @@ def table_list(catalog: Catalog) -> list[str]:
 
 
 def table_description(catalog: Catalog, name: str) -> list[str]:
-    """The columns of a table, what is declared for each, and how its rows are counted."""
+    """A table's columns, what is declared for each, and its unit and row limit."""
     table = tables_by_name(catalog).get(name) or tables_by_name(catalog).get(name.lower())
     if table is None:
         raise UnknownTable(name)
@@ -41,8 +41,10 @@ def table_description(catalog: Catalog, name: str) -> list[str]:
 def _kind(table: Table) -> str:
     if not table.is_private:
         return "public, read as it is"
-    rows = "1 row counts" if table.max_rows_per_unit == 1 else f"{table.max_rows_per_unit:,} rows count"
-    return f'private, the unit is "{printable(table.unit_text)}", of each at most {rows}'
+    rows = (
+        "1 row per unit counts" if table.max_rows_per_unit == 1 else f"{table.max_rows_per_unit:,} rows per unit count"
+    )
+    return f'private, the unit is "{printable(table.unit_text)}", at most {rows}'
 
 
 def _declared(column: Column, table: Table) -> str:
@@ -59,7 +61,7 @@ def _declared(column: Column, table: Table) -> str:
     elif column.type.kind is Kind.BOOLEAN:
         text = "keys false, true"
     else:
-        text = "no bounds; as a key, rare values are held back"
+        text = "no bounds; as a key, rare values are suppressed"
     return f"{text}, NULL" if column.nullable_key else text
 
 

@@ -1,4 +1,4 @@
-"""`dpsql check`: is the policy right, does it fit the database, and what can analysts then ask?"""
+"""`dpsql check`: validates a policy against its database, and shows what analysts can query."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HEADINGS = ("column", "type", "clamped to", "SUM", "GROUP BY", "COUNT per key")
 _RIGHT = (False, False, False, True, False, True)
 
-Reasons = dict[tuple[str, str], list[str]]  # what cannot be asked, and why: of which columns
+Reasons = dict[tuple[str, str], list[str]]  # (what cannot be queried, why) -> columns
 
 
 @click.command()
@@ -32,7 +32,7 @@ def check(policy: str) -> None:
     """Check a policy file against its database.
 
     Reports every problem at once, with its line and what to write instead. If there is none, shows what analysts can
-    ask of each column, and how noisy the answers will be. Shows no data and spends nothing.
+    query of each column, and how noisy the answers will be. Shows no data and spends nothing.
 
     \b
     Example:
@@ -55,7 +55,7 @@ def check(policy: str) -> None:
     for table in private:
         click.echo("\n" + "\n".join(_abilities(table, checked)))
     if public:
-        click.echo("\npublic, every row can be seen:")
+        click.echo("\npublic, every row is visible:")
         for table in public:
             click.echo(f"  {printable(table.name)}: {', '.join(map(printable, table.columns))}")
     if private:
@@ -73,7 +73,7 @@ def check(policy: str) -> None:
 
 
 def _protected(checked: Checked) -> tuple[Protected | None, StillFound | None]:
-    """What the ledger says of it, where there is one that can be read; raises PolicyError where it protects others."""
+    """What the ledger protects, if it can be read; raises PolicyError if it protects other units than the policy."""
     from dpsql.answering.answer_store import still_found
     from dpsql.errors import OperationalError
     from dpsql.ledger.opening import ledger_exists, ledger_location, read_books
@@ -88,21 +88,21 @@ def _protected(checked: Checked) -> tuple[Protected | None, StillFound | None]:
             found = read_protected(books)
             stored = still_found(books.answers(), checked.catalog, checked.policy.limits.replay_days)
     except OperationalError as error:
-        click.echo(f"warning: what the ledger protects cannot be read: {error.message}", err=True)
+        click.echo(f"warning: cannot read what the ledger protects: {error.message}", err=True)
         return None, None
     require_declared(found.units, checked.catalog.protection, ledger_location(checked.policy))
     return found, stored
 
 
 def _what_is_stored(stored: StillFound) -> str:
-    """How many answers this policy leaves free of charge, and what of it makes others stale."""
+    """How many stored answers are still found under this policy, and which declarations invalidate others."""
     everything = stored.found + stored.lost + stored.older
     text = f"{_plural(everything, 'stored answer')}: {stored.found:,} would be found again under this policy"
     if stored.lost:
         names = ["max_cells" if not source else ".".join(source) for source in stored.changed]
-        text += f"; {stored.lost:,} would be bought anew, for it changes {', '.join(map(printable, names))}"
+        text += f"; {stored.lost:,} would be bought again, because it changes {', '.join(map(printable, names))}"
     if stored.older:
-        text += f"; {stored.older:,} were stored by an older version, and are not found any more"
+        text += f"; {stored.older:,} were stored by an older version, and are no longer found"
     return text
 
 
@@ -125,14 +125,14 @@ def _what_margins_mean(checked: Checked) -> str:
 
 
 def _what_groups_get(checked: Checked) -> str:
-    """The total for people who belong together, as `dpsql budget --group` has it before anything is spent."""
+    """The total for groups, as shown by `dpsql budget --group` before anything is spent."""
     from dpsql.cli.amounts import group_text
     from dpsql.privacy.group_privacy import total_for_group
 
     accountant = checked.accountant
     largest = accountant.price_of(accountant.policy.max_query_epsilon)
     two, five = (group_text(total_for_group(accountant, people, largest=largest)) for people in (2, 5))
-    return f"the total is for each person alone; for 2 who belong together: {two}; for 5: {five} (dpsql budget --group)"
+    return f"the total protects each single person; for a group of 2: {two}; of 5: {five} (dpsql budget --group)"
 
 
 def _tell_marks(policy: str) -> None:
@@ -140,7 +140,7 @@ def _tell_marks(policy: str) -> None:
 
     left = marks(Path(policy).read_text(encoding="utf-8"))
     if left:
-        click.echo(f"\nleft for you to decide: {_plural(len(left), 'line')} marked TODO")
+        click.echo(f"\nstill to decide: {_plural(len(left), 'line')} marked TODO")
         for number, line in left:
             click.echo(f"  {policy}:{number}: {printable(' '.join(line.split()))}")
 
@@ -149,7 +149,7 @@ def _tell_marks(policy: str) -> None:
 
 
 def _abilities(table: Table, checked: Checked) -> list[str]:
-    """Who is protected, how noisy a count is, and a line for each column."""
+    """The unit, the margin of a count, and a line for each column."""
     name = ".".join(map(_quoted, table.name.split(".")))
     count, _ = _attempt(f"SELECT COUNT(*) FROM {name}", checked)
     lines = [f"{printable(table.name)}: {_unit_text(table)}; COUNT(*) {_margin(count)}"]
@@ -172,7 +172,7 @@ def _unit_text(table: Table) -> str:
 
 
 def _ability(column: Column, table: str, checked: Checked, reasons: Reasons) -> list[str]:
-    """What can be asked of a column; `reasons` collects what cannot, and why."""
+    """What can be queried of a column; `reasons` collects what cannot, and why."""
     name = _quoted(column.name)
     total, why_no_sum = _attempt(f"SELECT SUM({name}) FROM {table}", checked)
     grouped, why_no_keys = _attempt(f"SELECT {name}, COUNT(*) FROM {table} GROUP BY {name}", checked)
@@ -192,7 +192,7 @@ def _ability(column: Column, table: str, checked: Checked, reasons: Reasons) -> 
 
 
 def _attempt(sql: str, checked: Checked) -> tuple[Release | None, str | None]:
-    """The release of a query; or None, and why an analyst cannot ask it."""
+    """The release of a query; or None, and why it is refused."""
     try:
         return checked.release(sql), None
     except Error as error:
@@ -203,7 +203,7 @@ def _margin(release: Release | None) -> str:
     margin = None if release is None else release.outputs[-1].margin
     if margin is None:
         return "no"
-    # Beyond a few units, the digits behind the point say nothing.
+    # From ten on, decimal places carry no information.
     return f"±{_number_text(margin if margin < 10 else Fraction(math.ceil(margin)))}"
 
 
@@ -224,7 +224,7 @@ def _range_text(column: Column) -> str:
 def _bound_text(bound: Bound) -> str:
     if isinstance(bound, Fraction):
         return _number_text(bound)
-    # Dates that bound a timestamp stand for the first and the last moment of their day.
+    # Dates that bound a timestamp mean the first and the last moment of their day.
     return str(bound).removesuffix(" 00:00:00").removesuffix(" 23:59:59.999999")
 
 

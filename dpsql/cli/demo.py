@@ -1,4 +1,4 @@
-"""`dpsql demo`: a dataset to play with, and a short tour of it."""
+"""`dpsql demo`: a demo dataset, and a short tour of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NEXT = """\
 
 
 class _Tour:
-    """Questions to the demo, each with what it teaches."""
+    """The tour's queries, each with an explanation."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -60,8 +60,8 @@ class _Tour:
         self._title("How old are the patients?")
         self._ask(_HISTOGRAM)
         self._say(
-            "Noise hides every single patient; ± is the margin within which it stays in 95 of 100 cases.",
-            "Patients of 999 years count as 110: the policy clamps what the data got wrong.",
+            "Noise hides every single patient; in 95 of 100 cases it stays within the margin ±.",
+            "An age of 999 counts as 110: the policy clamps wrong values.",
         )
 
         self._title("How old are they on average, and how sure is that?")
@@ -70,26 +70,28 @@ class _Tour:
 
         self._title("Who earns most?")
         self._refused(_ROWS)
-        self._say("Refused before anything was read or paid.")
+        self._say("Refused before anything was read or charged.")
 
         self._title("Which towns do they come from?")
         self._ask(_LARGEST)
-        self._say("Nobody declared the towns, and a small one could give away who lives there:", self._keys(_TOWNS))
+        self._say(
+            "The towns are not declared as keys, and a small one could reveal who lives there:", self._keys(_TOWNS)
+        )
         self._ask(_SMALLEST)
         self._say(
-            "These are the smallest that passed; smaller towns are held back.",
-            "This question was free: it only sorts what the one before had released.",
+            "These are the smallest that passed; smaller towns are suppressed.",
+            "This query was free: it only sorts what the previous one released.",
         )
 
-        self._title("What if a question costs more than is left?")
+        self._title("What if a query costs more than is left?")
         self._cursor.execute("SET dpsql.epsilon = 2")
         self._refused(_TOO_DEAR)
         self._cursor.execute("RESET dpsql.epsilon")
-        self._say("The owner gave this user epsilon 2 in all. What was spent never comes back:", self._budget())
+        self._say("The owner gave this user a total of epsilon 2. What is spent is never returned:", self._budget())
 
-        self._title("And the first question again?")
+        self._title("And the first query again?")
         self._ask(_HISTOGRAM)
-        self._say("The same answer to the last digit, for free: asking again reveals nothing new.")
+        self._say("The same answer to the last digit, at no cost: running it again reveals nothing new.")
 
     def _title(self, text: str) -> None:
         self._step += 1
@@ -138,14 +140,13 @@ class _Tour:
 
 @click.command()
 @click.argument("folder", type=Path, default="dpsql-demo")
-@click.option("--serve", "serves", is_flag=True, help="Answer PostgreSQL clients instead of taking the tour.")
+@click.option("--serve", "serves", is_flag=True, help="Serve PostgreSQL clients instead of showing the tour.")
 @click.option("--port", metavar="PORT", type=click.IntRange(0, 65_535), help="Where --serve listens, on this machine.")
 def demo(folder: Path, serves: bool, port: int | None) -> None:
-    """Make a dataset to play with, and take a short tour or serve it.
+    """Create a demo dataset, and take a short tour or serve it.
 
-    Writes a made-up clinic with 120,000 patients and a commented policy into FOLDER (dpsql-demo if it is left out),
-    then asks it a few questions, or with --serve answers those of psql and other clients. Running it again uses what
-    is there.
+    Writes a synthetic clinic with 120,000 patients and a commented policy to FOLDER (default: dpsql-demo), then runs a
+    few queries, or with --serve serves psql and other clients. Running it again uses the existing folder.
 
     \b
     Example:
@@ -157,21 +158,19 @@ def demo(folder: Path, serves: bool, port: int | None) -> None:
     from dpsql.driver.dbapi import connect
 
     if port is not None and not serves:
-        raise click.UsageError("--port is for --serve")
+        raise click.UsageError("--port requires --serve")
     with refusals():
         if write_demo(folder):
-            click.echo(f'wrote a made-up clinic with {PATIENTS:,} patients and its policy to "{folder}"')
+            click.echo(f'wrote a synthetic clinic with {PATIENTS:,} patients and its policy to "{folder}"')
         else:
-            click.echo(
-                f'"{folder}" already exists: its data and ledger are used again, and answers that it gave are free'
-            )
+            click.echo(f'"{folder}" already exists: its data and ledger are used again, and earlier answers are free')
         if serves:
             _serve(folder / POLICY, port)
             return
         with connect(folder / POLICY, _USER) as connection:
             _Tour(connection).take()
     click.secho("\nWhat to try next", bold=True)
-    click.echo(f"\n  cd {shlex.quote(str(folder))}\n{_NEXT}\n\nRead {POLICY} there: it explains itself.")
+    click.echo(f"\n  cd {shlex.quote(str(folder))}\n{_NEXT}\n\nRead {POLICY} there: its comments explain it.")
 
 
 def _serve(policy: Path, port: int | None) -> None:
@@ -189,13 +188,11 @@ def _serve(policy: Path, port: int | None) -> None:
     if verifier is None:
         verifier = Verifier.of(_PASSWORD)
         set_password(policy, _USER, verifier)
-        click.echo(
-            f'gave user "{_USER}" the password "{_PASSWORD}": everybody knows it, but only this machine is let in'
-        )
+        click.echo(f'gave user "{_USER}" the password "{_PASSWORD}": it is public, but only this machine can connect')
     known = f"PGPASSWORD={_PASSWORD} " if verifier.fits(_PASSWORD) else ""
 
     def announce(server: Server | Supervisor) -> None:
-        click.echo(f"listening on {_HERE}:{server.port}; Ctrl-C ends. In another terminal:\n")
+        click.echo(f"listening on {_HERE}:{server.port}; press Ctrl-C to stop. In another terminal:\n")
         click.echo(f"  {known}{psql_line(server, _USER)}\n")
 
     write_logs(sys.stderr)

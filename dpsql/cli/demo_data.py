@@ -1,7 +1,7 @@
-"""A made-up clinic to play with: its data, written by DuckDB, and a policy that explains itself.
+"""The demo's synthetic clinic: its data, written by DuckDB, and a commented policy.
 
-The same data every time: each value is a hash of its row's number, not a random draw. It is as
-untidy as real data: ages of 999, fees of a million, visits in 1900, NULLs, and a few patients with hundreds of visits.
+The data are the same every time: each value is a hash of its row number, not a random draw. They are as messy as real
+data: ages of 999, fees of a million, visits in 1900, NULLs, and a few patients with hundreds of visits.
 """
 
 from __future__ import annotations
@@ -92,30 +92,30 @@ FROM (
 """
 
 _POLICY = f"""\
-# A policy says who is protected, what the columns may hold, and how much all answers together may reveal.
+# A policy declares who is protected, which values columns have, and how much all answers together may reveal.
 # `dpsql check` finds the mistakes in it.
 
 [database]
 url = "duckdb:///{DATABASE}"   # beside this file
 
 [privacy]
-epsilon = 4.0                  # all answers ever given, together
+epsilon = 4.0                  # the total for all answers, ever
 delta = 1e-6                   # a part of it pays for keys that are not declared, such as towns
-query_epsilon = 0.25           # the price of a query that names none
+query_epsilon = 0.25           # the default price of a query
 
-# One row per patient: the patient is the unit, whom dpsql protects with all rows.
+# One row per patient: the patient is the unit that dpsql protects, with all rows.
 [tables.patients]
 unit = "id"
 [tables.patients.columns]
 age     = {{ min = 0, max = 110 }}                        # an age of 999 counts as 110
 sex     = {{ values = ["f", "m"] }}                       # declared keys: all are shown, at no extra price
 region  = {{ values = ["N", "E", "S", "W", "I"] }}
-town    = {{}}                                            # keys not declared: towns with few patients are held back
-income  = {{ min = 0, max = 200_000, step = 1 }}          # bounds are an instruction to clamp, not a promise
+town    = {{}}                                            # keys not declared: towns with few patients are suppressed
+income  = {{ min = 0, max = 200_000, step = 1 }}          # values beyond the bounds are clamped
 insured = {{}}
 joined  = {{ min = 2016-01-01, max = 2025-12-31 }}
 
-# Many rows per patient: of each, at most 20 count. More would need more noise, fewer would lose more visits.
+# Many rows per patient, of which at most 20 count. A higher limit needs more noise, a lower one loses more visits.
 [tables.visits]
 unit = "patient_id"
 max_rows_per_unit = 20
@@ -125,30 +125,30 @@ department  = {{ values = ["general", "emergency", "surgery", "paediatrics", "ca
 fee         = {{ min = 0, max = 500 }}
 seen        = {{ min = 2022-01-01, max = 2025-12-31 }}
 
-# Public tables are nobody's: they are read as they are.
+# Public tables belong to no unit: they are read exactly.
 [tables.hospitals]
 public = true
 
 [tables.regions]
 public = true
 
-# A user has a ration of the total.
+# A user has an allowance, a part of the total.
 [users.analyst]
 epsilon = 2.0
 """
 
 
 def write_demo(folder: Path) -> bool:
-    """Write the dataset and its policy. Returns False, and changes nothing, if they are there already.
+    """Write the dataset and its policy. Returns False, and changes nothing, if they exist already.
 
-    The ledger lies beside the data and stays with it: what was spent stays spent.
+    The ledger is beside the data and stays with it: what was spent stays spent.
     """
     database, policy = folder / DATABASE, folder / POLICY
     if database.exists() and policy.exists():
         return False
     if database.exists() or policy.exists():
         raise OperationalError(
-            f'"{folder}" holds something else', hint="Name a folder that does not exist yet: dpsql demo FOLDER"
+            f'"{folder}" exists and is not a demo', hint="Choose a folder that does not exist yet: dpsql demo FOLDER"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,14 +160,14 @@ def write_demo(folder: Path) -> bool:
         if isinstance(error, OSError | duckdb.Error):
             raise OperationalError(
                 f'the demo cannot be written to "{folder}"',
-                hint="Name a folder that can be written and has 50 MB of room: dpsql demo FOLDER",
+                hint="Choose a folder that can be written to and has 50 MB of free space: dpsql demo FOLDER",
             ) from error
         raise
     return True
 
 
 def _write_database(path: Path) -> None:
-    """Under another name first, so that a run that is stopped half-way leaves nothing that looks finished."""
+    """Write to a temporary name first, so that an interrupted run leaves nothing that looks finished."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     try:
         unfinished.unlink(missing_ok=True)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _DEFAULT = "dpsql.toml"
 _REVEALED = """
 --suggest-bounds read the data: the extremes of {columns} columns, rounded outward, and how many rows most units have.
-They now stand in the file, carry no noise, and analysts can see them: EXPLAIN shows bounds, and answers are
-clamped to them. A single person can have set an extreme. Replace each by what you know without the data."""
+They are now in the file, without noise, and analysts can see them: EXPLAIN shows bounds, and answers are clamped
+to them. An extreme may be a single person's value. Replace each by what you know without the data."""
 
 
 @click.command()
@@ -33,8 +33,8 @@ def init(database: str, output: str, suggest_bounds: bool) -> None:
     """Draft a policy file for a database.
 
     DATABASE is a DuckDB file, its address, the address of a PostgreSQL database, or a folder of parquet or CSV files;
-    these are imported once into a DuckDB file beside the folder. The draft proposes whom each row belongs to and marks
-    what you must decide. Nothing is written over, and no row is read unless you say so with --suggest-bounds.
+    these are imported once into a DuckDB file beside the folder. The draft proposes whose each row is, and marks with
+    TODO what you must decide. No file is overwritten, and no row is read except with --suggest-bounds.
 
     \b
     Example:
@@ -53,11 +53,11 @@ def _require_new(target: Path) -> None:
     if target.exists():
         raise PolicyError(
             f'"{target}" already exists',
-            hint="Nothing was written. Name another file with --output, or move it away.",
+            hint="Nothing was written. Choose another file with --output, or move this one.",
         )
     if not target.parent.is_dir():
         raise PolicyError(
-            f'there is no folder "{target.parent}"', hint="Create it, or name another file with --output."
+            f'there is no folder "{target.parent}"', hint="Create it, or choose another file with --output."
         )
 
 
@@ -99,7 +99,7 @@ def _write(target: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
             except OSError:
-                target.unlink()  # half a draft, as on a full disk
+                target.unlink()  # an incomplete draft, as on a full disk
                 raise
     except OSError as error:
         raise PolicyError(f'"{target}" cannot be written: {error.strerror}') from None
@@ -119,7 +119,7 @@ def _tell_proposals(survey: Surveyed, proposals: list[Proposal]) -> None:
     for name, verdict in verdicts.items():
         click.echo(f"  {name.ljust(width)}  {verdict}")
     if not any(proposal.unit for proposal in proposals):
-        click.echo("no column seems to name a person: decide whose rows each table holds")
+        click.echo("no column seems to identify a person: decide whose the rows of each table are")
 
 
 def _verdict(proposal: Proposal) -> str:

@@ -1,4 +1,4 @@
-"""`dpsql ledger`: are the books sound, where are they kept, and whom do they protect?"""
+"""`dpsql ledger`: verify the ledger, move it, accept its state, change whom it protects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpsql.cli.rows import printable
 
 @click.group()
 def ledger() -> None:
-    """Look after the ledger.
+    """Maintain the ledger.
 
     \b
     Example:
@@ -26,10 +26,10 @@ def ledger() -> None:
 @ledger.command()
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def verify(policy: str) -> None:
-    """Recompute every sum from the rows that were only ever added.
+    """Recompute the hash chain and every sum from the append-only rows.
 
-    Prints "sound" and how much was checked, or each contradiction, and then ends with status 1. Writes nothing,
-    and may run while queries do.
+    Prints "sound" and what was checked, or each contradiction, with exit status 1. Writes nothing, and may run while
+    queries run.
 
     \b
     Example:
@@ -67,10 +67,10 @@ def migrate(target: str, policy: str) -> None:
     """Move the ledger to TARGET: a new file, or a database on a PostgreSQL server.
 
     Several proxies, on several machines, can share a ledger on a server. Everything is copied and compared: charges,
-    refusals, changes of limits and stored answers. The old ledger is closed for good, and says where the new one is.
-    Queries wait meanwhile, and are refused until the policy names the new place. When interrupted, run it again.
+    refusals, changes of limits and stored answers. The old ledger is closed for good, and refers to the new place.
+    Queries wait meanwhile, and are refused until the policy names the new place. If interrupted, run it again.
 
-    A password need not be in the address: PostgreSQL's own PGPASSWORD and password file are read.
+    The address need not contain a password: PGPASSWORD and PostgreSQL's password file are read.
 
     \b
     Example:
@@ -96,7 +96,7 @@ def migrate(target: str, policy: str) -> None:
         moved = move_ledger(source, location, dataset=dataset_name(declared), accounting=declared.privacy.accounting)
     click.echo(f"{source}: moved to {location} with {_plural(moved.charges, 'charge')}, and closed for good")
     click.echo(
-        f"Name its new place in {policy}, as `ledger` in [database], and keep the old one: it says where to look."
+        f"Set `ledger` in [database] of {policy} to the new place, and keep the old ledger: it refers to the new one."
     )
 
 
@@ -104,14 +104,14 @@ def migrate(target: str, policy: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def accept(yes: bool, policy: str) -> None:
-    """Accept the ledger as it is now.
+    """Accept the ledger in its present state.
 
-    dpsql keeps the newest charge it has seen in its state folder. Where the ledger no longer holds that charge (an
-    older copy was put back, a replica that lags behind took over), or was found damaged, nothing is charged any more.
-    Put the right ledger back if there is one. If not, this command lets the present one be charged again, once it is
-    sound: what was spent in the lost charges is then forgotten. Stored answers that were altered are dropped.
+    dpsql records the newest charge that it has seen in its state folder. If the ledger no longer contains that charge
+    (an older copy was restored, a lagging replica took over), or was found damaged, nothing can be charged. Restore the
+    right ledger if it exists. If not, this command allows charges to the present one, if it is sound: what was spent in
+    the lost charges is then forgotten. Altered stored answers are dropped.
 
-    On each machine where a proxy refuses. Servers need not be started anew.
+    Run it on each machine whose proxy refuses. Servers need no restart.
 
     \b
     Example:
@@ -124,13 +124,13 @@ def accept(yes: bool, policy: str) -> None:
     with refusals():
         declared = load(Path(policy))
         location = ledger_location(declared)
-        click.echo(f"{location}: charges that it has lost are forgotten, and what they paid for is protected no more.")
+        click.echo(f"{location}: the charges that it has lost are forgotten, and no longer count towards the total.")
         if not yes:
-            click.confirm("Accept the ledger as it is?", abort=True)
+            click.confirm("Accept the ledger in its present state?", abort=True)
         accepted = accept_ledger(declared)
     if accepted.dropped:
         click.echo(f"{location}: {_plural(accepted.dropped, 'stored answer')} dropped that had been altered")
-    seen = "" if accepted.before is None else f"; charge {accepted.before.number:,} was the newest that was seen"
+    seen = "" if accepted.before is None else f"; charge {accepted.before.number:,} was the newest seen"
     click.echo(f"{location}: accepted with {_plural(accepted.now.number, 'charge')}{seen}")
 
 
@@ -141,9 +141,9 @@ def protect(yes: bool, policy: str) -> None:
     """Accept that the policy now protects a different unit than the ledger has counted for.
 
     A total is a promise to the units (people) that answers were calibrated to. A policy that declares another unit for
-    a table, or makes a table public or private that was not, is refused until it is accepted here. From then on
-    the total counts for the units of the policy. Answers given before protect the units of then, and stay spent.
-    Servers that still run with the other policy charge nothing any more, until they are started anew.
+    a table, or makes a table public or private that was not, is refused until it is accepted here. From then on the
+    total counts for the units of the policy. Earlier answers protect the earlier units, and stay spent. Servers that
+    still run with the other policy charge nothing until they are restarted.
 
     \b
     Example:
@@ -166,8 +166,10 @@ def protect(yes: bool, policy: str) -> None:
         return
     for difference in differences:
         click.echo(f"{location}: {printable(str(difference))}")
-    click.echo("What was answered so far protects the units in the ledger, and stays spent. Those in the policy are")
-    click.echo("protected from now on: a person who has several of the old units may have been told more about.")
+    click.echo("Earlier answers protect the units in the ledger, and stay spent. The units of the policy are")
+    click.echo(
+        "protected from now on: earlier answers may reveal more about a person who has several of the old units."
+    )
     if not yes:
         click.confirm("Accept the units of the policy?", abort=True)
     with refusals():

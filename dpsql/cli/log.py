@@ -1,4 +1,4 @@
-"""`dpsql log`: what was asked, by whom, and what was paid for it or why it was refused."""
+"""`dpsql log`: all queries, their users, and their price or the reason of refusal."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     Row = Entry | Refusal | LimitChange | Recorded
 
-_MOST_SHOWN = 200  # characters of a query at a terminal
+_MOST_SHOWN = 200  # characters of a query shown at a terminal
 
 
 def _start(text: str) -> datetime:
-    """A time, or the beginning of a day; in UTC unless it says otherwise."""
+    """A time, or the beginning of a day; in UTC unless it has an offset."""
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
@@ -40,7 +40,7 @@ def _end(text: str) -> datetime:
     """A time, or the end of a day."""
     moment = _start(text)
     with suppress(ValueError, OverflowError):
-        date.fromisoformat(text)  # fails where there is a time, too
+        date.fromisoformat(text)  # fails if there is a time too
         return moment + timedelta(days=1)
     return moment
 
@@ -48,11 +48,11 @@ def _end(text: str) -> datetime:
 @click.command()
 @click.option("--user", metavar="NAME", help="One user only.")
 @click.option("--since", metavar="TIME", type=_start, help="From this day or time on (UTC).")
-@click.option("--until", metavar="TIME", type=_end, help="To the end of this day, or to a time.")
+@click.option("--until", metavar="TIME", type=_end, help="To the end of this day, or to this time (UTC).")
 @click.option("--refused", is_flag=True, help="Refusals only.")
-@click.option("--limits", is_flag=True, help="Instead, every change of the total and of allowances.")
-@click.option("--units", is_flag=True, help="Instead, every change of who is protected.")
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="The newest N only.")
+@click.option("--limits", is_flag=True, help="Show changes of the total and of allowances instead.")
+@click.option("--units", is_flag=True, help="Show changes of whom the total protects instead.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Show the newest N only.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def log(
@@ -68,8 +68,8 @@ def log(
 ) -> None:
     """Show every charge and every refusal, the newest last.
 
-    A query that was answered again for free leaves no line, nor does EXPLAIN. Long refused queries are cut, and at
-    most 1,000 refusals of a user are kept of a day. With --format json, each line is one object. Changes nothing.
+    Free replays and EXPLAIN are not recorded. Long refused queries are truncated, and at most 1,000 refusals per user
+    and day are kept. With --format json, each line is one object. Changes nothing.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def log(
     if refused + limits + units > 1:
         raise click.UsageError("--refused, --limits and --units exclude each other")
     if units and user is not None:
-        raise click.UsageError("--units are of the dataset, not of a user")
+        raise click.UsageError("--units applies to the dataset, not to a user")
     with refusals():
         declared = load(Path(policy))
         accountant = Accountant(declared.privacy)
@@ -117,7 +117,7 @@ def _rows(books: Books, selection: Selection, refused: bool, limits: bool, units
 
 
 def _lines(rows: Sequence[Row], accountant: Accountant) -> Iterator[str]:
-    """Aligned columns, then the query; under a refused one the reason."""
+    """Aligned columns, then the query; below a refused one the reason."""
     if not rows:
         return
     from dpsql.cli.rows import aligned
@@ -133,7 +133,7 @@ def _lines(rows: Sequence[Row], accountant: Accountant) -> Iterator[str]:
 
 
 def _columns(rows: Sequence[Row]) -> tuple[list[str], list[bool]]:
-    """The names, and which of them are numbers."""
+    """The column names, and which columns are numbers."""
     from dpsql.ledger import Entry
     from dpsql.ledger.protections import Recorded
     from dpsql.ledger.reading import LimitChange
@@ -174,7 +174,7 @@ def _cells(row: Row, names: Sequence[str], accountant: Accountant) -> list[str]:
 
 
 def _outcome(entry: Entry) -> str:
-    """A replay of what another user bought costs the own allowance and nothing of the dataset."""
+    """A replay of an answer bought by another user is charged to the allowance only, not to the dataset."""
     return "paid" if entry.dataset_price.loss or entry.dataset_price.delta else "replayed"
 
 
@@ -188,14 +188,14 @@ def _limit_text(limit: Price | None, accountant: Accountant) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A query or a message for one line; at a terminal no longer than somebody reads."""
+    """A query or a message on one line, truncated at a terminal."""
     from dpsql.cli.rows import printable
 
     line = printable(" ".join(text.split()))
     return f"{line[: _MOST_SHOWN - 1]}…" if sys.stdout.isatty() and len(line) > _MOST_SHOWN else line
 
 
-# --- for programs ---
+# --- as JSON ---
 
 
 def _document(row: Row, accountant: Accountant) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`dpsql prepare`: a copy of the private tables in which bounded queries are quick."""
+"""`dpsql prepare`: a copy of the private tables in which bounded queries are fast."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from dpsql.cli.rows import printable
 @click.command()
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 @click.option("--to", metavar="PLACE", help="The copy to write: a file, or a schema. Beside the tables if not given.")
-@click.option("--as", "writer", metavar="URL", help="An address of the PostgreSQL database whose role may write to it.")
+@click.option(
+    "--as", "writer", metavar="URL", help="An address of the PostgreSQL database with a role that may write to it."
+)
 @click.option("--yes", is_flag=True, help="Write to the PostgreSQL database without asking.")
-@click.option("--off", is_flag=True, help="Read the database itself again. The copy stays where it is.")
+@click.option("--off", is_flag=True, help="Query the database itself again. The copy is kept.")
 def prepare(policy: str, to: str | None, writer: str | None, yes: bool, off: bool) -> None:
-    """Copy the tables into a form in which queries are quick, for data that changes rarely.
+    """Copy the tables into a form that is faster to query, for data that rarely changes.
 
-    Each row of a private table is copied with the person it belongs to, found through all references, and with how
-    many rows that person has; people with many rows lie together. Answers, noise and prices stay what they are, and so
-    do stored answers: queries are only spared what the copy has done once.
+    Each row of a private table is copied with its owner, resolved through all references, and with the owner's number
+    of rows; owners with many rows are stored together. Answers, noise, prices and stored answers stay the same: the
+    copy only saves work that each query would repeat.
 
-    The policy then names the copy, and queries read it instead of the database: what changes there is not seen before
-    you run this again, which makes the next version. The copy of a DuckDB file is another file beside it. That of a
-    PostgreSQL database is a schema of its own in it, for the private tables alone, with their indexes; it refuses to be
-    written to, and the role of the policy may read it.
+    The policy then names the copy, and queries read it instead of the database: changes there are not visible until you
+    run this again, which writes the next version. The copy of a DuckDB file is another file beside it. The copy of a
+    PostgreSQL database is a schema in it, with the private tables and their indexes; it is read-only, and the role of
+    the policy may read it.
 
     \b
     Example:
@@ -38,13 +40,15 @@ def prepare(policy: str, to: str | None, writer: str | None, yes: bool, off: boo
     from dpsql.answering import prepare_copies as preparing
 
     if off and (to is not None or writer is not None):
-        raise click.UsageError("--off makes no copy: it goes with neither --to nor --as")
+        raise click.UsageError("--off cannot be combined with --to or --as")
     with refusals():
         if off:
             _tell_forgotten(preparing.forget(Path(policy)), policy)
             return
         if not yes and preparing.writes_to_database(Path(policy)):
-            click.confirm("This writes copies of the private tables into the PostgreSQL database. Go on?", abort=True)
+            click.confirm(
+                "This writes copies of the private tables into the PostgreSQL database. Continue?", abort=True
+            )
         done = preparing.prepare(
             Path(policy), to, writer, lambda name: click.echo(f"copying {printable(name)}", err=True)
         )
@@ -54,11 +58,11 @@ def prepare(policy: str, to: str | None, writer: str | None, yes: bool, off: boo
         f'"{done.prepared.copy}": version {done.prepared.version}, {_plural(private, "private table")},'
         f" {_plural(public, 'public table')}"
     )
-    click.echo(f"{policy} names it: queries read it from now on, and servers once they are started anew.")
-    click.echo("What changes in the database is not seen before the next: dpsql prepare")
+    click.echo(f"{policy} names it: queries read it from now on, and servers after a restart.")
+    click.echo("Changes in the database are not visible until the next: dpsql prepare")
     if done.before is not None:
         click.echo(
-            f'The copy before, "{printable(done.before.copy)}", may be deleted when no server reads it any more.'
+            f'The previous copy, "{printable(done.before.copy)}", may be deleted when no server reads it any more.'
         )
 
 
@@ -66,8 +70,8 @@ def _tell_forgotten(before: object, policy: str) -> None:
     if before is None:
         click.echo(f"{policy}: names no prepared copy")
         return
-    click.echo(f"{policy} names no copy any more: queries read the database itself, and servers once they are started")
-    click.echo("anew. The copy may then be deleted.")
+    click.echo(f"{policy} no longer names a copy: queries read the database itself, and servers after a restart.")
+    click.echo("The copy may then be deleted.")
 
 
 def _plural(count: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Running a query while somebody waits: a line that shows it is at work, and what Ctrl-C does."""
+"""Runs a query at a terminal: a progress line, and cancellation by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dpsql.errors import Cancelled
 if TYPE_CHECKING:
     from dpsql.driver.dbapi import Connection, Cursor
 
-_PATIENCE = 0.5  # seconds before there is anything to see
+_PATIENCE = 0.5  # seconds before the progress line appears
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _CLEAR = "\r\x1b[K"
 
 
 def run(cursor: Cursor, sql: str, parameters: Mapping[str, object] | None = None) -> None:
-    """Execute a statement. An interrupt stops it, and becomes an error that says what that means for the budget."""
+    """Execute a statement. An interrupt cancels it, and raises an error that explains what was charged."""
     try:
         with _progress():
             cursor.execute(sql, parameters)
@@ -31,22 +31,22 @@ def run(cursor: Cursor, sql: str, parameters: Mapping[str, object] | None = None
         raise Cancelled(
             "the query was cancelled",
             detail="What was charged for it stays charged.",
-            hint="Parts that were already released are kept: the same query again does not pay for them twice.",
+            hint="Parts that were already released are stored: the same query again does not pay for them twice.",
         ) from None
 
 
 def say_if_ledger_is_new(connection: Connection) -> None:
-    """A ledger that has gone missing is not replaced without a word."""
+    """Warn if a new ledger was created, as the old one may be missing."""
     if connection.has_new_ledger:
-        click.echo("no ledger was there: a new one was begun, in which nothing is spent", err=True)
+        click.echo("there was no ledger: a new one was created, in which nothing is spent", err=True)
     if connection.has_adopted_units:
         click.echo(
-            "the ledger did not know yet whom it protects: from now on it counts for the units of this policy", err=True
+            "the ledger had no record of whom it protects: from now on it counts for the units of this policy", err=True
         )
 
 
 def footer(cursor: Cursor) -> list[str]:
-    """What to know of the last answer, what it cost and what is left; nothing after anything but a query."""
+    """Cautions about the last answer, its price and what is left; empty after a statement that is not a query."""
     if cursor.cost is None:
         return []
     left = cursor.connection.budget.left

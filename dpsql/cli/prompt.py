@@ -1,4 +1,4 @@
-"""The line that the shell reads: history, several lines, and completion of what is declared."""
+"""The shell's prompt: history, multi-line input, and completion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def prompt_for(catalog: Catalog, history: Path | None) -> Callable[[], str]:
-    """A function that asks for the next command or statement."""
+    """A function that reads the next command or statement."""
     kept: History = InMemoryHistory() if history is None else FileHistory(str(history))
     session: PromptSession[str] = PromptSession(
         _PROMPT,
@@ -83,16 +83,16 @@ class DeclaredNames(Completer):
 
 
 def _written(name: str) -> str:
-    """A name as SQL needs it: in quotes unless it is plain."""
+    """A name in SQL, quoted if necessary."""
     if all(_PLAIN_NAME.fullmatch(part) for part in name.split(".")):
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
 # ------------------------------------------------------------
-# Where one statement ends and the next begins, in what somebody types or pipes into the shell.
+# Splits typed or piped text into statements.
 
-# Quotes and comments hide the semicolons inside them; one that is still open hides the rest of the text.
+# Semicolons inside quotes and comments do not count; an unterminated one extends to the end of the text.
 _PARTS = re.compile(
     r"""
     (?P<comment> --[^\r\n]* | /\*.*?(?:\*/|\Z) )
@@ -104,7 +104,7 @@ _PARTS = re.compile(
 
 
 def split(text: str) -> tuple[list[str], str]:
-    """The statements that a semicolon ends, and the text behind the last one; comments alone are nothing."""
+    """The statements ended by a semicolon, and the text after the last one; a comment alone is no statement."""
     statements, start = [], 0
     for found in _PARTS.finditer(text):
         if found["end"] is not None:
@@ -115,12 +115,12 @@ def split(text: str) -> tuple[list[str], str]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter should run the text: a command of the shell, nothing at all, or SQL that a semicolon ends."""
+    """Whether Enter should run the text: a shell command, empty text, or SQL that ends with a semicolon."""
     return is_command(text) or not split(text)[1]
 
 
 def is_command(text: str) -> bool:
-    """Whether the text is for the shell itself: a backslash and a word, or one of the words people try."""
+    """Whether the text is a shell command: a backslash and a word, or a common word such as exit."""
     return text.lstrip().startswith("\\") or text.strip().lower() in ("exit", "quit", "help")
 
 

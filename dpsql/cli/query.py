@@ -1,4 +1,4 @@
-"""`dpsql query` and `dpsql explain`: a question and its answer, or its price."""
+"""`dpsql query` and `dpsql explain`: answer a query, or show its price."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-_SETTINGS = "dpsql.settings"  # where options that are session settings are kept in the context
+_SETTINGS = "dpsql.settings"  # the context key of options that are session settings
 _FOR_PEOPLE = ("table", "markdown")
 _FORMATS = (*_FOR_PEOPLE, "csv", "json", "parquet")
 _WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
 
 
-# --- what the user wrote ---
+# --- input ---
 
 
 def _number(text: str) -> Decimal:
-    """A number exactly as the user wrote it."""
+    """An exact number."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -54,9 +54,9 @@ def _parameter(text: str) -> tuple[str, Value]:
 
 
 def typed(text: str) -> Value:
-    """The value that a text stands for: a number, true, false, null or a date; anything else is text.
+    """The value of a text: a number, true, false, null or a date; anything else is text.
 
-    Text that looks like one of these is written in single quotes.
+    Text that looks like one of these needs single quotes.
     """
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
@@ -76,7 +76,7 @@ def typed(text: str) -> Value:
 
 
 def _setting_option(setting: SessionSetting) -> Callable[[Command], Command]:
-    """The option of a session setting. Its value goes to the context, so that commands need no argument for each."""
+    """The option of a session setting. Its value goes to the context, so that commands need no argument for it."""
 
     def keep(context: click.Context, _: click.Parameter, value: Decimal | bool | None) -> None:
         if value not in (None, False):
@@ -94,7 +94,7 @@ def _asks_a_question(command: Command) -> Command:
         click.argument("sql", required=False),
         click.option("-f", "--file", metavar="FILE", help="Read the SQL from a file."),
         click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file."),
-        click.option("--user", metavar="NAME", help="Whose account pays. Default: the policy's only user."),
+        click.option("--user", metavar="NAME", help="The user whose account pays. Default: the policy's only user."),
         *map(_setting_option, SETTINGS.values()),
         click.option(
             "--param",
@@ -102,31 +102,31 @@ def _asks_a_question(command: Command) -> Command:
             metavar="NAME=VALUE",
             type=_parameter,
             multiple=True,
-            help="A value for %(NAME)s in the SQL. May be repeated. Numbers, true, false, null and dates are"
+            help="A value for %(NAME)s in the SQL. Can be repeated. Numbers, true, false, null and dates are"
             " recognized; single quotes around a value make it text.",
         ),
     ]
-    for option in reversed(options):  # click lists them in the opposite order
+    for option in reversed(options):  # click lists them in reverse order
         command = option(command)
     return command
 
 
 def _question(sql: str | None, file: str | None) -> str:
-    """The SQL, wherever it comes from."""
+    """The SQL from the argument, the file or standard input."""
     if sql is not None and file is not None:
-        raise click.UsageError("the SQL is given twice, as an argument and as a file")
+        raise click.UsageError("SQL was passed both as an argument and as a file")
     if sql is not None and sql != "-":
         return sql
     if file is not None and file != "-":
         return _read(Path(file))
     if sql is None and file is None and sys.stdin.isatty():
-        raise click.UsageError('there is no SQL: write it as an argument, or name a file with "-f"')
+        raise click.UsageError("no SQL: pass it as an argument, or name a file with -f")
     try:
         text = sys.stdin.read()
     except UnicodeDecodeError:
         raise click.UsageError("standard input is not text") from None
     if not text.strip():
-        raise click.UsageError("there is no SQL: standard input is empty")
+        raise click.UsageError("no SQL: standard input is empty")
     return text
 
 
@@ -140,16 +140,16 @@ def _read(path: Path) -> str:
 
 
 def _set(cursor: Cursor) -> None:
-    """Give the session the settings that were written as options."""
+    """Apply the settings that were passed as options to the session."""
     for name, value in click.get_current_context().meta.get(_SETTINGS, {}).items():
         cursor.execute(f"SET dpsql.{name} = {value}")
 
 
-# --- what the user gets ---
+# --- output ---
 
 
 def show_table(cursor: Cursor) -> None:
-    """Print the rows of the last statement for a reader."""
+    """Print the rows of the last statement as a table."""
     if cursor.columns is not None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         for line in writers.table(cursor.columns, cursor.fetchall(), cursor.row_margins, width=width):
@@ -196,9 +196,9 @@ def _to_file(path: Path) -> Iterator[None]:
 
 
 def _check_output(form: str, output: Path | None, margins: bool) -> None:
-    """Find out before anything is paid that the answer has nowhere to go."""
+    """Check before anything is charged that the output can be written."""
     if form == "parquet" and output is None:
-        raise click.UsageError("parquet is written to a file: name it with --output")
+        raise click.UsageError("parquet needs a file: name it with --output")
     if margins and form in _FOR_PEOPLE:
         raise click.UsageError(f"--margins is for csv, json and parquet: a {form} shows margins anyway")
     if output is not None and not output.parent.is_dir():
@@ -215,9 +215,13 @@ def _check_output(form: str, output: Path | None, margins: bool) -> None:
 @click.option(
     "--format", "form", type=click.Choice(_FORMATS), default="table", show_default=True, help="How rows are written."
 )
-@click.option("-o", "--output", metavar="FILE", type=Path, help="Write the rows to a file.")
-@click.option("--margins", is_flag=True, help="Add a column NAME_margin behind each noisy one (csv, json, parquet).")
-@click.option("--new-ledger", is_flag=True, help="Create a missing ledger. It forgets what was spent before.")
+@click.option("-o", "--output", metavar="FILE", type=Path, help="Write the rows to this file.")
+@click.option("--margins", is_flag=True, help="Add a column NAME_margin after each noisy one (csv, json, parquet).")
+@click.option(
+    "--new-ledger",
+    is_flag=True,
+    help="Create the ledger if it does not exist. A new one has no record of what was spent.",
+)
 def query(
     sql: str | None,
     file: str | None,
@@ -231,8 +235,8 @@ def query(
 ) -> None:
     """Answer a query, and pay for it.
 
-    SQL is an argument, a file (-f) or standard input. Rows go to standard output; what was paid and what is left goes
-    to standard error. In a table, ± is the margin within which 95 of 100 noisy numbers lie.
+    SQL is an argument, a file (-f) or standard input. Rows go to standard output; what was paid and what is left go to
+    standard error. In a table, ± is the 95 % margin of a noisy number.
 
     \b
     Example:
@@ -268,7 +272,7 @@ def explain(
 ) -> None:
     """Show what a query would cost, its noise and why it is private.
 
-    Free: nothing is read from private tables and nothing is paid. SQL is an argument, a file (-f) or standard input.
+    Free: no private table is read and nothing is charged. SQL is an argument, a file (-f) or standard input.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""How errors look on the command line: what, where in the SQL, and what to do. Never a traceback."""
+"""Errors on the command line: what, where in the SQL, and what to do. Never a traceback."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 from dpsql.errors import Error
 from dpsql.policy.problems import PolicyProblems
 
-_WIDTH = 100  # of a long line of SQL, how much is shown around the place
+_WIDTH = 100  # characters shown around the position in a long line of SQL
 
 
 class Refusal(click.ClickException):
-    """An error of dpsql, to be shown as it is."""
+    """An error of dpsql, to be shown with all its fields."""
 
     exit_code = 1
 
@@ -37,9 +37,9 @@ def refusals(sql: str | None = None) -> Iterator[None]:
 
 
 def describe(error: Error, sql: str | None) -> str:
-    """The message and its SQLSTATE, the line of SQL with a caret under the place, detail and hint."""
+    """The message and its SQLSTATE, the line of SQL with a caret, detail and hint."""
     if isinstance(error, PolicyProblems):
-        return error.message  # a list of its own, with files and lines
+        return error.message  # lists the problems itself, with files and lines
     lines = [f"error: {error.message} (SQLSTATE {error.sqlstate})"]
     if sql is not None and error.position is not None:
         lines += _place(sql, error.position)
@@ -55,7 +55,7 @@ def _place(sql: str, position: int) -> list[str]:
     start = sql.rfind("\n", 0, offset) + 1
     line, column = sql[start:].partition("\n")[0], offset - start
     cut = max(0, column - _WIDTH // 2)
-    # One column per character, so that the caret stands where it should.
+    # One column per character, so that the caret is in the right column.
     shown = "".join(character if character.isprintable() else " " for character in line[cut : cut + _WIDTH])
     number = sql.count("\n", 0, start) + 1
     label = f"line {number}: " if "\n" in sql.strip() else "  "
@@ -63,7 +63,7 @@ def _place(sql: str, position: int) -> list[str]:
 
 
 def describe_defect(error: Exception) -> str:
-    """An exception that nobody expected: its type and place, without its text, which may hold values of the data."""
+    """An unexpected exception: its type and place, without its text, which may contain values of the data."""
     place = "unknown"
     traceback = error.__traceback__
     while traceback is not None:

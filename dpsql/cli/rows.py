@@ -1,4 +1,4 @@
-"""The rows of an answer as text: aligned for a reader, or in a format for programs."""
+"""The rows of an answer as text: an aligned table, Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dpsql.types import Cell
 Rows = Sequence[Sequence[Cell]]
 
 _BAR_WIDTH = 40
-_LEAST_BAR_WIDTH = 8  # less room than this shows nothing
+_LEAST_BAR_WIDTH = 8  # the minimum width of a bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-# --- for a reader ---
+# --- tables ---
 
 
 def table(columns: Sequence[Column], rows: Rows, margins: Margins, *, width: int | None = None) -> list[str]:
-    """Aligned columns, ± beside each noisy number. A terminal has a width: there, one-key counts get a bar per row."""
+    """Aligned columns, ± beside each noisy number. With a terminal's `width`, one-key counts get a bar per row."""
     shown = list(zip(*cells(columns, rows, margins), strict=True)) or [()] * len(columns)
     shown = [_signs_below_each_other(texts) if c.is_noisy else texts for texts, c in zip(shown, columns, strict=True)]
     body = list(zip(*shown, strict=True))
@@ -43,7 +43,7 @@ def table(columns: Sequence[Column], rows: Rows, margins: Margins, *, width: int
 
 
 def _signs_below_each_other(texts: Sequence[str]) -> tuple[str, ...]:
-    """The texts of a column filled up on the right, so that ± and marks begin in the same place."""
+    """The texts of a column padded on the right, so that ± and marks are aligned."""
     behind = [len(text) - len(text.partition(" ±")[0].removesuffix(NOISE)) for text in texts]
     return tuple(text + " " * (max(behind) - length) for text, length in zip(texts, behind, strict=True))
 
@@ -55,7 +55,7 @@ def bar(share: float, width: int) -> str:
 
 
 def aligned(names: Sequence[str], rows: Rows, *, numeric: Sequence[bool]) -> list[str]:
-    """A line of names, a rule and a line per row; numbers stand to the right."""
+    """A line of names, a rule and a line per row; numbers are right-aligned."""
     cells = [[printable(name) for name in names], *([printable(plain(value)) for value in row] for row in rows)]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["-" * width for width in widths])
@@ -68,7 +68,7 @@ def aligned(names: Sequence[str], rows: Rows, *, numeric: Sequence[bool]) -> lis
 
 
 def printable(text: str) -> str:
-    """Control characters escaped: they would break the lines, or command the terminal."""
+    """Escape control characters, which would break lines or control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -78,12 +78,12 @@ def _filled(text: str, width: int, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """How many places a terminal gives to a text: some characters take two, those that combine with others none."""
+    """The width of a text at a terminal, in cells: wide characters take two, combining ones none."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def markdown(columns: Sequence[Column], rows: Rows, margins: Margins) -> list[str]:
-    """A table for a document, ± beside each noisy number."""
+    """A Markdown table, ± beside each noisy number."""
     head = [_in_markdown(column.name) for column in columns]
     rule = ["---:" if column.is_number else "---" for column in columns]
     body = [list(map(_in_markdown, texts)) for texts in cells(columns, rows, margins)]
@@ -91,11 +91,11 @@ def markdown(columns: Sequence[Column], rows: Rows, margins: Margins) -> list[st
 
 
 def _in_markdown(text: str) -> str:
-    """The text as it is, not as marks: a key from the data may look like a link or a piece of HTML."""
+    """Escape Markdown: a key from the data may look like a link or HTML."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>|&~" else c for c in printable(text))
 
 
-# --- for programs: plain values, numbers in full ---
+# --- formats for programs: plain values, numbers in full ---
 
 
 def csv_lines(columns: Sequence[Column], rows: Rows) -> list[str]:
@@ -131,7 +131,7 @@ def _in_json(value: Cell) -> str:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Names for a format that cannot hold one twice, not even in other letters: count, count_2, and so on."""
+    """Unique names, compared without case, for formats that need them: count, count_2, and so on."""
     unique: list[str] = []
     for name in names:
         taken = {other.casefold() for other in unique}

@@ -1,4 +1,4 @@
-"""`dpsql serve`: answers PostgreSQL clients until it is told to stop."""
+"""`dpsql serve`: serves PostgreSQL clients until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--host", metavar="HOST", help="Where to listen; the policy's [server] or 127.0.0.1 otherwise.")
+@click.option("--host", metavar="HOST", help="The address to listen on. Default: [server] of the policy, or 127.0.0.1.")
 @click.option(
-    "--port", metavar="PORT", type=click.IntRange(0, 65_535), help="The port to listen on; 0 takes one that is free."
+    "--port", metavar="PORT", type=click.IntRange(0, 65_535), help="The port to listen on; 0 takes any free one."
 )
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 @click.option(
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="Processes that answer, behind the one port.",
+    help="Number of worker processes on the port.",
 )
 @click.option("--new-ledger", is_flag=True, help="Create a missing ledger. It forgets what was spent before.")
 def serve(host: str | None, port: int | None, policy: str, workers: int, new_ledger: bool) -> None:
-    """Answer PostgreSQL clients: psql, JDBC, ODBC, pandas, Superset and the like.
+    """Serve PostgreSQL clients: psql, JDBC, ODBC, pandas, Superset and others.
 
-    Users and their passwords are those of the policy file (see: dpsql user). What else can be set is in its [server]:
-    where to listen, TLS, the number of connections, a port for /metrics and /healthz.
+    Users and their passwords are in the policy file (see: dpsql user). Its section [server] sets the address, TLS, the
+    number of connections, and a port for /metrics and /healthz.
 
-    SIGTERM and Ctrl-C end the server when running statements have ended, a second one at once. SIGHUP reads the policy
-    file again: who is connected stays, unless the tables have changed. A policy with mistakes changes nothing.
+    SIGTERM and Ctrl-C stop the server when running statements have ended, a second one at once. SIGHUP reloads the
+    policy file: connections stay open unless the tables have changed. A policy with errors changes nothing.
 
-    With --workers, several processes share port, ledger and stored answers, and one that dies is started again: as many
-    as there are cores. What the policy limits (connections, statements of a user, memory) it limits for all together.
+    With --workers, several processes, such as one per core, share port, ledger and stored answers; one that dies is
+    restarted. Limits of the policy (connections, statements of a user, memory) apply to all together.
 
-    What happens is written to standard error, an event a line: as JSON, or as words at a terminal.
+    The log goes to standard error, one event a line: as JSON, or as plain text at a terminal.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def serve(host: str | None, port: int | None, policy: str, workers: int, new_led
 
 
 def _announce(server: Server | Supervisor) -> None:
-    click.echo(f"listening on {server.policy.server.host}:{server.port}; Ctrl-C ends")
+    click.echo(f"listening on {server.policy.server.host}:{server.port}; press Ctrl-C to stop")
     users = server.policy.users.values()
     with_password = [user.name for user in users if user.password is not None]
     without = [user.name for user in users if user.password is None]
@@ -71,23 +71,23 @@ def _announce(server: Server | Supervisor) -> None:
     if with_password:
         click.echo(f"connect with: {psql_line(server, with_password[0])}")
         if without:
-            click.echo(f"without a password, and so locked out: {', '.join(without)}")
+            click.echo(f"users without a password, who cannot log in: {', '.join(without)}")
     elif without:
-        click.echo(f"nobody can log in yet: give a user a password with dpsql user password {without[0]}, {again}")
+        click.echo(f"no user can log in yet: set a password with dpsql user password {without[0]}, {again}")
     else:
-        click.echo(f"nobody can log in yet: add a user with dpsql user add NAME, {again}")
+        click.echo(f"no user can log in yet: add one with dpsql user add NAME, {again}")
 
 
 def psql_line(server: Server | Supervisor, user: str) -> str:
-    """A command that connects from this machine."""
+    """A psql command that connects from this machine."""
     host = server.policy.server.host
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - where it listens is said, not chosen
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - a comparison, not an address to bind
     address = f"host={reached} port={server.port} user={_quoted(user)} dbname={_quoted(server.twin.database)}"
     return f"psql {shlex.quote(address)}"
 
 
 def _quoted(value: str) -> str:
-    """A value as libpq reads it."""
+    """A value quoted for a libpq connection string."""
     if value.isascii() and value.isidentifier():
         return value
     return "'" + value.replace("\\", r"\\").replace("'", r"\'") + "'"

@@ -1,4 +1,4 @@
-"""`dpsql shell`: a prompt for one question after the other."""
+"""`dpsql shell`: an interactive shell."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from dpsql.settings import SETTINGS
 if TYPE_CHECKING:
     from dpsql.driver.dbapi import Connection
 
-_HELP = r"""SQL ends with a semicolon and may take several lines. EXPLAIN in front of a query is free.
+_HELP = r"""SQL ends with a semicolon and may span several lines. EXPLAIN of a query is free.
 
   \d                  the declared tables
   \d TABLE            its columns and what is declared for them
-  \budget             what was spent and what is left
-  \explain QUERY      price, noise and keys of a query, for free
+  \budget             the budget spent and left
+  \explain QUERY      price, noise and keys of a query, at no cost
   \set NAME VALUE     change a setting of the queries that follow:
 {settings}
   \?                  this help
-  \q                  leave, as Ctrl-D does
+  \q                  quit, like Ctrl-D
 
 Ctrl-C cancels a query, or clears the line. Tab completes names."""
 
 
 class Shell:
-    """One user's conversation with a dataset. It does not know where its lines come from."""
+    """One user's session at the shell, independent of the source of its lines."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -52,7 +52,7 @@ class Shell:
         self.done = False
 
     def do(self, text: str) -> None:
-        """Run what was typed: one command, or any number of statements. Raises Refusal, and skips what follows."""
+        """Run a line: one command, or any number of statements. Raises Refusal, and skips the rest."""
         if is_command(text):
             self._command(text.strip().rstrip(";").rstrip())
             return
@@ -77,7 +77,7 @@ class Shell:
         elif name.lower() == "help":
             self._help(rest)
         else:
-            # The caret of an error stands under the query of \explain, not under the whole line.
+            # Positions of errors are relative to the query of \explain, not to the whole line.
             with refusals(rest):
                 if name not in self._commands:
                     raise ProgrammingError(f'there is no command "\\{name}"', hint="Type \\? for help.")
@@ -111,7 +111,7 @@ def _setting_lines() -> str:
 
 
 def history_file() -> Path | None:
-    """Where typed lines are kept; None if there is no such place."""
+    """The history file; None if it cannot be created."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     folder = Path(state) / "dpsql"
     try:
@@ -124,7 +124,7 @@ def history_file() -> Path | None:
 
 
 def _script(lines: Iterable[str]) -> Iterator[str]:
-    """Commands and finished statements from lines that nobody types; the last needs no semicolon."""
+    """Commands and statements from piped lines; the last needs no semicolon."""
     waiting = ""
     for line in lines:
         if not waiting and is_command(line):
@@ -137,7 +137,7 @@ def _script(lines: Iterable[str]) -> Iterator[str]:
 
 
 def converse(shell: Shell, connection: Connection) -> None:
-    """Ask for the next line until the user leaves. An error ends a statement, not the conversation."""
+    """Read lines until the user quits. An error ends a statement, not the session."""
     from dpsql.cli.prompt import prompt_for
 
     click.echo(f"dpsql {__version__}, user {connection.user}, left: {connection.budget.left}")
@@ -155,12 +155,12 @@ def converse(shell: Shell, connection: Connection) -> None:
 
 
 @click.command()
-@click.option("--user", metavar="NAME", help="Whose account pays. Default: the policy's only user.")
+@click.option("--user", metavar="NAME", help="The user whose account pays. Default: the policy's only user.")
 @click.option("--policy", metavar="FILE", default="dpsql.toml", show_default=True, help="The policy file.")
 def shell(policy: str, user: str | None) -> None:
-    """Ask one question after the other, with history and completion.
+    """Start an interactive shell, with history and completion.
 
-    SQL that is piped in is run as a script, which ends at the first error.
+    SQL from a pipe is run as a script, which ends at the first error.
 
     \b
     Example:

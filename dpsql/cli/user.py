@@ -1,4 +1,4 @@
-"""`dpsql user`: who may ask, how much, and with which password."""
+"""`dpsql user`: users, their allowances and their passwords."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-_MOST_INPUT = 100_000  # bytes read from standard input: far more than any password
+_MOST_INPUT = 100_000  # bytes read from standard input: more than any password
 
 
 def _positive(text: str) -> Decimal:
-    """A positive number, exactly as it is written."""
+    """An exact positive number."""
     try:
         number = Decimal(text)
     except InvalidOperation:
@@ -35,7 +35,7 @@ def _positive(text: str) -> Decimal:
 
 
 def _positive_or_none(text: str) -> Decimal | str:
-    """The word stays: click takes None for an argument that is missing."""
+    """Keeps the word: click takes None for a missing argument."""
     return text if text == "none" else _positive(text)
 
 
@@ -47,10 +47,10 @@ _password_stdin = click.option(
 
 @click.group()
 def user() -> None:
-    """Say who may ask, how much, and with which password.
+    """Manage users, their allowances and their passwords.
 
-    The commands edit the policy file and keep its comments. Passwords are asked for, never given as arguments, and
-    only what recognises them is kept. A change of an allowance is recorded in the ledger.
+    The commands edit the policy file and keep its comments. Passwords are prompted for, never passed as arguments, and
+    only verifiers are stored. A change of an allowance is recorded in the ledger.
 
     \b
     Example:
@@ -68,8 +68,8 @@ def user() -> None:
 def add(name: str, epsilon: Decimal | None, password_stdin: bool, policy: str) -> None:
     """Add a user to the policy.
 
-    At a terminal the password is asked for; nothing entered is no password, and then a server does not let the
-    user in. Elsewhere there is none, unless --password-stdin reads one.
+    At a terminal the password is prompted for; an empty one means no password, and then the user cannot log in to a
+    server. Otherwise there is no password, unless --password-stdin reads one.
 
     \b
     Example:
@@ -89,7 +89,7 @@ def add(name: str, epsilon: Decimal | None, password_stdin: bool, policy: str) -
         allowance = "no allowance of their own" if epsilon is None else f"allowance {_epsilon(epsilon)}"
         click.echo(f'added user "{name}": {allowance}, {"no password" if password is None else "password set"}')
         _record(changed)
-        _mention_spending(changed, name, "they have spent {} before, which counts")
+        _mention_spending(changed, name, "they have spent {} before, which still counts")
         _mention_servers()
 
 
@@ -98,7 +98,7 @@ def add(name: str, epsilon: Decimal | None, password_stdin: bool, policy: str) -
 def list_(policy: str) -> None:
     """List the users of the policy.
 
-    What they have spent is shown by dpsql budget.
+    dpsql budget shows what they have spent.
 
     \b
     Example:
@@ -127,7 +127,7 @@ def list_(policy: str) -> None:
 def remove(name: str, policy: str) -> None:
     """Remove a user from the policy.
 
-    What the user has spent stays in the books, and counts again if the user returns.
+    What the user has spent stays in the ledger, and counts again if the user is added again.
 
     \b
     Example:
@@ -139,7 +139,7 @@ def remove(name: str, policy: str) -> None:
         changed = remove_user(Path(policy), name)
         click.echo(f'removed user "{name}"')
         _record(changed)
-        _mention_spending(changed, name, "{} that they have spent stays in the books")
+        _mention_spending(changed, name, "{} that they have spent stays in the ledger")
         _mention_servers()
 
 
@@ -150,8 +150,8 @@ def remove(name: str, policy: str) -> None:
 def password(name: str, password_stdin: bool, policy: str) -> None:
     """Set the password of a user.
 
-    Asks for it twice, or reads it with --password-stdin. The policy file gets a SCRAM-SHA-256 verifier as PostgreSQL
-    keeps it, never the password.
+    Prompts for it twice, or reads it with --password-stdin. The policy file gets a SCRAM-SHA-256 verifier in
+    PostgreSQL's format, never the password.
 
     \b
     Example:
@@ -177,8 +177,8 @@ def password(name: str, password_stdin: bool, policy: str) -> None:
 def allowance(name: str, epsilon: Decimal | str, policy: str) -> None:
     """Set what a user may spend of the dataset's total.
 
-    With none, only the total limits the user. The ledger records the change. An allowance below what is spent refuses
-    every further query; nothing is forgotten.
+    With none, only the dataset's total limits the user. The ledger records the change. With an allowance below what is
+    spent, every further query is refused.
 
     \b
     Example:
@@ -205,7 +205,7 @@ def allowance(name: str, epsilon: Decimal | str, policy: str) -> None:
 
 
 def _new_password(name: str, from_stdin: bool, *, optional: bool) -> Verifier | None:
-    """A password from standard input or a terminal, as its verifier. The password itself goes no further."""
+    """The verifier of a password from standard input or a terminal. The password itself is not kept."""
     from dpsql.errors import BadSetting
     from dpsql.policy.passwords import Verifier, prepare
 
@@ -224,8 +224,8 @@ def _new_password(name: str, from_stdin: bool, *, optional: bool) -> Verifier | 
     )
     if optional and not entered:
         return None
-    prepare(entered)  # what cannot be used need not be typed twice
-    if click.prompt("The same again", hide_input=True, default="", show_default=False, err=True) != entered:
+    prepare(entered)  # an unusable password need not be typed twice
+    if click.prompt("Repeat the password", hide_input=True, default="", show_default=False, err=True) != entered:
         raise BadSetting("the two passwords differ", hint="Nothing was changed. Try again.")
     return Verifier.of(entered)
 
@@ -236,7 +236,7 @@ def _one_line(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise BadSetting("the password is not UTF-8 text", hint="Save it as UTF-8.") from None
+        raise BadSetting("the password is not UTF-8 text", hint="Encode it as UTF-8.") from None
     line = text.removesuffix("\n").removesuffix("\r")
     if "\n" in line:
         raise BadSetting("standard input holds more than one line", hint="Write the password on one line.")
@@ -251,7 +251,7 @@ def _epsilon(value: Fraction | Decimal | None) -> str:
 
 
 def _require_affordable(policy: Policy, epsilon: Decimal | None) -> None:
-    """An allowance must be a part of the total, and large enough to be counted."""
+    """An allowance must not exceed the total, and must be at least the ledger's grain."""
     from dpsql.errors import BadSetting
     from dpsql.privacy.accounting import Accountant
 
@@ -267,7 +267,7 @@ def _require_affordable(policy: Policy, epsilon: Decimal | None) -> None:
 
 
 def _record(policy: Policy) -> None:
-    """Open the ledger once, which records the new limits. One that does not exist yet records them when it is made."""
+    """Open the ledger, which records the new limits. One that does not exist yet records them when it is created."""
     from dpsql.errors import Error
     from dpsql.ledger.opening import ledger_exists, record_limits
     from dpsql.privacy.accounting import Accountant
@@ -276,12 +276,12 @@ def _record(policy: Policy) -> None:
         if ledger_exists(policy):
             record_limits(policy, Accountant(policy.privacy))
     except Error as error:
-        error.detail = "The policy is changed; the ledger records that when it is next opened."
+        error.detail = "The policy was changed; the ledger records it when it is next opened."
         raise
 
 
 def _mention_servers() -> None:
-    click.echo("a running server still uses the old policy: send it SIGHUP (kill -HUP PID) to put the change in force")
+    click.echo("a running server still uses the old policy: send it SIGHUP (kill -HUP PID) to apply the change")
 
 
 def _spent(policy: Policy, name: str) -> Price:

@@ -1,7 +1,7 @@
-"""The Python driver, as PEP 249 describes it, and what dpsql adds: explain, cost, margins, budget, cancel, data frames.
+"""The PEP 249 driver, with extensions: explain, cost, margins, budget, cancel, data frames.
 
-It reads the database with the rights of whoever calls it: `user` says whose account pays and authenticates nobody.
-An analyst who must not see the data belongs behind a server.
+It reads the database with the rights of the calling process: `user` names the account that pays, and authenticates no
+one. Analysts who must not see the data connect to a server instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dpsql.tables import ResultTable
 from dpsql.types import Cell, Kind, Type
 
 apilevel = "2.0"
-threadsafety = 2  # threads may share connections, whose queries then run one after the other, but not cursors
+threadsafety = 2  # threads may share a connection, whose queries run one after the other, but not a cursor
 paramstyle = "pyformat"
 
 Row = tuple[Cell, ...]
@@ -52,13 +52,13 @@ def connect(
 ) -> Connection:
     """Open the dataset that a policy file describes.
 
-    `user` says whose account pays. It is bookkeeping, not authentication: this process reads the database with
+    `user` names the account that pays. It is bookkeeping, not authentication: this process reads the database with
     its own rights. It may be left out if the policy has exactly one user.
 
-    `new_ledger` is the owner's word that a ledger which the policy names, and which is missing, may be created:
-    a new one knows nothing of what was spent before.
+    `new_ledger` is the owner's permission to create a ledger that the policy names and that does not exist: a new one
+    has no record of what was spent before.
 
-    `timezone` is the time zone in which dates and times are read and shown, as `SET TimeZone` has it.
+    `timezone` is the time zone in which dates and times are read and shown, as with `SET TimeZone`.
     """
     settings = SessionSettings()
     settings.set_zone(timezone)
@@ -82,17 +82,17 @@ def _only_user(path: Path) -> str:
             raise InterfaceError("the policy has several users", hint=f"Name one of them: {', '.join(several)}.")
 
 
-# --- what things cost ---
+# --- prices ---
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A price or a budget as people read it. `grains` is the exact count that the ledger keeps."""
+    """A price or a budget in epsilon. `grains` is the exact number that the ledger keeps."""
 
     epsilon: float
     delta: float
-    rho: float | None  # what adds up under zcdp accounting; None under basic, where epsilon does
-    pure: float | None  # under zcdp, the epsilon of what is pure, which adds up with others of the kind
+    rho: float | None  # the additive quantity under zcdp accounting; None under basic, where it is epsilon
+    pure: float | None  # under zcdp, the epsilon of pure answers, which add up among themselves
     grains: Price
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Cost(Amount):
-    """The price of a query, and what this user was charged for it now: nothing if the answer was theirs already."""
+    """The price of a query, and what this user was charged for it: nothing if they had paid for the answer before."""
 
     charged: Amount
 
@@ -118,7 +118,7 @@ class Cost(Amount):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the user has spent, and can still spend before the own allowance or the dataset's total is used up."""
+    """What the user has spent, and can still spend before their allowance or the dataset's total is used up."""
 
     spent: Amount
     left: Amount
@@ -137,7 +137,7 @@ def _amount(price: Price, accountant: Accountant) -> Amount:
 class Connection:
     """One user's access to one dataset. There are no transactions: what was paid stays paid.
 
-    A thread of its own runs the queries, so that the calling thread can be interrupted while one is under way.
+    A thread of its own runs the queries, so that the calling thread can be interrupted meanwhile.
     """
 
     Warning = errors.Warning
@@ -159,7 +159,7 @@ class Connection:
 
     @property
     def user(self) -> str:
-        """Whose account pays."""
+        """The user whose account pays."""
         return self._session.user
 
     @property
@@ -172,17 +172,17 @@ class Connection:
 
     @property
     def has_new_ledger(self) -> bool:
-        """Whether no ledger was there when this was opened: nothing counts as spent, whatever was before."""
+        """Whether the ledger was created by this connection, so that nothing counts as spent."""
         return self._dataset.ledger.begun
 
     @property
     def has_adopted_units(self) -> bool:
-        """Whether the ledger had charges, and learned only now, from the policy, whom it protects."""
+        """Whether the ledger had charges but no record of the protected units, and took them from the policy."""
         return self._dataset.ledger.adopted
 
     @property
     def catalog(self) -> Catalog:
-        """The declared tables and columns: what can be asked about."""
+        """The declared tables and columns."""
         return self._dataset.catalog
 
     def cursor(self) -> Cursor:
@@ -198,7 +198,7 @@ class Connection:
         self._require_open()
 
     def close(self) -> None:
-        """Let go of the database and the ledger, after the queries that still run. May be called again."""
+        """Close the database and the ledger, after running queries have ended. Idempotent."""
         if not self._closed:
             self._closed = True
             self._worker.shutdown()
@@ -222,7 +222,7 @@ class Connection:
             raise InterfaceError("the connection is closed")
 
     def _run(self, task: Callable[[Session], Result], cancellation: Cancellation) -> Result:
-        """Run a task after those before it. An interrupt here (Ctrl-C) stops it there."""
+        """Run a task in the connection's thread. An interrupt here (Ctrl-C) cancels it there."""
 
         def run_unless_cancelled() -> Result:
             cancellation.check()
@@ -245,7 +245,7 @@ class Connection:
 
 
 class Cursor:
-    """Runs statements and hands out their rows."""
+    """Runs statements and returns their rows."""
 
     lastrowid = None  # nothing is ever written
 
@@ -259,7 +259,7 @@ class Cursor:
         self._next = 0
         self._running: Cancellation | None = None
 
-    # --- what the last statement was ---
+    # --- the last statement ---
 
     @property
     def description(self) -> tuple[Description, ...] | None:
@@ -279,7 +279,7 @@ class Cursor:
 
     @property
     def cost(self) -> Cost | None:
-        """What the last query cost, and what was charged for it; None after anything but a query."""
+        """The price of the last query, and what was charged for it; None if the last statement was not a query."""
         if self._answer is None:
             return None
         accountant = self.connection._dataset.accountant
@@ -297,18 +297,18 @@ class Cursor:
 
     @property
     def noise_only(self) -> tuple[bool, ...] | None:
-        """Per column, whether its margins are of the noise alone: limits may cut off part of its numbers.
+        """Per column, whether its margins cover the noise only: bounds may cut off part of its numbers.
 
-        These margins are shown with an asterisk, and `cautions` says which limits. It follows from query and policy.
+        These margins are shown with an asterisk, and `cautions` names the bounds. It follows from query and policy.
         """
         return None if self._answer is None else tuple(o.noise_only for o in self._answer.release.outputs)
 
     @property
     def row_margins(self) -> list[tuple[int | float | None, ...]]:
-        """Per row and value, the 95 % margin of every noisy number that has one: ratios too, each from its own row.
+        """Per row and value, the 95 % margin of every noisy number, including ratios.
 
-        All rows of the answer, whether fetched or not. None where a value is exact or NULL, infinite where it is noisy
-        and nobody can tell how far off it is.
+        For all rows of the answer, fetched or not. None where a value is exact or NULL, infinite where it is noisy and
+        no margin is known.
         """
         if self._table is None:
             return []
@@ -334,13 +334,13 @@ class Cursor:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """What to know before the last answer is used, a sentence each. They follow from query and policy alone."""
+        """Warnings about the last answer, one sentence each. They follow from query and policy alone."""
         return () if self._answer is None else self._answer.release.cautions
 
-    # --- running ---
+    # --- execution ---
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> Self:
-        """Run one statement. Only a query spends, and what it spends is never returned, whatever happens after."""
+        """Run one statement. Only a query is charged, and a charge is never returned, whatever happens after."""
         self._require_open()
         self._table = self._answer = None
         self._next = 0
@@ -359,12 +359,12 @@ class Cursor:
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Sequence[Parameters]) -> None:  # noqa: ARG002
-        """Not supported: it is for statements without rows, and those of dpsql take no parameters."""
+        """Not supported: it is for statements without rows, and dpsql's take no parameters."""
         self._require_open()
         raise NotSupportedError("executemany is not supported", hint="Call execute for each set of parameters.")
 
     def explain(self, operation: str, parameters: Parameters | None = None) -> str:
-        """Price, noise, margins, keys and derivation of a query. Free; the rows of the last query stay."""
+        """Price, noise, margins, keys and derivation of a query. Free; the rows of the last query are kept."""
         self._require_open()
         bound = bind(operation, parameters)
         cancellation = self._running = Cancellation()
@@ -377,7 +377,7 @@ class Cursor:
         return "\n".join(lines)
 
     def cancel(self) -> None:
-        """Stop the statement that another thread runs on this cursor, if there is one. Its charge stands."""
+        """Cancel the statement that another thread runs on this cursor, if there is one. Its charge stands."""
         running = self._running
         if running is not None:
             running.cancel()
@@ -385,37 +385,37 @@ class Cursor:
     # --- fetching ---
 
     def fetchone(self) -> Row | None:
-        """The next row, or None when there is none left."""
+        """The next row, or None if there is none."""
         rows = self._take(1)
         return rows[0] if rows else None
 
     def fetchmany(self, size: int | None = None) -> list[Row]:
-        """The next rows, `arraysize` of them unless told otherwise; fewer when fewer are left."""
+        """The next `size` rows, by default `arraysize`; fewer if fewer are left."""
         return self._take(self.arraysize if size is None else size)
 
     def fetchall(self) -> list[Row]:
-        """All rows that are left."""
+        """All remaining rows."""
         return self._take(None)
 
     def to_pandas(self, *, margins: bool = False) -> Any:
-        """All rows that are left, as a pandas.DataFrame. Its types are those of the query, whatever the rows hold.
+        """All remaining rows, as a pandas.DataFrame. Its types depend on the query only, not on the rows.
 
-        With `margins`, a column NAME_margin stands behind each noisy one: infinite where a number is marked as noise.
-        `attrs` holds the cautions, and under "noise_only" the columns whose margins are of the noise alone.
+        With `margins`, a column NAME_margin follows each noisy one: infinite where a number is marked as noise.
+        `attrs` holds the cautions, and under "noise_only" the columns whose margins cover the noise only.
         """
-        pandas = frames.installed("pandas")  # before the rows are taken, or they would be lost without it
+        pandas = frames.installed("pandas")  # before the rows are fetched, which would be lost if it is missing
         frame = frames.to_pandas(pandas, *self._taken(margins))
         frame.attrs.update(self._metadata())
         return frame
 
     def to_arrow(self, *, margins: bool = False) -> Any:
-        """All rows that are left, as a pyarrow.Table; with `margins`, and metadata, as `to_pandas` has them."""
+        """All remaining rows, as a pyarrow.Table; `margins` and metadata as in `to_pandas`."""
         arrow = frames.installed("pyarrow")
         table = frames.to_arrow(arrow, *self._taken(margins))
         return table.replace_schema_metadata({name: json.dumps(value) for name, value in self._metadata().items()})
 
     def _metadata(self) -> dict[str, list[str]]:
-        """What a data frame says of its numbers beside them."""
+        """The metadata of a data frame."""
         limited = [column.name for column in self.columns or () if column.noise_only]
         return {"cautions": list(self.cautions), "noise_only": limited}
 
@@ -425,7 +425,7 @@ class Cursor:
         return frames.with_margins(columns, rows, self.row_margins[start:]) if margins else (columns, rows)
 
     def _repr_html_(self) -> str | None:
-        """The rows as a notebook shows them, with their margins; they can still be fetched."""
+        """The rows with margins, as HTML for notebooks; they can still be fetched."""
         if self._table is None or self.columns is None:
             return None
         price = "" if self.cost is None else f"price: {self.cost}; paid: {self.cost.charged}"
@@ -453,7 +453,7 @@ class Cursor:
         self._require_open()
 
     def close(self) -> None:
-        """Let go of the rows. May be called again."""
+        """Drop the rows. Idempotent."""
         self._closed = True
         self._table = self._answer = None
 
@@ -472,7 +472,7 @@ class Cursor:
         self.connection._require_open()
 
     def _run(self, bound: Bound, task: Callable[[Session], Result], cancellation: Cancellation) -> Result:
-        """Run a task; positions in errors are those of the text that the caller wrote."""
+        """Run a task; positions in errors refer to the caller's text."""
         try:
             return self.connection._run(task, cancellation)
         except Error as error:
@@ -497,7 +497,7 @@ class Cursor:
 
 
 class TypeObject:
-    """Equal to the type code of every column of its sort."""
+    """Equal to the type code of every column of its kind."""
 
     def __init__(self, *kinds: Kind) -> None:
         self._codes = frozenset(kind.value for kind in kinds)
@@ -505,7 +505,7 @@ class TypeObject:
     def __eq__(self, other: object) -> bool:
         return self is other or other in self._codes
 
-    __hash__ = None  # type: ignore[assignment]  # it equals codes that differ from each other
+    __hash__ = None  # type: ignore[assignment]  # equal to codes that differ from each other
 
 
 STRING = TypeObject(Kind.TEXT, Kind.UNKNOWN)

@@ -1,6 +1,4 @@
-"""How answers are written for people, as text and in notebooks.
-
-How answers are written for people: a noisy number beside its margin, and a bar that compares it with its neighbours.
+"""Display of answers as text and in notebooks: ± beside each noisy number, and bars.
 
 Pure, so that the command line and notebooks show the same.
 """
@@ -19,12 +17,12 @@ from dpsql.release.limits import NOISE_ONLY
 from dpsql.types import Cell, Kind, Type, Value
 
 Margin = int | float | None
-Margins = Sequence[Sequence[Margin]]  # row by row, as the values stand
+Margins = Sequence[Sequence[Margin]]  # per row, in the order of the values
 
 _EXACT = Context(prec=60)  # more digits than any column has
 _SPECIAL = re.compile(r'[{},"\\\s]')  # within an array
-NOISE = " (noise)"  # beside a noisy value that may be anywhere: nobody can tell how far off it is
-_DIGITS = 6  # of a fraction whose error is not known, how many digits are shown
+NOISE = " (noise)"  # beside a noisy value without a known margin
+_DIGITS = 6  # digits shown of a fraction whose error is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +32,9 @@ class Column:
     name: str
     type: Type
     margin: Margin = None
-    varies: bool = False  # noisy, with a margin of its own in each row, or none
-    mark: str | None = None  # why its numbers may be far from the truth
-    noise_only: bool = False  # its margins are of the noise alone: limits may cut off more
+    varies: bool = False  # noisy, and its margin, if any, differs by row
+    mark: str | None = None  # a warning about its numbers
+    noise_only: bool = False  # its margins cover the noise only: bounds may cut off more
 
     @property
     def is_number(self) -> bool:
@@ -44,12 +42,12 @@ class Column:
 
     @property
     def is_key(self) -> bool:
-        """Whether it names its row, as far as one can see: fractions without a margin come from noisy numbers too."""
+        """Whether it appears to be a key: fractions without a margin also come from noisy numbers."""
         return not self.is_noisy and self.type.kind not in (Kind.DECIMAL, Kind.DOUBLE, Kind.ARRAY)
 
     @property
     def is_count(self) -> bool:
-        """Whether it is a noisy count or sum, as far as one can see."""
+        """Whether it appears to be a noisy count or sum."""
         return self.margin is not None or (self.varies and self.type.kind is Kind.INTEGER)
 
     @property
@@ -58,12 +56,12 @@ class Column:
 
 
 def cells(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], margins: Margins) -> list[list[str]]:
-    """Every value as people read it."""
+    """Every value, formatted."""
     return [list(map(cell, row, columns, its)) for row, its in zip(rows, margins, strict=True)]
 
 
 def cell(value: Cell, column: Column, margin: Margin) -> str:
-    """A value as people read it. A noisy number is rounded to what its margin leaves meaningful."""
+    """A formatted value. A noisy number is rounded to the digits that its margin leaves meaningful."""
     if margin == math.inf and value is not None:
         return cell(value, column, None) + NOISE
     match value:
@@ -94,7 +92,7 @@ def plain(value: Cell) -> str:
 
 
 def _array(values: Sequence[Value], written: Callable[[Value], str]) -> str:
-    """As PostgreSQL writes arrays: what would not be read again as it is stands in quotes."""
+    """An array in PostgreSQL's format, with quotes where its parser needs them."""
     texts = ["NULL" if value is None else _in_array(written(value)) for value in values]
     return "{" + ",".join(texts) + "}"
 
@@ -106,7 +104,7 @@ def _in_array(text: str) -> str:
 
 
 def bar_shares(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[float] | None:
-    """Where one key names each row, how long the bar of its first noisy number is, as a part of the longest."""
+    """The lengths of the bars of the first noisy column, relative to the longest, if a single key names each row."""
     noisy = [index for index, column in enumerate(columns) if column.is_noisy and column.is_count]
     if len(rows) < 2 or not noisy or sum(column.is_key for column in columns) != 1:
         return None
@@ -116,7 +114,7 @@ def bar_shares(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> lis
 
 
 def _length(value: Cell) -> float:
-    """Noise can push a count below zero; a bar cannot follow it there."""
+    """The length of a bar: zero for a count that noise made negative."""
     return max(float(value), 0.0) if isinstance(value, int | float | Decimal) and math.isfinite(value) else 0.0
 
 
@@ -129,7 +127,7 @@ def _rounded(value: float | Decimal, margin: float, finest: int | None) -> tuple
             place = max(place, finest)
         unit = Decimal(1).scaleb(place)
         number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-        # Adding zero makes a negative zero a plain one.
+        # Adding zero turns -0 into 0.
         number = number.quantize(unit, ROUND_HALF_EVEN) + 0
         return f"{number:,f}", f"{exact.quantize(unit, ROUND_UP):,f}"
 
@@ -161,7 +159,7 @@ def html_table(
     cautions: Sequence[str] = (),
     confidence: str = "95 %",
 ) -> str:
-    """A table of the first rows and a line below it. Every name and value is escaped: keys come from the data."""
+    """A table of the first rows and a line below it. All names and values are escaped: keys come from the data."""
     shown = rows[:_MOST_ROWS]
     shares = bar_shares(columns, shown)
     head = "".join(_tag("th", column.name, column) for column in columns) + ("" if shares is None else "<th></th>")

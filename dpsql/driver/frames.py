@@ -1,6 +1,6 @@
-"""Rows as data frames and as Parquet files.
+"""Rows as data frames of pandas and Arrow, and as Parquet files.
 
-Rows as data frames of pandas and Arrow, which the user has installed or not.
+pandas and pyarrow are optional: dpsql does not depend on them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PANDAS_TYPES = {
 
 
 def with_margins(columns: Sequence[Column], rows: Rows, margins: Margins) -> tuple[list[Column], list[list[Cell]]]:
-    """The same rows with a column <name>_margin behind each noisy one; infinite where a number is marked as noise."""
+    """The same rows with a column <name>_margin after each noisy one; infinite where a number is marked as noise."""
     added = [
         Column(f"{column.name}_margin", BIGINT if isinstance(column.margin, int) else DOUBLE) for column in columns
     ]
@@ -45,18 +45,18 @@ def _behind(items: Sequence[Item], extras: Sequence[Item], columns: Sequence[Col
 
 
 def to_pandas(pandas: Any, columns: Sequence[Column], rows: Rows) -> Any:
-    """A DataFrame, made by the module that is handed in."""
+    """A DataFrame of the given pandas module."""
     series = [
         pandas.Series([row[i] for row in rows], dtype=_PANDAS_TYPES.get(column.type.kind, "object"))
         for i, column in enumerate(columns)
     ]
     frame = pandas.concat(series, axis=1)
-    frame.columns = [column.name for column in columns]  # two may have one name
+    frame.columns = [column.name for column in columns]  # two columns may have the same name
     return frame
 
 
 def to_arrow(arrow: Any, columns: Sequence[Column], rows: Rows) -> Any:
-    """A Table, made by the module that is handed in."""
+    """A Table of the given pyarrow module."""
     arrays = [
         arrow.array([row[i] for row in rows], type=_arrow_type(arrow, column.type)) for i, column in enumerate(columns)
     ]
@@ -88,7 +88,7 @@ def _arrow_type(arrow: Any, type_: Type) -> Any:
 
 
 def installed(library: str) -> Any:
-    """A module that dpsql does not depend on."""
+    """Import an optional module."""
     try:
         return import_module(library)
     except ImportError:
@@ -110,7 +110,7 @@ _TYPES = {
 
 
 def write(path: Path, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Write the file, over one that is there. The names of the columns must differ."""
+    """Write the file, replacing an existing one. Column names must be unique."""
     lists = [f"unnest(CAST($c{i} AS {_type(column.type)}[]))" for i, column in enumerate(columns)]
     names = [_quoted(column.name, '"') for column in columns]
     selected = [f"{values} AS {name}" for values, name in zip(lists, names, strict=True)]
@@ -123,7 +123,7 @@ def write(path: Path, columns: Sequence[Column], rows: Sequence[Sequence[Cell]])
     except duckdb.Error as error:
         raise OperationalError(
             f'the file "{path}" cannot be written',
-            hint="Check that its folder exists, can be written and has room. The same query again is free.",
+            hint="Check that its folder exists, can be written to and has space. Running the same query again is free.",
         ) from error
 
 

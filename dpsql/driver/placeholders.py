@@ -1,6 +1,6 @@
-"""The placeholders of a driver, %(name)s and %s, become numbered parameters. Values never enter the text.
+"""Converts the driver's placeholders, %(name)s and %s, to numbered parameters. Values never enter the text.
 
-With parameters, a percent sign is written %% everywhere, in strings too, as other drivers of this style have it.
+With parameters, a percent sign is written %% everywhere, also in strings, as in other drivers of this style.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _IN_QUOTES = re.compile(_PERCENT, re.VERBOSE)
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of the new text and where it comes from in the old one."""
+    """A part of the new text and its origin in the old one."""
 
     text: str
     start: int
-    copied: bool  # character by character; otherwise it stands for the placeholder at `start`
+    copied: bool  # character by character; otherwise it replaces the placeholder at `start`
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A text with $1, $2, … and the values they stand for."""
+    """A text with $1, $2, … and their values."""
 
     text: str
     values: tuple[Value, ...]
     _pieces: tuple[_Piece, ...] = ()
 
     def position_in_original(self, position: int) -> int:
-        """Where a one-based position of the new text lies in the one that the caller wrote."""
+        """The one-based position in the caller's text of a position in the new text."""
         if not self._pieces:
             return position
         starts = list(accumulate((len(piece.text) for piece in self._pieces[:-1]), initial=0))
@@ -60,7 +60,7 @@ class Bound:
 
 
 def bind(text: str, parameters: Parameters | None) -> Bound:
-    """Put numbered parameters in the place of placeholders. Without parameters the text stays as it is."""
+    """Replace placeholders by numbered parameters. Without parameters the text is unchanged."""
     if parameters is None:
         return Bound(text, ())
     if not isinstance(parameters, Mapping | Sequence) or isinstance(parameters, str | bytes | bytearray):
@@ -105,7 +105,7 @@ class _Binder:
             self._copy(text, start, found.start())
             start = found.end()
             if found["placeholder"] is not None:
-                # As text it would be compared with the data, and quietly match nothing.
+                # It would be part of the string constant, and silently match nothing.
                 raise ProgrammingError(
                     f"placeholder {found[0]} is inside quotes",
                     hint="Write it without quotes; the value needs none.",
@@ -130,7 +130,7 @@ class _Binder:
     def _bind(self, found: re.Match[str]) -> None:
         position = found.start() + 1
         number = self._positional(position) if found["name"] is None else self._named(found["name"], position)
-        # Spaces around it, so that it never grows together with a word or digit beside it.
+        # Spaces around it, so that it never merges with a neighbouring word or digit.
         self.pieces.append(_Piece(f" ${number} ", found.start(), copied=False))
 
     def _named(self, name: str, position: int) -> int:
@@ -147,14 +147,14 @@ class _Binder:
         if isinstance(self._parameters, Mapping):
             raise ProgrammingError("placeholders without names need a sequence of parameters", position=position)
         number = len(self.values) + 1
-        # A missing one is reported when all are counted.
+        # Missing values are reported once all placeholders are counted.
         given = self._parameters[number - 1] if number <= len(self._parameters) else None
         self.values.append(_value(given, f"parameter {number}", position))
         return number
 
 
 def _value(given: object, what: str, position: int) -> Value:
-    """The value in one of the types that dpsql knows, never of a class derived from them."""
+    """The value as one of the supported types, never as a subclass."""
     value = _from_numpy(given)
     match value:
         case None | bool():
@@ -169,9 +169,9 @@ def _value(given: object, what: str, position: int) -> Value:
             return Decimal(value)
         case str():
             if "\0" in value or not _is_unicode(value):
-                raise BadSetting(f"{what} holds a character that text cannot hold", position=position)
+                raise BadSetting(f"{what} contains a character that text cannot hold", position=position)
             return str.__str__(value)
-        case datetime() if value.tzinfo is None and value == value:  # pandas' "not a time" differs from itself
+        case datetime() if value.tzinfo is None and value == value:  # pandas' NaT is not equal to itself
             return datetime.combine(value.date(), value.time())
         case datetime() if value.tzinfo is not None and value == value:
             try:
@@ -192,7 +192,7 @@ def _hint(value: object) -> str:
 
 
 def _from_numpy(value: object) -> object:
-    """A scalar of NumPy as Python's own. Times finer than microseconds have none: NumPy would give a bare integer."""
+    """A NumPy scalar as a Python value. Times finer than microseconds have none: NumPy would return an integer."""
     if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
         return value
     plain: object = value.item()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What was paid, by whom, and which answers were released: paid before anything runs, never refunded."""
+"""The privacy budget's ledger: charges, and the answers bought. Paid before anything runs, never refunded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dpsql.privacy.accounting import Price
 class Purchase:
     """One answer that a query needs.
 
-    `replay` says that the answer was released before: the dataset pays nothing, and a user who never paid
-    for it pays from the own allowance only. Likewise for one that was paid for and never given, which `retry` names.
+    `replay`: the answer was released before. The dataset pays nothing, and a user who has not paid for it pays from
+    their own allowance only. The same holds for a paid attempt that never gave an answer, which `retry` names.
     """
 
     key: bytes  # identity of the released answer, 32 bytes
@@ -27,18 +27,18 @@ class Purchase:
 
 @dataclass(frozen=True, slots=True)
 class PaidAttempt:
-    """An answer that was paid for and never given, because each run of its query failed."""
+    """An answer that was paid for and never released, because each run of its query failed."""
 
-    number: int  # of the failure in the ledger
-    charge: int  # that paid for it
-    runs: int  # so far
-    instance: str  # the identity that the answer was to have
+    number: int  # number of the failure in the ledger
+    charge: int  # the charge that paid for it
+    runs: int  # runs so far
+    instance: str  # the identity of the missing answer
     wait: float  # seconds until it may be run again
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A paid attempt that has just failed. Nothing of it was shown or stored, and never will be."""
+    """A paid attempt that has just failed. Nothing of it was or will be shown or stored."""
 
     key: bytes
     price: Price
@@ -49,7 +49,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a user paid, and the number of the row that says so; a question that costs and buys nothing leaves none."""
+    """What a user paid, and the number of the charge; a query that costs nothing and buys nothing has no charge."""
 
     paid: Price
     number: int | None
@@ -57,7 +57,7 @@ class Receipt:
 
 
 class AttemptTaken(OperationalError):
-    """Somebody else has taken the paid attempt; look again what there is."""
+    """Another process has taken the paid attempt; look up the answer again."""
 
     def __init__(self) -> None:
         super().__init__("the query is being run by another process", hint="Ask again.")
@@ -65,7 +65,7 @@ class AttemptTaken(OperationalError):
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A way to pay that would end: with pure answers alone, or with others; of a user's allowance, or of all (None)."""
+    """A way to pay that would end: by pure answers or by others; for a user's allowance, or for the dataset (None)."""
 
     user: str | None
     kind: Literal["pure", "others"]
@@ -84,7 +84,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One recorded refusal. It says nothing about the data: a query is refused before any private row is read."""
+    """One recorded refusal. It reveals nothing about the data: a query is refused before any private row is read."""
 
     time: str  # UTC, ISO 8601
     user: str
@@ -94,54 +94,54 @@ class Refusal:
 
 
 class Ledger(Protocol):
-    """The account of a dataset. Every method may be called from many threads and processes at once."""
+    """The account of a dataset. All methods may be called from many threads and processes at once."""
 
     @property
     def begun(self) -> bool:
-        """Whether it was made when it was opened, and so knows of nothing that was spent before."""
+        """Whether it was created when it was opened, so that nothing counts as spent."""
         ...
 
     @property
     def adopted(self) -> bool:
-        """Whether it had charges when it was opened, and did not know until then whom they protect."""
+        """Whether it had charges when it was opened, but no record of whom they protect."""
         ...
 
     def charge(
         self, user: str, purchases: Sequence[Purchase], *, sql: str, cancellation: Cancellation | None = None
     ) -> Receipt:
-        """Record the purchases, durably when this returns, and say what the user paid.
+        """Record the purchases durably, and return what the user paid.
 
-        Raises BudgetExhausted, and then changes nothing, if the dataset or the user cannot pay for all of them; and
-        AttemptTaken if one of the paid attempts that they name is no longer there. A statement that was cancelled while
-        it waited for its turn is not charged.
+        Raises, without a change, BudgetExhausted if the dataset or the user cannot pay for all of them, and
+        AttemptTaken if a paid attempt that they name has been taken. A statement that is cancelled while it waits is
+        not charged.
         """
         ...
 
     def fail(self, attempts: Sequence[Unanswered]) -> None:
-        """Record, durably, that paid attempts ended without an answer. Each may then be taken once more."""
+        """Record durably that paid attempts ended without an answer. Each may then be taken once more."""
         ...
 
     def paid_attempt(self, key: bytes, price: Price) -> PaidAttempt | None:
-        """An attempt at this answer, at this very price, that was paid for and failed, and that nobody has taken."""
+        """A paid attempt at this answer, at exactly this price, that failed and is free to take."""
         ...
 
     def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:
-        """Record that a query of a known user was not answered; what is recorded of a user and day is bounded."""
+        """Record that a query of a known user was refused; the number of records per user and day is bounded."""
         ...
 
     def spent(self, user: str | None = None) -> Price:
-        """What the dataset has paid, or one user."""
+        """What the dataset, or one user, has paid."""
         ...
 
     def remaining(self, user: str) -> Price:
-        """What the user can still spend: the smaller of the dataset's rest and the user's own, per component.
+        """What the user can still spend: the smaller of the dataset's and the user's remainder, per component.
 
-        As pure, what one more pure answer may cost; None where that is no more than the rest of the loss pays for.
+        Its pure part is the most that one more pure answer may cost; None where the remaining loss pays for as much.
         """
         ...
 
     def closing(self, user: str, purchases: Sequence[Purchase]) -> list[Closing]:
-        """Which ways to pay would end with these purchases, though something is left. Changes nothing."""
+        """Which ways to pay these purchases would end, though some budget is left. Changes nothing."""
         ...
 
     def lookup(self, key: bytes) -> bytes | None:
@@ -149,7 +149,7 @@ class Ledger(Protocol):
         ...
 
     def lookup_all(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
-        """Those stored answers that there are, by their keys."""
+        """The stored answers among these keys, by key."""
         ...
 
     def has_paid(self, user: str, key: bytes) -> bool:
@@ -157,7 +157,7 @@ class Ledger(Protocol):
         ...
 
     def store(self, key: bytes, answer: bytes, beside: Mapping[bytes, bytes] | None = None) -> None:
-        """Keep a released answer, in place of an older one, and what stands beside it. They hold noisy values only."""
+        """Store released answers, replacing older ones of the same keys. They hold noisy values only."""
         ...
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
@@ -169,11 +169,11 @@ class Ledger(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise what keeps it from being charged: it cannot be read, has gone back in time, or is damaged."""
+        """Raise if it cannot be charged: it cannot be read, has lost charges, or is damaged."""
         ...
 
     def condemn(self, damage: str) -> None:
-        """Refuse all charges from now on, in all processes that share its state folder, until the owner accepts it."""
+        """Refuse all charges from now on, in all processes that share the state folder, until the owner accepts it."""
         ...
 
     def verify(self) -> list[str]:
@@ -181,5 +181,5 @@ class Ledger(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file or the server. A closed ledger refuses everything else."""
+        """Close the file or the connections. A closed ledger refuses every call."""
         ...

@@ -1,4 +1,4 @@
-"""Who pays what, and whether they can: the arithmetic of a charge, inside a transaction that excludes all others."""
+"""The arithmetic of a charge: who pays what, and whether they can. Runs in a transaction that excludes all others."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _GRAIN = Price(1, 0, 1)
 
 
 def require_payable(purchases: Sequence[Purchase]) -> None:
-    """Refuse what is no purchase before any account is looked at."""
+    """Refuse malformed purchases before any account is read."""
     for purchase in purchases:
         require_storable(purchase.price)
         if len(purchase.key) != KEY_BYTES:
             raise InternalError(f"the key of an answer has {KEY_BYTES} bytes")
         if not _is_step(purchase.price):
-            raise InternalError("what is pure has no delta, and an epsilon where it costs anything")
+            raise InternalError("a pure price has no delta, and an epsilon if it costs anything")
     require_storable(_sum(purchase.price for purchase in purchases))
 
 
 def _is_step(price: Price) -> bool:
-    """Whether an answer can have this price: pure without a delta, and for nothing only where it costs nothing."""
+    """Whether an answer can have this price: pure prices have no delta, and are zero only if the loss is zero."""
     return price.pure is None or (price.delta == 0 and (price.pure > 0) == (price.loss > 0))
 
 
@@ -63,19 +63,19 @@ def pay(db: Database, user: str, purchases: Sequence[Purchase], sql: str) -> Rec
 
 
 def is_free(db: Database, user: str, purchases: Sequence[Purchase]) -> bool:
-    """Whether `pay` would record nothing: the user has paid for all of it before, and that cannot be undone."""
+    """Whether `pay` would record nothing, as the user has paid for all of it before. Stays true once true."""
     paid = _position(db, user, purchases).paid
     return all(purchase.replay and paid.get(purchase.key, False) for purchase in purchases)
 
 
 def remaining(db: Database, user: str) -> Price:
-    """What the dataset and the user's own allowance both have left."""
+    """What is left in both the dataset's total and the user's allowance."""
     position = _position(db, user)
     return left_of(*((account.spent, account.limit) for account in (position.dataset, position.user)))
 
 
 def closing(db: Database, user: str, purchases: Sequence[Purchase]) -> list[Closing]:
-    """Which ways to pay would end with these purchases though something is left, if they can be paid at all."""
+    """Which ways to pay these purchases would end though some budget is left, if they can be paid at all."""
     position = _position(db, user, purchases)
     bill = _bill(position.paid, purchases)
     found: list[Closing] = []
@@ -91,7 +91,7 @@ def closing(db: Database, user: str, purchases: Sequence[Purchase]) -> list[Clos
 
 
 def storable(text: str) -> str:
-    """No lone surrogates, which SQLite does not take, and no NUL, which PostgreSQL does not."""
+    """Text without lone surrogates, which SQLite rejects, and without NUL, which PostgreSQL rejects."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
@@ -106,16 +106,16 @@ class _Account:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """All that a charge depends on."""
+    """The state that a charge depends on."""
 
     dataset: _Account
     user: _Account
-    paid: Mapping[bytes, bool]  # of the purchases, those that somebody has paid for; true: this user has
+    paid: Mapping[bytes, bool]  # keys of the purchases that some user has paid for; true: this user has
     last: tuple[int, bytes] | None  # number and hash of the newest charge
-    protection: int | None  # the newest that is recorded
+    protection: int | None  # the newest on record
 
 
-# In one statement: on a server, each is a journey.
+# One statement, because each one is a round trip to the server.
 _POSITION = """
 SELECT d.new_loss, d.new_delta, d.new_pure, u.new_loss, u.new_delta, u.new_pure,
     da.loss, da.delta, da.pure, ua.loss, ua.delta, ua.pure, c.number, c.hash,
@@ -132,7 +132,7 @@ LEFT JOIN (SELECT key, MAX(CASE WHEN "user" = ? THEN 1 ELSE 0 END) AS own FROM p
 
 
 def _position(db: Database, user: str, purchases: Sequence[Purchase] = ()) -> _Position:
-    """Where the accounts stand; raises UnknownUser for one whom the policy does not name."""
+    """Read the state; raises UnknownUser for a user whom the policy does not name."""
     keys = list(dict.fromkeys(purchase.key for purchase in purchases))
     subjects = (DATASET, subject_of(user))
     statement = _POSITION.format(keys=", ".join("?" for _ in keys) or "NULL")
@@ -161,14 +161,14 @@ def _price(loss: int | None, delta: int | None, pure: int | None) -> Price | Non
 class _Bill:
     dataset: Price
     user: Price
-    keys: tuple[bytes, ...]  # what the user has not paid for before, in order of bytes
+    keys: tuple[bytes, ...]  # keys that the user has not paid for before, in byte order
 
 
 def _bill(paid: Mapping[bytes, bool], purchases: Sequence[Purchase]) -> _Bill:
     """Who pays what.
 
     Claim: the dataset pays for every answer computed from data.
-    Because: only a replay is free for it, and a key that nobody ever paid for cannot be replayed.
+    Because: only a replay is free for it, and a key without a payment cannot be replayed.
     Needs: the caller holds the stored answer when it asks for a replay, or takes a paid attempt with it.
     """
     dataset, own, keys = [FREE], [FREE], set[bytes]()
@@ -179,7 +179,7 @@ def _bill(paid: Mapping[bytes, bool], purchases: Sequence[Purchase]) -> _Bill:
             own.append(purchase.price)
         elif not owned:
             if purchase.key not in paid:
-                raise InternalError("an answer that nobody paid for cannot be replayed")
+                raise InternalError("an answer that was never paid for cannot be replayed")
             own.append(purchase.price)
         if not owned:
             keys.add(purchase.key)
@@ -189,7 +189,7 @@ def _bill(paid: Mapping[bytes, bool], purchases: Sequence[Purchase]) -> _Bill:
 def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
     """Refuse a price that an account cannot pay; `user` None is the dataset.
 
-    An account that is asked for nothing is not asked at all: a replay works also above a lowered total.
+    An account that pays nothing is not checked, so that a replay works even above a lowered total.
     """
     if not admits(spent, price, limit):
         after = spent + price
@@ -200,7 +200,7 @@ def _admit(user: str | None, price: Price, spent: Price, limit: Price) -> None:
             if user is None
             else f'the allowance of user "{user}" is exhausted',
             detail=f"The query needs more {' and more '.join(parts)} than is left.",
-            hint="Ask for a smaller price, repeat a question that was answered before, or ask the owner for more.",
+            hint="Lower the query's price, repeat a query that was answered before, or ask the owner for more.",
             needed=price,
             left=left_of((spent, limit)),
         )
@@ -228,7 +228,7 @@ def has_paid(db: Database, user: str, key: bytes) -> bool:
 
 
 def require_storable(price: Price) -> None:
-    """A Price is whole and not negative by itself; here it must also fit into a column."""
+    """A Price is a non-negative integer by construction; here it must also fit the column."""
     if max(price.loss, price.delta, price.pure or 0) > MAX_GRAINS:
         raise BadSetting("a price is at most 2^63 - 1 grains")
 
@@ -239,7 +239,7 @@ def spent(db: Database, subject: str) -> Price:
 
 
 def allowance(db: Database, user: str) -> Price:
-    """What the user may spend in all; raises UnknownUser for one whom the policy does not name."""
+    """What the user may spend in total; raises UnknownUser for a user whom the policy does not name."""
     limit = _limit_or_none(db, subject_of(user))
     if limit is None:
         raise _unknown(user)
@@ -251,7 +251,7 @@ def _unknown(user: str) -> UnknownUser:
 
 
 def set_limits(db: Database, limits: Mapping[str, Price]) -> None:
-    """Put limits in force, in place of all before; each change adds a row."""
+    """Put limits in force, replacing all earlier ones; each change adds a row."""
     known = {subject for (subject,) in db.execute("SELECT DISTINCT subject FROM limits")}
     for subject in sorted(known | limits.keys()):
         _record_limit(db, subject, _limit_or_none(db, subject), limits.get(subject))
@@ -281,7 +281,7 @@ def _limit_or_none(db: Database, subject: str) -> Price | None:
 
 
 def _record_limit(db: Database, subject: str, old: Price | None, new: Price | None) -> None:
-    """Add a row if the limit changed; None is a subject the policy does not name."""
+    """Add a row if the limit changed; None: the policy does not name the subject."""
     if old != new:
         before, after = ((None, None) if p is None else _grains(p) for p in (old, new))
         pure = [None if p is None else p.pure for p in (old, new)]

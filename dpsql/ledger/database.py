@@ -1,4 +1,4 @@
-"""What the books need of a database. Statements are written once, with `?` for values, for SQLite and PostgreSQL."""
+"""The database interface of the ledger. Statements are written once, with `?` for values, for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rows(Protocol):
 
 
 class Database(Protocol):
-    """One connection, inside a transaction that the caller began and will end."""
+    """One connection, inside a transaction that the caller begins and ends."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
 
@@ -31,12 +31,12 @@ class Database(Protocol):
         ...
 
     def damage(self) -> list[str]:
-        """What the engine itself finds broken in its storage, as far as it can tell."""
+        """What the database's own integrity check reports."""
         ...
 
 
 # ------------------------------------------------------------
-# What time it is, for the rows of a ledger: UTC, as text of one width, so that texts compare as times do.
+# Timestamps of the rows: UTC, as text of fixed width, so that text order is time order.
 
 
 def now() -> datetime:

@@ -1,7 +1,7 @@
-"""Answers that were paid for and never given: each can be tried again, once per failure, without a second charge.
+"""Paid attempts that failed: each can be retried, once per failure, without a second charge.
 
-An attempt that fails after its charge leaves a row in `failures`; whoever tries it again adds the row in `retries` that
-uses it up. Both tables are append-only, and a failure is the primary key of its retry.
+An attempt that fails after its charge leaves a row in `failures`; a retry adds the row in `retries` that uses it up.
+Both tables are append-only, and a failure is the primary key of its retry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpsql.ledger.database import Database
 from dpsql.ledger.schema import FAILURES_SINCE
 from dpsql.privacy.accounting import Price
 
-QUICK_RUNS = 3  # that may follow one another at once; each further one waits, twice as long as the one before
+QUICK_RUNS = 3  # runs that may follow at once; each further one waits twice as long as the one before
 FIRST_WAIT, LONGEST_WAIT = 60.0, 3_600.0  # seconds
 
 _OPEN = (
@@ -29,9 +29,9 @@ def record(db: Database, attempts: Sequence[Unanswered]) -> None:
     """Record that paid attempts ended without an answer.
 
     Claim: one charge never gives two answers to a question.
-    Because: a row is added only by who held the attempt, through the charge or through the row before it, and has ended
-        without an answer; the storage takes one row for each charge, question and run.
-    Needs: the caller has shown nothing of the attempt, has stored nothing of it, and never will.
+    Because: only the holder of an attempt, by the charge or by the row before, adds a row, after it has ended without
+    an answer; the storage accepts one row for each charge, question and run.
+    Needs: the caller has shown and stored nothing of the attempt, and never will.
     """
     for attempt in attempts:
         if attempt.runs < 1:
@@ -39,7 +39,7 @@ def record(db: Database, attempts: Sequence[Unanswered]) -> None:
         db.execute(
             "INSERT INTO failures (number, at, key, charge, runs, instance, loss, delta, pure) VALUES"
             " ((SELECT COALESCE(MAX(number), 0) + 1 FROM failures), ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (key, charge, runs) DO NOTHING",  # recorded already, where the acknowledgement was lost
+            " ON CONFLICT (key, charge, runs) DO NOTHING",  # a row may exist already if the acknowledgement was lost
             (
                 clock.timestamp(),
                 attempt.key,
@@ -54,7 +54,7 @@ def record(db: Database, attempts: Sequence[Unanswered]) -> None:
 
 
 def find(db: Database, key: bytes, price: Price) -> PaidAttempt | None:
-    """A paid attempt at this answer, at this very price, that nobody has taken."""
+    """A paid attempt at this answer, at exactly this price, that is free to take."""
     for number, charge, runs, instance, at, *grains in db.execute(_OPEN, (key,)).fetchall():
         if Price(*grains) == price:
             return PaidAttempt(number, charge, runs, instance, _wait(runs, at))
@@ -62,11 +62,11 @@ def find(db: Database, key: bytes, price: Price) -> PaidAttempt | None:
 
 
 def claim(db: Database, purchase: Purchase) -> None:
-    """Take a paid attempt, so that nobody else does; raises AttemptTaken if somebody has.
+    """Take a paid attempt exclusively; raises AttemptTaken if another process has.
 
-    Claim: exactly one takes it, also among processes that ask at the same moment, and also if one of them is killed.
-    Because: it is looked for and used up in one transaction that excludes every other writer and is durable before the
-        query runs; a second row with its number cannot be stored. Who is killed after this has lost the attempt.
+    Claim: at most one process takes it, even if several ask at the same moment, or one of them is killed.
+    Because: it is found and used up in one transaction that excludes every other writer and is durable before the
+    query runs; a second row with its number cannot be stored. A process killed after this has lost the attempt.
     Needs: the transaction of `accounts.pay`.
     """
     assert purchase.retry is not None
@@ -79,8 +79,8 @@ def claim(db: Database, purchase: Purchase) -> None:
 def _wait(runs: int, at: str) -> float:
     """Seconds until an attempt that has failed so often may be run again.
 
-    How long a query runs until it fails, or is cancelled, is seen by who asks. Time is outside the guarantee, but what
-    one charge shows of it stays bounded: three runs at once, and about one an hour after a while.
+    An analyst sees how long a query runs until it fails or is cancelled. Time is outside the guarantee, but the runs
+    per charge stay limited: three at once, later about one an hour.
     """
     if runs < QUICK_RUNS:
         return 0.0
@@ -91,7 +91,7 @@ def _wait(runs: int, at: str) -> float:
 
 
 def contradictions(db: Database) -> Iterator[str]:
-    """Failures that no charge stands for, and runs that no retry explains."""
+    """Failures without a charge, and runs without a retry."""
     if db.format() < FAILURES_SINCE:
         return
     runs: dict[tuple[bytes, int], tuple[int, bool]] = {}
@@ -106,7 +106,7 @@ def contradictions(db: Database) -> Iterator[str]:
             return
         before, was_retried = runs.get((bytes(key), charge), (0, True))
         if charged is None or paid is None:
-            yield f"failure {number} names an answer that nobody paid for"
+            yield f"failure {number} names an answer that was never paid for"
         elif run != before + 1 or not was_retried:
             yield f"failure {number} does not follow a retry"
         runs[bytes(key), charge] = (run, retried is not None)

@@ -1,4 +1,4 @@
-"""One transaction for all who write at the same moment: what is slow about a charge is waiting for the disk."""
+"""Group commit (DeWitt et al. 1984): one transaction for all writers that wait, as the slow part is the disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpsql.errors import Error, OperationalError
 from dpsql.ledger.database import Database
 from dpsql.ledger.waiting import GLANCE, Abandoned, go_on
 
-MOST = 64  # in one transaction, so that the first does not wait for too many
+MOST = 64  # jobs in one transaction, to bound the wait of the first
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Transact(Protocol):
 class _Job:
     work: Callable[[Database], Any]
     durable: bool
-    begun: bool = False  # in the transaction that is under way
+    begun: bool = False  # jobs in the transaction under way
     ended: bool = False
     outcome: Any = field(default=None, repr=False)
     failure: BaseException | None = None
@@ -41,16 +41,16 @@ _Done = tuple[_Job, Any, Error | None]
 
 
 class GroupCommit:
-    """Whoever comes while nobody writes writes, for all who wait by then; else the one who has waited longest.
+    """The first thread that finds no writer becomes the leader, and writes the jobs of all who wait by then.
 
-    Safe for many threads. Whoever is cancelled leaves, unless its own work has begun; also the one who writes, as long
-    as it waits for the ledger: the next one then writes for those who stay.
+    The thread that has waited longest leads next. Safe for many threads. A cancelled thread withdraws unless its own
+    job has begun; so does a leader that still waits for the ledger, and the next thread then leads for the rest.
 
     Claim: each job was done alone: it saw all jobs before it and none after, and what it raised undid it and no other.
-    Because: the jobs of a transaction are done one after the other, each within a savepoint, and nobody is told the
-        outcome before the transaction has ended.
-    Needs: jobs that refuse with `Error` only. Whatever else is raised, by a job or by the database, fails all jobs of
-        the transaction; if the transaction may be done again, the jobs must bear it.
+    Because: the jobs of a transaction run one after the other, each within a savepoint, and no outcome is returned
+    before the transaction has ended.
+    Needs: jobs that refuse with `Error` only. Anything else raised, by a job or by the database, fails all jobs of the
+    transaction; if the transaction may be retried, the jobs must be repeatable.
     """
 
     def __init__(self, transact: Transact) -> None:
@@ -61,7 +61,7 @@ class GroupCommit:
         _all.add(self)
 
     def do(self, work: Callable[[Database], T], *, durable: bool = True) -> T:
-        """The outcome of the work, recorded when this returns; durably, unless it may be lost in a power failure."""
+        """The outcome of the work, recorded when this returns; `durably` unless a power failure may lose it."""
         job = _Job(work, durable)
         try:
             with self._change:
@@ -73,7 +73,7 @@ class GroupCommit:
                     with self._change:
                         self._writing = False
                         self._change.notify_all()
-        except BaseException:  # cancelled, or interrupted: nobody waits for it any more
+        except BaseException:  # cancelled or interrupted: no one waits for it any more
             self._withdraw(job)
             raise
         if job.failure is not None:
@@ -82,7 +82,7 @@ class GroupCommit:
         return outcome
 
     def _turn(self, job: _Job) -> list[_Job] | None:
-        """The jobs to write, for whoever's turn it is to write them; None once the own job has ended."""
+        """Wait for a role: the jobs to write, as leader; None once this thread's own job has ended."""
         with self._change:
             while not job.ended and (self._writing or self._waiting[0] is not job):
                 self._change.wait(GLANCE)
@@ -95,7 +95,7 @@ class GroupCommit:
             return batch
 
     def _withdraw(self, job: _Job) -> None:
-        """One that has begun is left to whoever writes it."""
+        """Withdraw a job; one that has begun is left to its leader."""
         with self._change:
             if not job.begun:
                 job.ended = True
@@ -115,7 +115,7 @@ class GroupCommit:
             own.failure, own.ended = error, True
         except Exception as error:
             self._fail(batch, error)
-        except BaseException:  # meant for this thread alone
+        except BaseException:  # meant for this thread only
             self._fail(batch, OperationalError("the ledger was interrupted", hint="Try again."))
             raise
         else:
@@ -137,7 +137,7 @@ class GroupCommit:
         return [_one_of_many(db, job) for job in wanted]
 
     def forget(self) -> None:
-        """Those who waited or wrote are threads of another process."""
+        """After a fork: the threads that waited or wrote are the parent's."""
         self._change, self._waiting, self._writing = threading.Condition(), [], False
 
 
@@ -145,7 +145,7 @@ def _one_of_many(db: Database, job: _Job) -> _Done:
     db.execute("SAVEPOINT job")
     try:
         outcome, refusal = job.work(db), None
-    except Abandoned:  # by the thread that writes
+    except Abandoned:  # by the leader
         raise
     except Error as error:
         db.execute("ROLLBACK TO SAVEPOINT job")

@@ -1,4 +1,4 @@
-"""Which ledger this is: of what dataset, counted how, in which format, and whether it is still the one to charge."""
+"""A ledger's identity: dataset, accounting, format, and whether it is still the one to charge."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dpsql.ledger.schema import ARRIVING, DATASET, DEPARTED, FORMAT, OLDEST_FORM
 
 
 def begin_ledger(db: Database, dataset: str, accounting: str) -> None:
-    """Make empty tables the ledger of a dataset."""
+    """Turn empty tables into the ledger of a dataset."""
     db.execute("INSERT INTO ledger VALUES (?, ?, ?, ?)", (uuid.uuid4().hex, dataset, accounting, clock.timestamp()))
     begin_accounts(db)
 
 
 def begin_accounts(db: Database) -> None:
-    """The account of the dataset is there from the beginning: in PostgreSQL its row is what writers queue for."""
+    """Create the dataset's account, whose row writers in PostgreSQL queue for."""
     db.execute("INSERT INTO accounts VALUES (?, 0, 0, 0) ON CONFLICT (subject) DO NOTHING", (DATASET,))
 
 
@@ -33,11 +33,14 @@ def missing(location: object) -> PolicyError:
 
 
 def not_a_ledger(location: object) -> PolicyError:
-    return PolicyError(f'"{location}" is not a ledger', hint="Name the place of the ledger in the policy.")
+    return PolicyError(
+        f'"{location}" is not a ledger',
+        hint="Set `ledger` in [database] of the policy to the ledger's path or address.",
+    )
 
 
 def require_format(db: Database, location: object) -> None:
-    """Refuse a ledger of a version of dpsql to come."""
+    """Refuse a ledger written by a newer version of dpsql."""
     if not OLDEST_FORMAT <= (version := db.format()) <= FORMAT:
         raise PolicyError(
             f'the ledger "{location}" has format {version}; this version of dpsql knows format {FORMAT}',
@@ -46,7 +49,7 @@ def require_format(db: Database, location: object) -> None:
 
 
 def require_identity(db: Database, location: object, dataset: str, accounting: str) -> None:
-    """Refuse the ledger of another dataset, and one that counts in another way."""
+    """Refuse the ledger of another dataset, or of another accounting."""
     identity = db.execute("SELECT dataset, accounting FROM ledger").fetchone()
     if identity is None or identity[0] != dataset:
         raise PolicyError(
@@ -62,20 +65,20 @@ def require_identity(db: Database, location: object, dataset: str, accounting: s
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Which ledger it is, how far it has come, and the last that happened to it as a whole."""
+    """A ledger's id, its newest charge, and the last event of a move."""
 
     id: str
     charges: int
     event: str | None
-    location: str | None  # where the event leads to or comes from
-    protection: int | None = None  # the newest that is recorded
-    hash: bytes | None = None  # of the charge that was asked for, if it is there
+    location: str | None  # the other end of the move
+    protection: int | None = None  # the newest on record
+    hash: bytes | None = None  # hash of the requested charge, if it exists
 
     def require_chargeable(self, location: object) -> None:
         """Claim: of a ledger and its copies, one at most is charged.
 
-        Because: a copy is not charged before it has arrived, which it has only after its original departed; and
-            a ledger that has departed is never charged again. Whoever charges looks here in the same transaction.
+        Because: a copy is not charged before it has arrived, which is only after its original has departed; and a
+        ledger that has departed is never charged again. Each charge checks this in its own transaction.
         """
         if self.event == DEPARTED:
             raise PolicyError(
@@ -90,7 +93,7 @@ class Standing:
 
 
 def standing(db: Database, *, format_: int = FORMAT, charge: int = 0) -> Standing:
-    """Of a ledger in the present format, or in one that already knows of moves; with the hash of one of its charges."""
+    """Read the standing of a ledger whose format has moves, with the hash of one of its charges."""
     protection = "(SELECT MAX(number) FROM protections)" if format_ >= PROTECTION_SINCE else "NULL"
     row = db.execute(
         f"SELECT id, (SELECT COALESCE(MAX(number), 0) FROM charges), event, place, {protection},"

@@ -1,7 +1,7 @@
-"""The newest charge that was seen, kept outside of the ledger: a ledger that no longer holds it has gone back in time.
+"""The high-water mark: the newest charge seen, kept outside the ledger, so that a ledger that lost it is detected.
 
-The mark is a file in the state folder, where there is one, so that a restart notices too, and so that all processes
-of a machine know what one of them has noticed. Without the folder it is kept in memory.
+The mark is a file in the state folder, where there is one, so that it survives a restart and all processes of a
+machine share what one of them has detected. Without the folder it is kept in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE = "ledger.json"  # in the state folder
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Number and hash of a charge, of which ledger; and why the ledger is not served, if it is found damaged."""
+    """The ledger's id, the number and hash of a charge, and the damage if the ledger was found damaged."""
 
     ledger: str
     number: int
@@ -28,7 +28,7 @@ class Seen:
 
 
 class Mark:
-    """Safe for many threads and processes: each writes what was in the ledger when it wrote."""
+    """Safe for many threads and processes: each writes what the ledger held at that time."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -36,24 +36,24 @@ class Mark:
         self._memory: Seen | None = None
 
     def read(self) -> Seen | None:
-        """What was seen; the file is right where there is one, for the owner may have accepted another ledger."""
+        """The mark. Where a file exists it decides, for the owner may have accepted another ledger."""
         with self._lock:
             return self._known()
 
     def write(self, seen: Seen) -> None:
-        """Keep what was seen in place of all before. Where it cannot be written, this process alone remembers it."""
+        """Replace the mark. If the file cannot be written, only this process remembers it."""
         with self._lock:
             self._write(seen)
 
     def advance(self, seen: Seen) -> None:
-        """Keep a newer charge. Those who have charged end in any order."""
+        """Move the mark to a newer charge. Concurrent charges finish in any order."""
         with self._lock:
             known = self._known()
             if known is None or known.ledger != seen.ledger or known.number < seen.number:
                 self._write(replace(seen, damage=None if known is None else known.damage))
 
     def condemn(self, ledger: str, damage: str) -> None:
-        """Keep that the ledger is damaged, until the owner accepts it again."""
+        """Mark the ledger as damaged, until the owner accepts it."""
         with self._lock:
             known = self._known() or Seen(ledger, 0, "")
             self._write(replace(known, damage=known.damage or damage))
@@ -72,7 +72,7 @@ class Mark:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Whole or not at all, but without waiting for the disk: after a power failure an older mark is right as well."""
+    """Replace the file atomically, without waiting for the disk: after a power failure an older mark is valid too."""
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

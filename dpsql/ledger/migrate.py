@@ -1,9 +1,9 @@
-"""Moves a ledger to another place, whole, so that at no moment two of it can be charged.
+"""Moves a ledger to another place, so that at no moment two copies of it can be charged.
 
-1. the original is held, and found sound
-2. the copy is written and compared, and says that it is arriving      crash: the original goes on, the copy is void
-3. the original says that it has departed                              crash: neither is charged; run it again
-4. the copy says that it has arrived                                   from here on the copy is the ledger
+1. the original is locked and verified
+2. the copy is written, compared and marked as arriving      crash: the original stays in use, the copy is void
+3. the original is marked as departed                        crash: neither is charged; run the move again
+4. the copy is marked as arrived                             from here on the copy is the ledger
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dpsql.policy.model import LedgerLocation
 
 
 def move_ledger(source: LedgerLocation, target: LedgerLocation, *, dataset: str, accounting: str) -> Standing:
-    """Move the ledger of a dataset; what was interrupted is finished by doing it again. Says what arrived.
+    """Move the ledger of a dataset; running it again finishes an interrupted move. Returns its standing.
 
     Claim: of the two, at most one is charged, and it holds every charge that was ever acknowledged.
-    Because: the original is held from before it is copied until it has departed, so that nothing is charged between;
-        and the copy arrives only after that is durable.
-    Needs: everyone who charges looks in the same transaction whether the ledger has departed or not yet arrived.
+    Because: the original is locked from before the copy until it has departed, so that nothing is charged in between;
+    and the copy arrives only after that is durable.
+    Needs: each charge checks, in its own transaction, whether the ledger has departed or not yet arrived.
     """
     with _hold(source) as original:
         require_identity(original, source, dataset, accounting)
@@ -44,7 +44,7 @@ def move_ledger(source: LedgerLocation, target: LedgerLocation, *, dataset: str,
     with _hold(target) as copy:
         arrived = standing(copy)
         if (arrived.id, arrived.charges, arrived.event) != (found.id, found.charges, ARRIVING):
-            found.require_chargeable(source)  # it departed earlier, to a place that it has reached, or to another
+            found.require_chargeable(source)  # it departed earlier, and the copy may have arrived or not
             raise OperationalError(
                 f'"{target}" does not hold the copy that was just written',
                 hint="Run the command again with another place.",
@@ -60,13 +60,13 @@ def _make_copy(original: Database, source: LedgerLocation, target: LedgerLocatio
             query = f"SELECT {names} FROM {table} ORDER BY {order}"
             copy.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", original.execute(query))
             if any(one != other for one, other in zip_longest(original.execute(query), copy.execute(query))):
-                raise OperationalError(f'the copy of table "{table}" at "{target}" is not the same')
+                raise OperationalError(f'the copy of table "{table}" at "{target}" differs from the original')
         begin_accounts(copy)
         _require_sound(copy, target)
         _note(copy, ARRIVING, source)
 
     def is_void(existing: Database) -> bool:
-        """A copy of the same ledger whose original never departed."""
+        """Whether it is a copy of the same ledger whose original never departed."""
         found = standing(existing, format_=existing.format())
         return (found.id, found.event) == (standing(original).id, ARRIVING)
 
@@ -82,7 +82,7 @@ def _make_copy(original: Database, source: LedgerLocation, target: LedgerLocatio
 
 
 def _discard_file(path: Path, is_void: Callable[[Database], bool]) -> bool:
-    """Make room for a copy; whether there is."""
+    """Remove a void copy; whether the place is free."""
     if not path.exists():
         return True
     with read_file(path) as existing:
@@ -110,5 +110,5 @@ def _require_sound(db: Database, location: LedgerLocation) -> None:
     if found := contradictions(db):
         raise OperationalError(
             f'the ledger "{location}" is not sound: {found[0]}',
-            hint="Stop serving, keep the ledger, and see all that is wrong with: dpsql ledger verify.",
+            hint="Stop serving, keep the ledger, and list all problems with: dpsql ledger verify.",
         )

@@ -1,4 +1,4 @@
-"""From a policy to its ledger: where it is kept, and what it must agree with."""
+"""Opens the ledger of a policy: where it is, and what must match."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from dpsql.privacy.accounting import Accountant
 
 
 def ledger_location(policy: Policy) -> LedgerLocation:
-    """Where the ledger is: beside the database, so that another policy on the same data pays from the same budget."""
+    """The ledger's place: by default beside the database, so that all policies on the same data share one budget."""
     if policy.ledger is not None:
         return policy.ledger
     database = database_address(policy).file
-    assert database is not None  # or the policy would not have loaded
+    assert database is not None  # checked when the policy was loaded
     return database.with_name(database.name + ".ledger")
 
 
 def dataset_name(policy: Policy) -> str:
-    """Under which name the ledger knows the data that it is about."""
+    """The name of the dataset in the ledger."""
     return database_address(policy).name
 
 
@@ -54,9 +54,9 @@ def open_ledger(
     new_ledger: bool = False,
     accept_units: bool = False,
 ) -> Ledger:
-    """The ledger, with the policy's limits in force. One that the policy places elsewhere is only made when told.
+    """Open the ledger and put the policy's limits in force. If the policy names it, only `new_ledger` creates it.
 
-    Raises PolicyError where it has counted for other units, unless told to accept these.
+    Raises PolicyError if it has counted for other units, unless these are accepted.
     """
     ledger = _opened(policy, accountant, protection, new_ledger=new_ledger, accept_units=accept_units)
     try:
@@ -71,7 +71,7 @@ def open_ledger(
 
 
 def record_limits(policy: Policy, accountant: Accountant) -> None:
-    """Put the policy's limits in force in a ledger that exists. Needs no database, and nothing can be charged by it."""
+    """Put the policy's limits in force in an existing ledger. Needs no database, and cannot charge."""
     _opened(policy, accountant, None, new_ledger=False, accept_units=False).close()
 
 
@@ -116,15 +116,15 @@ def _mark_of(policy: Policy) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the owner has accepted."""
+    """What the owner accepted."""
 
     before: Seen | None  # the newest charge that was seen
     now: Seen
-    dropped: int  # stored answers that were altered
+    dropped: int  # number of altered stored answers, which were dropped
 
 
 def accept_ledger(policy: Policy) -> Accepted:
-    """Take the ledger as it is now for the right one, on the owner's word. One that is not sound is refused."""
+    """Accept the ledger in its present state, on the owner's order. One that fails verification is refused."""
     location, mark = ledger_location(policy), Mark(_mark_of(policy))
     if isinstance(location, Path):
         held: AbstractContextManager[Database] = hold_file(location)
@@ -139,7 +139,7 @@ def accept_ledger(policy: Policy) -> Accepted:
         if found := contradictions(db):
             raise OperationalError(
                 f'the ledger "{location}" is not sound: {found[0]}',
-                hint="See all that is wrong with dpsql ledger verify, and put a sound copy in its place.",
+                hint="List all problems with dpsql ledger verify, and restore a sound copy.",
             )
         now = newest(db)
     accepted = Accepted(mark.read(), now, dropped)
@@ -149,7 +149,7 @@ def accept_ledger(policy: Policy) -> Accepted:
 
 @contextmanager
 def read_books(policy: Policy) -> Iterator[Books | None]:
-    """The books of the ledger, read-only; None if nothing was ever asked, so that there is no ledger yet."""
+    """The ledger's books, read-only; None if there is no ledger yet, as no query has run."""
     location = ledger_location(policy)
     if not isinstance(location, Path) or location.exists():
         with Books.read(location, dataset=dataset_name(policy), accounting=policy.privacy.accounting) as books:

@@ -1,11 +1,11 @@
 """The ledger in the schema `dpsql_ledger` of a PostgreSQL database, shared by proxies on many machines.
 
-Writers queue for one row, the account of the dataset, and hold it until their transaction ends: whoever has it
-sees all that was written before, and nobody writes beside them.
+Writers lock one row, the account of the dataset, until their transaction ends: the holder sees all earlier writes, and
+no one else writes meanwhile.
 
-A connection can break after COMMIT was sent and before it was acknowledged. Whoever then gets the row knows that the
-transaction has ended; a charge has the mark of its attempt, so that it is either found or made again, never both.
-Where the row cannot be had, the answer is that the charge may stand, and nothing is answered.
+A connection can break after COMMIT was sent and before it was acknowledged. Once the row is locked again, that
+transaction has ended; a charge carries the id of its attempt, so that it is either found or repeated, never both. If
+the row cannot be locked, the query fails with "it is unknown whether the charge was recorded".
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from dpsql.policy.address import PostgresAddress
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
-MAX_TRIES = 3  # where it is known that nothing was recorded
+MAX_TRIES = 3  # retries when certainly nothing was recorded
 DOUBT_SECONDS = 10.0  # how long to look for a charge that may have been recorded
 PAUSE_SECONDS = 0.1
-STALLED_SECONDS = 15  # when the server drops a writer that holds the row and does nothing
-HOLDING_SECONDS = 600  # the same for one who moves the ledger, and reads another place meanwhile
+STALLED_SECONDS = 15  # until the server drops an idle writer that holds the row
+HOLDING_SECONDS = 600  # the same for a move, which reads another place meanwhile
 CREATION_LOCK = 0x64707371  # "dpsq"
 
-# With what statements begin that return nothing.
+# First words of statements that return nothing.
 _SILENT = ("INSERT", "UPDATE", "DELETE", "SAVEPOINT", "RELEASE", "ROLLBACK TO")
 
 T = TypeVar("T")
 
 
 class _Nothing:
-    """What a statement returned that returns nothing."""
+    """The result of a statement that returns nothing."""
 
     def __iter__(self) -> Iterator[Row]:
         return iter(())
@@ -63,7 +63,7 @@ class _Nothing:
 
 
 class PostgresDatabase:
-    """A connection as the books need it: inside a transaction, with the ledger's own schema as its world."""
+    """A connection in a transaction, with the ledger's schema as its search path."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -80,14 +80,14 @@ class PostgresDatabase:
         return int(version)
 
     def damage(self) -> list[str]:
-        return []  # a page that PostgreSQL cannot read is an error of the statement that reads it
+        return []  # an unreadable page raises an error in the statement that reads it
 
 
 class WritingDatabase(PostgresDatabase):
-    """The same for one who writes.
+    """The same for a writer, with pipelined statements.
 
-    Each message is a journey, so what returns nothing waits for what does, or for COMMIT, and goes along with it. If it
-    fails, the message ends there: nothing behind it is done, and the transaction can no longer be committed.
+    Each message is a round trip, so a statement that returns nothing is sent together with the next one that does, or
+    with COMMIT. If it fails, the rest of the message is skipped, and the transaction can no longer be committed.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -108,7 +108,7 @@ class WritingDatabase(PostgresDatabase):
         super().executemany(sql, parameters)
 
     def commit(self) -> None:
-        """Durable when this returns: also on the replicas, where the server is told to wait for them."""
+        """Durable when this returns, also on replicas if the server is configured to wait for them."""
         warnings: list[str | None] = []
 
         def heed(diagnostic: errors.Diagnostic) -> None:
@@ -123,11 +123,11 @@ class WritingDatabase(PostgresDatabase):
         if outcome != "COMMIT":
             raise _failure(_FAILED)
         if warnings:
-            # Committed here, and not yet where it must also be: whoever commits next waits for both.
+            # Committed here, but not yet on the replica that it must reach: the next commit waits for both.
             raise _Cut(psycopg.OperationalError("COMMIT with a warning"), in_doubt=True)
 
     def _send(self, text: str) -> psycopg.Cursor[Any]:
-        """Send what waits and this; the answer to this."""
+        """Send the queued statements and this one; returns the result of this one."""
         texts, self._waiting = [*self._waiting, text], []
         cursor = self._connection.execute(";\n".join(texts).encode())
         while cursor.nextset():
@@ -136,7 +136,7 @@ class WritingDatabase(PostgresDatabase):
 
 
 class PostgresLedger(SqlLedger):
-    """A Ledger on a server, shared by all threads and processes that can reach it."""
+    """A Ledger on a PostgreSQL server, shared by all threads and processes that can reach it."""
 
     _stores_durably = True
 
@@ -178,18 +178,18 @@ class PostgresLedger(SqlLedger):
         return ledger
 
     def close(self) -> None:
-        """Let go of the server. A closed ledger refuses everything else."""
+        """Close the connections. A closed ledger refuses every call."""
         self._connections.close()
 
     def _transact(self, work: Callable[[Database], T], *, durable: bool) -> T:
-        """One transaction, again where it is known to have left nothing.
+        """One transaction, retried where it certainly left nothing.
 
-        Claim: work whose result is returned from here is recorded, durably if that is asked for.
+        Claim: work whose result is returned from here is recorded, durably if requested.
         Because: a transaction whose COMMIT was acknowledged without a warning is on disk. One that broke before
-            COMMIT was sent left nothing. One that broke after is in doubt, and nothing is returned until a later
-            try has had the row that it held, and so knows that it has ended.
-        Needs: work that is harmless when it was recorded before, or recognises that (`_write_once`).
-            A wait that a cancelled statement ends (`waiting`) ends before COMMIT was sent.
+        COMMIT was sent left nothing. One that broke after is in doubt, and nothing is returned until a later
+        try has locked the same row, which shows that it has ended.
+        Needs: work that is idempotent, or recognises that it was recorded before (`_write_once`).
+        A wait that a cancelled statement ends (`waiting`) ends before COMMIT was sent.
         """
         tries, in_doubt_until = 0, None
         while True:
@@ -245,7 +245,7 @@ class PostgresLedger(SqlLedger):
         try:
             return self._try_to_read(work)
         except _Cut as cut:
-            # An idle connection does not know that the server has restarted since.
+            # An idle connection does not notice a restart of the server.
             if tries > 1:
                 return self._read(work, tries - 1)
             raise plain(cut.error) from cut.error
@@ -267,7 +267,7 @@ class PostgresLedger(SqlLedger):
 
 
 def _receipt_of(db: Database, attempt: uuid.UUID) -> Receipt | None:
-    """What an earlier try has recorded."""
+    """The receipt of an earlier try, if it was recorded."""
     found = db.execute(
         "SELECT user_loss, user_delta, user_pure, number, hash FROM attempts JOIN charges ON number = charge"
         " WHERE id = ?",
@@ -283,7 +283,7 @@ def _receipt_of(db: Database, attempt: uuid.UUID) -> Receipt | None:
 
 
 class _Cut(Exception):
-    """The connection broke, or the server did not keep its word. In doubt: after COMMIT was sent."""
+    """The connection broke, or COMMIT gave a warning. `in_doubt`: after COMMIT was sent."""
 
     def __init__(self, error: psycopg.Error, *, in_doubt: bool) -> None:
         super().__init__()
@@ -291,15 +291,15 @@ class _Cut(Exception):
         self.in_doubt = in_doubt
 
 
-# A schema that a role may not use is passed over in the path: its full name, said once, tells that from a missing one.
+# PostgreSQL skips a schema in search_path that the role may not use; a qualified name tells that from a missing one.
 _WORLD = f"SET LOCAL search_path = pg_catalog, {SCHEMA_NAME}, pg_temp"
 
 
 def _begin_writing(connection: Connection, stalled_seconds: int, *, durable: bool = True) -> None:
-    """Begin, and wait for the row that all writers queue for.
+    """Begin, and lock the row that all writers queue for.
 
-    Everything that matters is said in the transaction itself, in one message: the defaults of a role or a pooler on
-    the way cannot weaken it. COMMIT has no time limit: PostgreSQL would then report success without its replicas.
+    Every setting that matters is set in the transaction itself, in one message, so that defaults of a role or a pooler
+    cannot weaken it. COMMIT has no timeout: with one, PostgreSQL would report success before its replicas have it.
     """
     cursor = connection.execute(
         f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {_WORLD};"
@@ -332,9 +332,9 @@ def server_has_ledger(address: PostgresAddress) -> bool:
 def create_on_server(
     address: PostgresAddress, fill: Callable[[Database], None], *, instead: Callable[[Database], bool] | None = None
 ) -> bool:
-    """Make a ledger appear, whole, or lose the race to another process that does; which of the two.
+    """Create a ledger atomically; False if another process created it first.
 
-    `instead` says of a ledger that is there already whether it may be discarded.
+    `instead` decides whether an existing ledger may be discarded.
     """
     with _connected(address) as connection:
         connection.execute(f"BEGIN; SELECT pg_advisory_xact_lock({CREATION_LOCK})".encode())
@@ -346,7 +346,7 @@ def create_on_server(
             connection.execute(DISCARD.encode())
         elif not _has_schema(connection):
             connection.execute(f"CREATE SCHEMA {SCHEMA_NAME}".encode())
-        # New tables go to the first schema of the path.
+        # New tables are created in the first schema of the path.
         connection.execute(f"SET LOCAL search_path = {SCHEMA_NAME}, pg_catalog, pg_temp".encode())
         connection.execute("SET LOCAL synchronous_commit = on")
         connection.execute(CREATE.encode())
@@ -356,12 +356,12 @@ def create_on_server(
 
 
 def _upgrade_on_server(db: Database, location: object) -> None:
-    """Bring a ledger of an older format to the present one, in the transaction of the caller. It loses nothing."""
+    """Upgrade a ledger to the present format, in the caller's transaction. Nothing is lost."""
     require_format(db, location)
     if (found := db.format()) == FORMAT:
         return
     try:
-        # A function that is replaced is looked for in the first schema of the path.
+        # CREATE OR REPLACE FUNCTION looks in the first schema of the path.
         for statement in (f"SET LOCAL search_path = {SCHEMA_NAME}, pg_catalog, pg_temp", upgrade_from(found), _WORLD):
             db.execute(statement)
     except errors.InsufficientPrivilege as error:
@@ -374,7 +374,7 @@ def _upgrade_on_server(db: Database, location: object) -> None:
 
 @contextmanager
 def read_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
-    """One consistent view of what the server holds, without a trace."""
+    """One consistent snapshot of the ledger, without a write."""
     with _connected(address) as connection:
         if not _has_ledger(connection, address):
             raise missing(address)
@@ -386,7 +386,7 @@ def read_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
 
 @contextmanager
 def hold_server(address: PostgresAddress) -> Iterator[PostgresDatabase]:
-    """The ledger for one alone, for as long as it takes; what was done is committed at the end."""
+    """Hold the ledger exclusively during the block; committed at its end."""
     with _connected(address) as connection:
         if not _has_ledger(connection, address):
             raise missing(address)
@@ -413,7 +413,7 @@ def _has_schema(connection: Connection) -> bool:
 
 
 def _has_ledger(connection: Connection, address: PostgresAddress) -> bool:
-    """From the catalog, which every role may read; an empty schema may wait for a role that cannot make one."""
+    """From the catalog, which every role may read. An empty schema may exist for a role that cannot create one."""
     names = {
         name
         for (name,) in connection.execute(
@@ -429,15 +429,15 @@ def _has_ledger(connection: Connection, address: PostgresAddress) -> bool:
 # --- failures ---
 
 _LOCKED = ("the ledger is in use by another process", "Try again later.")
-_UNWRITABLE = ("the ledger cannot be opened for writing", "Name the server that takes writes, not a replica.")
+_UNWRITABLE = ("the ledger cannot be opened for writing", "Set the address of the primary server, not of a replica.")
 _RIGHTS = (
     f'the role in the address of the ledger lacks a right on schema "{SCHEMA_NAME}"',
-    "Let the owner of the schema grant it what dpsql/ledger/README.md lists.",
+    "The owner of the schema grants it the rights that dpsql/ledger/README.md lists.",
 )
 _GONE = ("the ledger was moved, deleted or replaced while in use", "Put the ledger back and start again.")
 _UNREACHABLE = (
     "the server of the ledger cannot be reached",
-    "Try again later. If it does not pass, check the address, the role and its password.",
+    "Try again later. If it persists, check the address, the role and its password.",
 )
 _UNSTORABLE = (
     "a text of the ledger holds a NUL character, which PostgreSQL cannot store",
@@ -446,7 +446,7 @@ _UNSTORABLE = (
 _FAILED = ("the ledger failed", "The owner finds the cause in the log.")
 _REASONS = {
     "55P03": _LOCKED,
-    "53100": ("the disk of the ledger is full", "Make room on it."),
+    "53100": ("the disk of the ledger is full", "Free disk space."),
     "53300": ("the server of the ledger has no connection left", "Try again later, or raise max_connections."),
     "25006": _UNWRITABLE,
     "0A000": _UNWRITABLE,  # BEGIN READ WRITE on a replica
@@ -461,7 +461,7 @@ _WORDS = {
     "too many clients": _REASONS["53300"],
     "connection slots": _REASONS["53300"],
 }
-_LOST = "08006"  # where libpq itself says so, there is no code
+_LOST = "08006"  # errors of libpq itself have no code
 _CONNECTION = ("08", "57P")  # lost, shut down, starting
 
 
@@ -475,12 +475,12 @@ def _in_doubt() -> OperationalError:
         "it is unknown whether the charge was recorded",
         detail="The connection to the ledger broke during the commit. If the charge was recorded, it stands; the query"
         " was not run.",
-        hint="Try again when the server of the ledger can be reached.",
+        hint="Run the query again when the ledger's server can be reached.",
     )
 
 
 def plain(error: psycopg.Error) -> OperationalError:
-    """A sentence of ours; PostgreSQL's own text stays in the cause."""
+    """Our own message; PostgreSQL's text stays in the cause."""
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate or _LOST).startswith(_CONNECTION):
         if "Too many open files" in str(error):
             return TooManyFiles()

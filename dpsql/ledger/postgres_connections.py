@@ -1,4 +1,4 @@
-"""Connections of a process to the server that keeps its ledger: a few, used again, made anew when they break."""
+"""The connection pool of a process to the ledger's server."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dpsql.errors import InterfaceError, OperationalError, PolicyError
 from dpsql.ledger.waiting import GLANCE, Abandoned, acquire, go_on
 from dpsql.policy.address import PostgresAddress
 
-MAX_CONNECTIONS = 8  # of one process; charges queue for one row anyway
-BUSY_SECONDS = 30.0  # how long to wait for another thread or process
+MAX_CONNECTIONS = 8  # per process; charges queue for one row anyway
+BUSY_SECONDS = 30.0  # seconds to wait for another thread or process
 
-# A server that is gone must be noticed while somebody waits, not after hours.
+# A dead server must be noticed within seconds, not hours.
 _DEFAULTS: dict[str, Any] = {
     "application_name": "dpsql ledger",
     "connect_timeout": 10,
@@ -33,14 +33,14 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 20_000,
 }
 
-SILENT_SECONDS = BUSY_SECONDS + 15  # longer than who waits for the row: then the server hangs, or the network does
-_CANCEL_SECONDS = 1.0  # to tell the server that nobody waits any more
+SILENT_SECONDS = BUSY_SECONDS + 15  # longer than a wait for the row, so the server or the network hangs
+_CANCEL_SECONDS = 1.0  # for the cancel request to the server
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """One whose waits end: with the statement that waits, and when the server says nothing for long.
+    """A connection whose waits end when the statement is cancelled, or when the server is silent for too long.
 
-    A process that is stopped keeps its connections alive.
+    A suspended process (SIGSTOP) keeps its connections.
     """
 
     def wait(self, gen: PQGen[RV], interval: float = GLANCE, timeout: float | None = None) -> RV:
@@ -59,8 +59,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def _leave(self) -> None:
-        """The server would go on waiting, for a lock as for what comes next, and not see that nobody is there."""
-        if capabilities.has_cancel_safe():  # otherwise to cancel might wait as well
+        """Cancel and close: the server would otherwise wait on, for a lock or the next message, without noticing."""
+        if capabilities.has_cancel_safe():  # without a timeout the cancel request might wait too
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=_CANCEL_SECONDS)
         self.close()
@@ -81,11 +81,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def connect(address: PostgresAddress) -> Connection:
-    """A connection outside of any transaction. What a transaction needs is said where it begins."""
+    """A connection outside of any transaction. Transactions set what they need when they begin."""
     connection = Connection.connect(
         make_conninfo("", **{**_DEFAULTS, **conninfo_to_dict(address.url), "client_encoding": "utf8"}),
         autocommit=True,
-        prepare_threshold=None,  # prepared statements do not survive a pooler between here and the server
+        prepare_threshold=None,  # prepared statements do not survive a transaction pooler
     )
     try:
         [(fsync, encoding)] = connection.execute(
@@ -108,7 +108,7 @@ def connect(address: PostgresAddress) -> Connection:
 
 
 class Connections:
-    """For many threads. A connection is one thread's until it is given back."""
+    """A pool for many threads. A connection belongs to one thread until it is returned."""
 
     def __init__(self, address: PostgresAddress) -> None:
         self._address = address
@@ -119,7 +119,7 @@ class Connections:
 
     @contextmanager
     def one(self) -> Iterator[Connection]:
-        """A connection that is idle. A transaction that was begun on it and not committed is rolled back."""
+        """An idle connection, for the block. A transaction that is not committed in the block is rolled back."""
         free = self._free
         if not acquire(free, BUSY_SECONDS):
             raise OperationalError("the ledger is in use by another process", hint="Try again later.")
@@ -133,7 +133,7 @@ class Connections:
             free.release()
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it is given back."""
+        """Close idle connections; those in use are closed when they are returned."""
         with self._lock:
             self._closed = True
         self._close_idle()
@@ -151,7 +151,7 @@ class Connections:
             with suppress(psycopg.Error):
                 connection.rollback()
         if connection.broken:
-            self._close_idle()  # the server restarted, or the network was cut: they are broken as well
+            self._close_idle()  # the server restarted or the network was cut: the idle ones are broken too
         with self._lock:
             if not self._closed and connection.info.transaction_status == TransactionStatus.IDLE:
                 self._idle.append(connection)
@@ -171,13 +171,13 @@ class Connections:
         self._idle = []
 
     def _leave_to_parent(self) -> None:
-        """After a fork, in the child: the parent's connections are not ours to use, and not even to close."""
+        """After a fork, in the child: the parent's connections must be neither used nor closed."""
         _inherited.extend(self._idle)
         self._begin_anew()
 
 
 _all: weakref.WeakSet[Connections] = weakref.WeakSet()
-_inherited: list[Connection] = []  # kept, since to forget one closes it
+_inherited: list[Connection] = []  # kept referenced, since garbage collection would close them
 
 
 def _after_fork() -> None:

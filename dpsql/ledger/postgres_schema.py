@@ -1,4 +1,4 @@
-"""What the schema `dpsql_ledger` of a PostgreSQL database holds. Triggers forbid its owner, too, to change the past."""
+"""The schema `dpsql_ledger` of a PostgreSQL database. Triggers keep even its owner from changing existing rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpsql.ledger.schema import (
 
 SCHEMA_NAME = "dpsql_ledger"
 
-# Compared byte by byte, whatever the database's own order of letters.
+# Compared byte by byte, whatever the database's own collation.
 _TYPES = Types(text='text COLLATE "C"', whole="bigint", binary="bytea", by_key="", is_whole="")
 
 _ATTEMPTS = """
@@ -106,7 +106,7 @@ _CHARGED_UNDER_PROTECTION = _trigger("under_protection", "BEFORE INSERT", "charg
 
 _ALL_TABLES = ", ".join((*TABLES, "attempts", "formats"))
 
-# In the transaction of the caller, whose search path leads to the schema. Nobody else may read it: it holds queries.
+# Runs in the caller's transaction, with the schema in its search path. No other role may read it: it holds queries.
 CREATE = f"""
 {books(_TYPES)}
 {refusals(_TYPES)}
@@ -122,7 +122,7 @@ REVOKE ALL ON SCHEMA {SCHEMA_NAME} FROM PUBLIC;
 REVOKE ALL ON {_ALL_TABLES} FROM PUBLIC;
 """
 
-# Whoever may charge may also write to the tables that are new, and read them.
+# Roles that may charge may also read and write the new tables.
 _GRANT_NEW = """
 DO $$ DECLARE proxy regrole; BEGIN
     FOR proxy IN SELECT grantee FROM pg_class, aclexplode(relacl)
@@ -149,7 +149,7 @@ _UPGRADES = {
 
 
 def upgrade_from(found: int) -> str:
-    """What brings a ledger of an older format to the present one. Only the owner of the tables may."""
+    """The statements that upgrade a ledger from an older format. Only the owner of the tables may run them."""
     steps = "".join(script for since, script in _UPGRADES.items() if found < since)
     return f"{steps}INSERT INTO formats VALUES ({FORMAT});"
 

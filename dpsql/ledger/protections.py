@@ -1,8 +1,8 @@
-"""Whose privacy the ledger counts: what it protects, since when, and what a policy may not change unless told.
+"""Whom the ledger's total protects, since when, and which changes of a policy need the owner's consent.
 
-A total is a promise to the units that answers were calibrated to. With other units the same sum promises them nothing,
-so a policy that declares others is refused until the owner accepts it (`dpsql ledger protect`), and every charge names
-the protection under which it was made.
+A total is a promise to the units that answers were calibrated to. It promises nothing to other units, so a policy that
+declares other ones is refused until the owner accepts it (`dpsql ledger protect`), and every charge names the
+protection under which it was made.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dpsql.ledger.verification import first_hash, hash_of_protection
 from dpsql.policy.protection import Difference, Protection, Subject, subject_name, subject_of, subject_text, units_text
 
 ACCEPT = "dpsql ledger protect"
-SHOWN = 5  # differences in one message
+SHOWN = 5  # differences shown in one message
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """From this moment on, after so many charges, a table is protected in this way, or public."""
+    """From this time on, after `charges` charges, a table is protected in this way, or is public."""
 
     time: str  # UTC, ISO 8601
     charges: int
     subject: Subject
     units: str
-    before: str | None  # what was recorded of it earlier
+    before: str | None  # the subject's earlier record
 
     def __str__(self) -> str:
         return f"{subject_text(self.subject)}: {units_text(self.units)}"
@@ -37,21 +37,21 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The last time that somebody else was protected, or that it was first written down who is."""
+    """When the protected units last changed, or were first recorded."""
 
     time: str
-    charges: int  # made before: they promise nothing to the units of today
-    changed: tuple[Recorded, ...]  # empty: earlier versions of dpsql did not write it down
+    charges: int  # earlier charges: they promise nothing to the present units
+    changed: tuple[Recorded, ...]  # empty: earlier versions of dpsql did not record it
 
 
 def in_force(db: Database) -> dict[Subject, str]:
-    """What is protected now, by subject; what the policy no longer names stays as it was."""
+    """What is protected now, by subject; a subject that the policy no longer names stays as it was."""
     rows = db.execute("SELECT subject, units FROM protections ORDER BY number")
     return {subject_of(name): units for name, units in rows}
 
 
 def history(db: Database) -> list[Recorded]:
-    """All that was ever recorded, oldest first; of an older format, nothing."""
+    """All records, oldest first; none in an older format."""
     if db.format() < PROTECTION_SINCE:
         return []
     found: list[Recorded] = []
@@ -64,13 +64,13 @@ def history(db: Database) -> list[Recorded]:
 
 
 def since(recorded: list[Recorded]) -> Since | None:
-    """Since when the total counts for those whom it now protects; None: since the ledger began.
+    """Since when the total counts for the present units; None: since the ledger began.
 
-    Claim: the charges after the returned one, and so all that are counted for the units of today, were calibrated to
-    these units, in every table that was asked about.
+    Claim: the charges after the returned one, and so all that are counted for the present units, were calibrated to
+    these units, in every table that was queried.
     Because: what is in force changes only by rows that have a row of the same subject before them, and of those the
-    last is taken; a table that was recorded later was not asked about before. Charges older than the first row may have
-    been calibrated to anybody.
+    last is taken; a table that was recorded later was not queried before. Charges older than the first row may have
+    been calibrated to any unit.
     Needs: charges are made under the protection in force (`require_unchanged`, and the storage itself).
     """
     changes = [each for each in recorded if each.before is not None]
@@ -83,9 +83,9 @@ def since(recorded: list[Recorded]) -> Since | None:
 
 
 def adopt(db: Database, location: object, protection: Protection, *, accept: bool) -> bool:
-    """Record what the policy declares and the ledger does not know; whether it had charges and knew of nothing.
+    """Record declarations that are new to the ledger; whether it had charges but no record of units.
 
-    Raises PolicyError, unless told to accept it, where the policy declares other units than the ledger knows.
+    Raises PolicyError where the policy declares other units than the ledger, unless these are accepted.
     """
     recorded = in_force(db)
     if not accept:
@@ -102,16 +102,16 @@ def require_declared(recorded: Mapping[Subject, str], protection: Protection, lo
 
 
 def require_unchanged(db: Database, protection: Protection) -> None:
-    """Refuse to go on where the owner has accepted other units since the policy of this process was opened.
+    """Refuse to continue if the owner has accepted other units since this process opened its policy.
 
     Claim: what is charged here is calibrated to the units that the ledger protects now.
-    Because: it is compared in the transaction of the charge, and whoever records a change writes alone.
+    Because: it is compared in the transaction of the charge, and a writer that records a change excludes all others.
     Needs: `protection` is that of the policy by which this process calibrates.
     """
     if protection.differences(in_force(db)):
         raise OperationalError(
             "the owner changed the unit of privacy while this process was running",
-            hint="Restart dpsql with the policy that the ledger now knows.",
+            hint="Restart dpsql with the policy whose units were accepted.",
         )
 
 
@@ -132,6 +132,6 @@ def _refusal(location: object, differences: list[Difference]) -> PolicyError:
     return PolicyError(
         f'the policy protects a different unit than the ledger "{location}" has counted for',
         detail=f"{shown[0].upper()}{shown[1:]}{more}.",
-        hint=f"Undo the change in the policy. If it is meant, accept it with: {ACCEPT}. The total then counts for the"
-        " new units from that moment on; what was answered before protects the old ones.",
+        hint=f"Undo the change in the policy. If it is intended, accept it with: {ACCEPT}. The total then counts for"
+        " the new units from that moment on; earlier answers protect the old ones.",
     )

@@ -1,4 +1,4 @@
-"""The books of a ledger, as the owner reads them. Reading changes nothing, not even a file beside the ledger."""
+"""The ledger's books for the owner, read-only. Reading leaves no trace, not even a file beside the ledger."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dpsql.privacy.accounting import Price
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows of the books to read; None is all."""
+    """Which rows to read; None: all."""
 
     user: str | None = None
     since: datetime | None = None
-    until: datetime | None = None  # not included
-    limit: int | None = None  # the newest so many
+    until: datetime | None = None  # exclusive
+    limit: int | None = None  # number of newest rows
 
     def of_users(self) -> tuple[str, list[str]]:
         """A condition on rows that name a user, and its values."""
@@ -37,7 +37,7 @@ class Selection:
         return self._condition("subject", None if self.user is None else subject_of(self.user))
 
     def holds(self, time: str) -> bool:
-        """Whether a stored time lies in it."""
+        """Whether a stored time is in the selection."""
         return (self.since is None or clock.stored(self.since) <= time) and (
             self.until is None or time < clock.stored(self.until)
         )
@@ -60,7 +60,7 @@ EVERYTHING = Selection()
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """The owner set a total or an allowance. None: the policy did not name the user before, or no longer does."""
+    """A change of the total or an allowance. None: the policy did not name the user before, or no longer does."""
 
     time: str  # UTC, ISO 8601
     user: str | None  # None is the dataset
@@ -88,7 +88,7 @@ _PURE = re.compile(r"\b(?:\w+_)?pure\b")
 
 
 class Books:
-    """What a ledger holds, read-only. Use `read`."""
+    """A ledger's contents, read-only. Use `read`."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -98,7 +98,7 @@ class Books:
     @classmethod
     @contextmanager
     def read(cls, location: LedgerLocation, *, dataset: str, accounting: str) -> Iterator[Books]:
-        """One consistent view of the books, also while others write."""
+        """One consistent snapshot of the books, also while others write."""
         with _view(location) as db:
             require_identity(db, location, dataset, accounting)
             if (format_ := db.format()) >= MOVES_SINCE:
@@ -106,7 +106,7 @@ class Books:
             yield cls(db)
 
     def spent(self) -> dict[str | None, Price]:
-        """What the dataset (None) and each user ever paid, also users whom the policy no longer names."""
+        """What the dataset (None) and each user have paid, including users whom the policy no longer names."""
         rows = self._db.execute(self._known("SELECT subject, loss, delta, pure FROM accounts"))
         return {user_of(subject): Price(*sum_) for subject, *sum_ in rows}
 
@@ -137,19 +137,19 @@ class Books:
         ]
 
     def protections(self, selection: Selection = EVERYTHING) -> list[Recorded]:
-        """Who was protected, and from when on, oldest first."""
+        """The protected units and since when, oldest first."""
         found = [each for each in history(self._db) if selection.holds(each.time)]
         return found[max(0, len(found) - selection.rows()) :]
 
     def spent_before(self, charges: int) -> Price:
-        """What the dataset paid by the first so many charges."""
+        """What the dataset paid in the first `charges` charges."""
         rows = self._db.execute(
             self._known("SELECT dataset_loss, dataset_delta, dataset_pure FROM charges WHERE number <= ?"), [charges]
         )
         return sum((Price(*price) for price in rows), Price())
 
     def prices(self) -> list[tuple[Price, int]]:
-        """What the dataset paid for single charges, each price with how often it was paid."""
+        """The dataset's prices of single charges, each with its count."""
         rows = self._db.execute("SELECT dataset_loss, dataset_delta, COUNT(*) FROM charges GROUP BY 1, 2")
         return [(Price(loss, delta), int(times)) for loss, delta, times in rows]
 
@@ -159,7 +159,7 @@ class Books:
         return Counts(counts["charges"], counts.get("refusals", 0), counts["limits"])
 
     def _known(self, query: str) -> str:
-        """The query as older formats can answer it: of them, nothing is known to be pure."""
+        """The query adapted to older formats, in which nothing is known to be pure."""
         return query if self._has_pure else _PURE.sub("NULL", query)
 
     def _count(self, table: str) -> int:
@@ -167,12 +167,12 @@ class Books:
         return int(count)
 
     def names(self) -> set[str]:
-        """Everyone whom the policy ever named."""
+        """All users that a policy ever named."""
         subjects = self._db.execute("SELECT DISTINCT subject FROM limits")
         return {user for (subject,) in subjects if (user := user_of(subject)) is not None}
 
     def answers(self) -> Iterator[tuple[datetime, bytes]]:
-        """Everything that is stored, and when it was."""
+        """All stored answers, and when they were stored."""
         for created, payload in self._db.execute("SELECT created, payload FROM answers"):
             yield datetime.fromisoformat(created), bytes(payload)
 

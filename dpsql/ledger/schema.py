@@ -1,4 +1,4 @@
-"""What a ledger holds, whatever it is kept in. Rows are only ever added; the storage itself forbids all else."""
+"""The ledger's tables, for both databases. They are append-only, which the storage itself enforces."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ PURE_SINCE = 4
 PROTECTION_SINCE = 5
 FAILURES_SINCE = 5
 OLDEST_FORMAT = 1
-MAX_GRAINS = 2**63 - 1  # what a column holds exactly
+MAX_GRAINS = 2**63 - 1  # the largest value that a column holds exactly
 DATASET = "dataset"  # users are "user:name", so no name can collide with it
 
-# A ledger whose last move is none of these two is the one that is charged.
-DEPARTED = "departed"  # it was copied elsewhere, and is closed for good
+# A ledger whose last move is neither of these two may be charged.
+DEPARTED = "departed"  # it was moved elsewhere, and is closed for good
 ARRIVING = "arriving"  # it is a copy whose original is not closed yet
 ARRIVED = "arrived"
 
 
 def subject_of(user: str) -> str:
-    """Under which name a user's sums and limits are kept."""
+    """The name under which a user's sums and limits are kept."""
     return f"user:{user}"
 
 
 def user_of(subject: str) -> str | None:
-    """Whose sums and limits are kept under a name; None is the dataset."""
+    """The user of a subject; None: the dataset."""
     return None if subject == DATASET else subject.removeprefix("user:")
 
 
-# Each table with its columns and what puts its rows in order: all that a copy must carry.
+# Each table with its columns and its order of rows: all that a copy must contain.
 TABLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "ledger": (("id", "dataset", "accounting", "created"), "id"),
-    # Before the charges, which name them.
+    # Before `charges`, which refer to them.
     "protections": (("number", "at", "charges", "subject", "units", "hash"), "number"),
     "charges": (
         (
@@ -71,7 +71,7 @@ IN_ORDER = ("charges", "refusals", "moves", "protections", "failures")
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """How an engine writes its types."""
+    """A database's names of types."""
 
     text: str
     whole: str
@@ -201,8 +201,8 @@ ALTER TABLE answers ADD COLUMN checksum {types.binary};
 """
 
 
-# A sum that a charge has made larger is larger by what was pure too, or no longer pure. So writers that know nothing of
-# pure answers cannot go on by the side of those that do: what they bought would seem to be pure, and free.
+# A charge that increases a sum must increase its pure part too, or make it NULL. So older writers, which do not know
+# pure answers, cannot write beside newer ones: their purchases would count as pure, and free.
 NOT_GROWING = (
     "NEW.subject <> OLD.subject OR NEW.loss < OLD.loss OR NEW.delta < OLD.delta OR NEW.pure < OLD.pure"
     " OR (OLD.pure IS NULL AND NEW.pure IS NOT NULL AND (OLD.loss > 0 OR OLD.delta > 0))"
@@ -211,7 +211,7 @@ NOT_GROWING = (
 
 
 def pure(types: Types) -> str:
-    """NULL is what is not pure: the charges of older formats, and all that has noise of another kind or a delta."""
+    """The columns for pure prices. NULL: not pure, as in older formats, with other noise, or with a delta."""
     columns = {
         "charges": (types.grains_if_any("dataset_pure"), types.grains_if_any("user_pure")),
         "accounts": (types.grains_if_any("pure"),),
@@ -220,8 +220,8 @@ def pure(types: Types) -> str:
     return "".join(f"ALTER TABLE {table} ADD COLUMN {column};\n" for table, new in columns.items() for column in new)
 
 
-# The protection in force for a charge is the newest that was recorded before it. Writers that know nothing of it name
-# none, and are refused: they may be calibrated to other units. A copy has the same rows, so it can be filled in order.
+# The protection in force for a charge is the newest one recorded before it. Older writers name none and are refused:
+# they may be calibrated to other units. A copy has the same rows, so it can be filled in order.
 NOT_IN_FORCE = "NEW.protection IS {differs} (SELECT MAX(number) FROM protections WHERE charges < NEW.number)"
 
 

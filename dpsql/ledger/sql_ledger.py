@@ -1,7 +1,7 @@
-"""A ledger in a SQL database: what it does, whichever database that is.
+"""A ledger in a SQL database: what SQLite and PostgreSQL have in common.
 
-Rows are only ever added; running sums are kept beside them in the same transaction, so that a charge costs the
-same however long the history is, and `verify` recomputes the sums from the rows.
+Rows are append-only. Running sums are updated in the same transaction, so that the time of a charge does not depend on
+the length of the history; `verify` recomputes the sums from the rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
 MAX_REFUSAL_TEXT = 2_000  # characters kept of a refused query
-MAX_REFUSALS_A_DAY = 1_000  # kept of one user
+MAX_REFUSALS_A_DAY = 1_000  # refusals kept per user and day
 
 _log = logging.getLogger("dpsql.ledger")
 
@@ -57,17 +57,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a policy declares that its ledger must agree with, or puts in force."""
+    """What a policy declares about its ledger: identity, limits and protection."""
 
     dataset: str
     accounting: str
     limits: Mapping[str, Price]
     protection: Protection | None  # None: only limits are recorded, and nothing can be charged
-    accept_units: bool = False  # on the owner's word, also others than the ledger has counted for
+    accept_units: bool = False  # the owner accepts other units than the ledger has counted for
 
 
 def limits_of(total: Price, allowances: Mapping[str, Price | None]) -> dict[str, Price]:
-    """What the dataset and each user may spend in all; None is a user whom only the total limits."""
+    """What the dataset and each user may spend in total; None: a user limited by the dataset's total only."""
     limits = {DATASET: total} | {subject_of(u): UNLIMITED if a is None else a for u, a in allowances.items()}
     for limit in limits.values():
         accounts.require_storable(limit)
@@ -75,7 +75,7 @@ def limits_of(total: Price, allowances: Mapping[str, Price | None]) -> dict[str,
 
 
 class SqlLedger(ABC):
-    """A Ledger over two kinds of transactions. The limits in force are those of the policy opened last, for all."""
+    """A Ledger over abstract read and write transactions. The policy opened last sets the limits for all processes."""
 
     _stores_durably = False
 
@@ -86,7 +86,7 @@ class SqlLedger(ABC):
         self.begun = False
         self.adopted = False
         self._protection: Protection | None = None
-        self._protected: int | None = None  # the newest row that was compared with it
+        self._protected: int | None = None  # the newest row that was checked against it
         self._mark = Mark()
         self._told = False  # the owner, of what keeps it from being charged
         self._group_commit = GroupCommit(self._transact)
@@ -95,30 +95,30 @@ class SqlLedger(ABC):
 
     @abstractmethod
     def _transact(self, work: Callable[[Database], T], *, durable: bool) -> T:
-        """Do the work in one transaction that excludes every other writer; if `durable`, on disk when this returns.
+        """Do the work in one transaction that excludes all other writers; if `durable`, on disk when this returns.
 
-        The work may be done again from the start where the transaction is known to have left nothing.
+        The work may be repeated from the start if the transaction certainly left nothing.
         """
 
     @abstractmethod
     def _read(self, work: Callable[[Database], T]) -> T:
-        """Do the work on one consistent view, beside writers."""
+        """Do the work on one consistent snapshot, concurrently with writers."""
 
     def _glance(self, work: Callable[[Database], T]) -> T:
-        """Do work of one statement, which has one consistent view by itself."""
+        """Do work of a single statement, which has a consistent snapshot by itself."""
         return self._read(work)
 
     def _write(self, work: Callable[[Database], T]) -> T:
-        """Do the work as if alone, durable when this returns; what others write just then shares its transaction."""
+        """Do the work as if alone, durable when this returns; concurrent writers share a transaction (group commit)."""
         return self._group_commit.do(work)
 
     def _write_once(self, work: Callable[[Database], Receipt]) -> Receipt:
-        """As `_write`; the work is recorded once, also where it cannot be seen at first whether it was."""
+        """As `_write`; the work is recorded exactly once, even if a COMMIT is in doubt."""
         return self._write(work)
 
     @abstractmethod
     def _upgrade(self, db: Database) -> None:
-        """Bring a ledger of an older format to the present one."""
+        """Upgrade a ledger of an older format to the present one."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -128,20 +128,20 @@ class SqlLedger(ABC):
     def charge(
         self, user: str, purchases: Sequence[Purchase], *, sql: str, cancellation: Cancellation | None = None
     ) -> Receipt:
-        """Record the purchases, durably when this returns, and say what the user paid.
+        """Record the purchases durably, and return what the user paid.
 
-        A question that costs nothing and buys nothing new leaves no row: nobody can fill the disk for free.
+        A query that costs nothing and buys nothing new leaves no row, so that no one can fill the disk at no cost.
         """
         accounts.require_payable(purchases)
 
-        # A dashboard that shows what was bought before keeps nobody waiting who buys.
+        # Free replays, as of dashboards, must not make buyers wait.
         if all(purchase.replay and purchase.retry is None for purchase in purchases) and self._read(
             self._standing(lambda db: accounts.is_free(db, user, purchases))
         ):
             return Receipt(accounts.FREE, None)
 
         def paid(db: Database) -> Receipt:
-            if cancellation is not None:  # while it waited for others who write
+            if cancellation is not None:  # while it waited for other writers
                 cancellation.check()
             return accounts.pay(db, user, purchases, sql)
 
@@ -153,22 +153,22 @@ class SqlLedger(ABC):
         return receipt
 
     def fail(self, attempts: Sequence[Unanswered]) -> None:
-        """Record, durably, that paid attempts ended without an answer. Each may then be taken once more."""
-        with interruptible(None):  # the attempts of cancelled statements are recorded, too
+        """Record durably that paid attempts ended without an answer. Each may then be taken once more."""
+        with interruptible(None):  # attempts of cancelled statements are recorded too
             self._write(self._standing(lambda db: failures.record(db, attempts)))
 
     def paid_attempt(self, key: bytes, price: Price) -> PaidAttempt | None:
-        """An attempt at this answer, at this very price, that was paid for and failed, and that nobody has taken."""
+        """A paid attempt at this answer, at exactly this price, that failed and is free to take."""
         return self._glance(lambda db: failures.find(db, key, price))
 
     def refuse(self, user: str, sql: str, sqlstate: str, message: str) -> None:
-        """Record that a query was not answered, for the owner to read.
+        """Record a refused query, for the owner to read.
 
-        Says nothing about the data: a refusal comes before any private row is read, and depends on the query, the
-        policy, public tables, this ledger and values already released only (rule Static).
+        It reveals nothing about the data: a refusal comes before any private row is read, and depends only on the
+        query, the policy, public tables, this ledger and values already released (rule Static).
 
-        Refusals are free, and nobody may fill the disk for free: long texts are cut, and of one user only so many
-        are kept of a day.
+        Refusals cost nothing and must not fill the disk: long texts are cut, and their number per user and day is
+        bounded.
         """
 
         def refused(db: Database) -> None:
@@ -188,15 +188,15 @@ class SqlLedger(ABC):
         self._write(self._standing(refused))
 
     def spent(self, user: str | None = None) -> Price:
-        """What the dataset has paid, or one user; also a user whom the policy no longer names."""
+        """What the dataset, or one user, has paid; also a user whom the policy no longer names."""
         return self._glance(lambda db: accounts.spent(db, DATASET if user is None else subject_of(user)))
 
     def remaining(self, user: str) -> Price:
-        """What the user can still spend: the smaller of the dataset's rest and the user's own, per component."""
+        """What the user can still spend: the smaller of the dataset's and the user's remainder, per component."""
         return self._glance(lambda db: accounts.remaining(db, user))
 
     def closing(self, user: str, purchases: Sequence[Purchase]) -> list[Closing]:
-        """Which ways to pay would end with these purchases, though something is left."""
+        """Which ways to pay these purchases would end, though some budget is left."""
         return self._glance(lambda db: accounts.closing(db, user, purchases))
 
     def lookup(self, key: bytes) -> bytes | None:
@@ -204,7 +204,7 @@ class SqlLedger(ABC):
         return self.lookup_all([key]).get(key)
 
     def lookup_all(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
-        """Those stored answers that there are, by their keys."""
+        """The stored answers among these keys, by key."""
         if not keys:
             return {}
         marks = ", ".join("?" for _ in keys)
@@ -225,7 +225,7 @@ class SqlLedger(ABC):
         return found
 
     def _forget(self, key: bytes, created: str) -> None:
-        """For good, so that a clock set back does not bring it back."""
+        """Delete an expired answer, so that a clock set back does not revive it."""
         self._write(lambda db: db.execute("DELETE FROM answers WHERE key = ? AND created = ?", (key, created)))
 
     def has_paid(self, user: str, key: bytes) -> bool:
@@ -233,10 +233,10 @@ class SqlLedger(ABC):
         return self._glance(lambda db: accounts.has_paid(db, user, key))
 
     def store(self, key: bytes, answer: bytes, beside: Mapping[bytes, bytes] | None = None) -> None:
-        """Keep a released answer, in place of an older one, and what stands beside it. They hold noisy values only.
+        """Store released answers, replacing older ones of the same keys. They hold noisy values only.
 
-        In a file it waits for no disk: an answer that a power failure takes is bought anew. A server that is killed
-        would lose what was not written, so there it waits.
+        In a file this does not wait for the disk: an answer lost in a power failure is bought again. In a server it
+        waits, because a killed server loses what it has not written.
         """
 
         def stored(db: Database) -> None:
@@ -249,7 +249,7 @@ class SqlLedger(ABC):
                     (name, now, payload, checksum_of(name, now, payload)),
                 )
 
-        with interruptible(None):  # what was paid for and is not stored would be paid again
+        with interruptible(None):  # an answer that was paid for but not stored would be paid for again
             self._group_commit.do(self._standing(stored), durable=self._stores_durably)
 
     def history(self, user: str | None = None, limit: int = 100) -> list[Entry]:
@@ -278,7 +278,7 @@ class SqlLedger(ABC):
         """Recompute everything from the append-only rows; each string is a contradiction, none means sound."""
         return self._read(contradictions)
 
-    # --- which ledger it is ---
+    # --- identity ---
 
     def _adopt_or_close(self, terms: Terms) -> None:
         try:
@@ -288,7 +288,7 @@ class SqlLedger(ABC):
             raise
 
     def _adopt(self, terms: Terms) -> None:
-        """Make sure that it is the ledger of this dataset and of these units, and put the policy's limits in force."""
+        """Check that it is the ledger of this dataset and these units, and put the policy's limits in force."""
 
         def adopted(db: Database) -> tuple[Standing, bool]:
             require_identity(db, self._location, terms.dataset, terms.accounting)
@@ -304,14 +304,14 @@ class SqlLedger(ABC):
         self._id, self._protection, self._protected = found.id, terms.protection, found.protection
 
     def _standing(self, work: Callable[[Database], T]) -> Callable[[Database], T]:
-        """The work, refused by a ledger that is no longer the one that was opened, or has forgotten charges since.
+        """The work, guarded: refused if the ledger was replaced, or has lost charges, since it was opened.
 
-        Also by one that meanwhile protects others than the policy of this process.
+        Refused too if the ledger now protects other units than this process's policy.
         """
         if self._protection is None:
-            raise InternalError("a ledger that was opened for its limits alone takes no charges")
+            raise InternalError("a ledger that was opened for its limits only accepts no charges")
         protection = self._protection
-        seen = self._mark.read()  # before the transaction, whose view may be older than charges made meanwhile
+        seen = self._mark.read()  # read before the transaction, whose snapshot may be older than charges made meanwhile
 
         def checked(db: Database) -> T:
             found = standing(db, charge=0 if seen is None else seen.number)
@@ -328,35 +328,36 @@ class SqlLedger(ABC):
 
         return checked
 
-    # --- whether it can be trusted ---
+    # --- integrity ---
 
     def check(self) -> None:
-        """Raise what keeps it from being charged: it cannot be read, has gone back in time, or is damaged."""
+        """Raise if it cannot be charged: it cannot be read, has lost charges, or is damaged."""
         self._read(self._standing(lambda _: None))
 
     def condemn(self, damage: str) -> None:
-        """Refuse all charges from now on, in all processes that share its state folder, until the owner accepts it."""
+        """Refuse all charges from now on, in all processes that share the state folder, until the owner accepts it."""
         self._mark.condemn(self._id or "", damage)
         self._tell("ledger_damaged", damage=damage)
 
     def accept(self) -> None:
-        """Take the ledger as it is now for the right one, on the owner's word."""
+        """Accept the ledger in its present state, on the owner's order."""
         self._mark.write(self._read(newest))
         self._told = False
 
     def require_recent(self) -> None:
-        """Look at its newest charges, which is quick however many there are; `verify` looks at all."""
+        """Check the newest charges, in constant time; `verify` checks all."""
         self.check()
         if found := self._read(contradictions_of_newest):
             self.condemn(found[0])
             raise LedgerDamaged(found[0])
 
     def _require_seen(self, found: Standing, seen: Seen | None) -> None:
-        """Refuse a ledger that was found damaged, or that no longer holds the newest charge that was seen.
+        """Refuse a ledger that is marked as damaged, or no longer holds the newest charge seen (the high-water mark).
 
         Claim: a ledger that has lost a charge which this machine has seen is not charged by it again.
-        Because: the hash of a charge covers all charges before it, so that a row with the same hash has the same past;
-            and the mark is not moved while it does not match, however many others charge. Only the owner moves it.
+        Because: the hash of a charge covers all charges before it (a hash chain), so that a row with the same hash has
+        the same history; and the mark is not moved while it does not match, however many others charge. Only the owner
+        moves it.
         Needs: a mark of the newest charge (`SqlLedger.charge`), which a restart finds in the state folder.
         """
         if seen is None:
@@ -375,13 +376,13 @@ class SqlLedger(ABC):
             _log.error(event, extra={"facts": facts})
 
     def _noticed(self, failure: OperationalError) -> OperationalError:
-        """The same failure; after the first damage nothing is charged any more."""
+        """Returns the failure; if it is damage, all further charges are refused."""
         if isinstance(failure, LedgerDamaged):
             self.condemn("its storage cannot be read")
         return failure
 
     def _has_expired(self, created: str) -> bool:
-        """An answer from further in the future than the limit was stored under a wrong clock: expired too."""
+        """An answer dated further into the future than the limit was stored under a wrong clock: expired too."""
         if self._replay_days is None:
             return False
         age = clock.now() - datetime.fromisoformat(created)

@@ -2,10 +2,10 @@
 
 SQLite's own rules shape this module:
 
-- A process may not carry a connection across a fork, nor open a second one beside an inherited one: SQLite counts
-  its locks per process. All connections are therefore closed before a fork and opened again on the next use.
+- A process must not carry a connection across a fork, nor open a second one beside an inherited one, since SQLite's
+locks are per process. All connections are therefore closed before a fork and opened again on the next use.
 - A write during an automatic checkpoint can lose pages in SQLite before 3.51.3 (the "WAL-reset" defect).
-  Checkpoints are therefore explicit and of a kind that keeps writers out.
+  Checkpoints are therefore explicit and exclude writers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from dpsql.ledger.waiting import acquire, go_on
 from dpsql.policy.protection import Protection
 from dpsql.privacy.accounting import Price
 
-BUSY_SECONDS = 30.0  # how long to wait for another thread or process
-_TRY_SECONDS = 0.05  # that one who waits keeps the connection from others
+BUSY_SECONDS = 30.0  # seconds to wait for another thread or process
+_TRY_SECONDS = 0.05  # for which a waiting thread may hold the connection
 _PAUSE = 0.005
 CHECKPOINT_BYTES = 4 * 2**20  # when the write-ahead log is copied into the file
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class SqliteDatabase(sqlite3.Connection):
-    """A connection as the books need it."""
+    """A connection in a transaction."""
 
     def format(self) -> int:
         return format_of(self)
@@ -59,7 +59,7 @@ class SqliteDatabase(sqlite3.Connection):
 
 
 class _Busy(Exception):
-    """Another process holds the file. What was begun has left nothing."""
+    """Another process holds the file. The transaction left nothing."""
 
 
 class SqliteLedger(SqlLedger):
@@ -69,7 +69,7 @@ class SqliteLedger(SqlLedger):
         """Use `open`."""
         super().__init__(path, replay_days)
         self._path = path
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards everything below
         self._file = _file_identity(path)
         self._connection: SqliteDatabase | None = None
         self._closed = False
@@ -110,13 +110,13 @@ class SqliteLedger(SqlLedger):
         return ledger
 
     def close(self) -> None:
-        """Let go of the file. A closed ledger refuses everything else."""
+        """Close the file. A closed ledger refuses every call."""
         with self._lock:
             self._closed = True
             self._disconnect()
 
     def _transact(self, work: Callable[[Database], T], *, durable: bool) -> T:
-        # Without, a commit waits for no disk; the next that does takes it along, so that nothing is out of order.
+        # Without FULL, a commit does not wait for the disk; the next durable one flushes it too, in order.
         beginning = f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}", "BEGIN IMMEDIATE"
         result = _patiently(lambda: self._in_transaction(beginning, work))
         self._checkpoint()
@@ -138,7 +138,7 @@ class SqliteLedger(SqlLedger):
 
     @contextmanager
     def _connected(self) -> Iterator[SqliteDatabase]:
-        """The connection of this process, for one thread at a time. Failures become plain sentences.
+        """The connection of this process, for one thread at a time. SQLite's errors become ours.
 
         Raises _Busy where another process holds the file.
         """
@@ -147,7 +147,7 @@ class SqliteLedger(SqlLedger):
         try:
             if self._closed:
                 raise InterfaceError("the ledger is closed")
-            # A charge written to a file that has lost its name would be acknowledged, and then forgotten.
+            # A charge written to an unlinked file would be acknowledged, and then lost.
             if _file_identity(self._path) != self._file:
                 raise OperationalError(
                     "the ledger was moved, deleted or replaced while in use",
@@ -179,7 +179,7 @@ class SqliteLedger(SqlLedger):
             return result
 
     def _checkpoint(self) -> None:
-        """Copy a long log into the file. What was committed is durable before and after, so failure can wait."""
+        """Copy a long write-ahead log into the file. Commits are durable before and after, so a failure is harmless."""
         with suppress(OSError, Error, _Busy):
             if os.stat(f"{self._path}-wal").st_size > CHECKPOINT_BYTES:
                 with self._connected() as db:
@@ -192,7 +192,7 @@ class SqliteLedger(SqlLedger):
 
 
 def _patiently(attempt: Callable[[], T]) -> T:
-    """Try for as long as others may hold the file, and somebody waits for the outcome."""
+    """Retry while others may hold the file, and the statement is not cancelled."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -216,10 +216,10 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def create_file(path: Path, fill: Callable[[Database], None]) -> bool:
-    """Make a ledger appear under its name, whole, or lose the race to another process that does; which of the two.
+    """Create a ledger atomically; False if another process created it first.
 
-    It is built under another name and then linked: a name that exists is never overwritten, and a half-made
-    ledger is never seen.
+    It is built under a temporary name and then linked: an existing name is never overwritten, and an unfinished
+    ledger is never visible.
     """
     fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
     try:
@@ -229,11 +229,11 @@ def create_file(path: Path, fill: Callable[[Database], None]) -> bool:
                 db.executescript(SCHEMA)
                 fill(db)
                 db.execute("COMMIT")
-        # The log of a lost ledger would be replayed into the new one, and is the only trace of what was spent.
+        # SQLite would replay a lost ledger's log into the new file; and the log is the only record of what was spent.
         if Path(f"{path}-wal").exists() and not path.exists():
             raise PolicyError(
                 f'the ledger "{path}" is missing, but its write-ahead log is there',
-                detail="A ledger was moved or deleted without the log that belongs to it.",
+                detail="A ledger was moved or deleted without its write-ahead log.",
                 hint="Put the ledger back beside its log.",
             )
         try:
@@ -253,7 +253,7 @@ def create_file(path: Path, fill: Callable[[Database], None]) -> bool:
 
 
 def require_ledger(db: SqliteDatabase, path: Path) -> None:
-    """Refuse a file that is something else, or of a version of dpsql to come."""
+    """Refuse a file that is not a ledger, or was written by a newer version of dpsql."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION:
         raise not_a_ledger(path)
@@ -261,7 +261,7 @@ def require_ledger(db: SqliteDatabase, path: Path) -> None:
 
 
 def connect(path: Path, *, wait: float = BUSY_SECONDS) -> SqliteDatabase:
-    """Open the file; `wait` is for how many seconds each statement tries where another process holds it."""
+    """Open the file; each statement retries for `wait` seconds while another process holds it."""
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode=rw",
         uri=True,
@@ -284,7 +284,7 @@ def connect(path: Path, *, wait: float = BUSY_SECONDS) -> SqliteDatabase:
 
 @contextmanager
 def hold_file(path: Path) -> Iterator[SqliteDatabase]:
-    """The ledger for one alone, for as long as it takes; what was done is committed at the end."""
+    """Hold the ledger exclusively during the block; committed at its end."""
     path = path.resolve()
     if not path.exists():
         raise missing(path)
@@ -300,7 +300,7 @@ def hold_file(path: Path) -> Iterator[SqliteDatabase]:
 
 @contextmanager
 def read_file(path: Path) -> Iterator[SqliteDatabase]:
-    """One consistent view of what the file holds. Reading leaves no trace, not even a file beside it."""
+    """One consistent snapshot of the file. Reading leaves no trace, not even a file beside it."""
     path = path.resolve()
     try:
         db = _connect_to_read(path)
@@ -312,15 +312,15 @@ def read_file(path: Path) -> Iterator[SqliteDatabase]:
             db.close()
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREADABLE:
-            raise OperationalError("the ledger cannot be read", hint="Check who may read its file.") from error
+            raise OperationalError("the ledger cannot be read", hint="Check the permissions of its file.") from error
         raise plain(error) from error
 
 
 def _connect_to_read(path: Path) -> SqliteDatabase:
     """Open without a trace.
 
-    Where no log lies beside the file, nobody has it open and the file is all there is: SQLite may then read it as
-    immutable, which needs no lock, leaves no file, and works in a folder that cannot be written.
+    Without a log beside the file, no process has it open and the file is complete: SQLite may then read it as
+    immutable, which needs no lock, creates no file, and works in a read-only folder.
     """
     options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     return sqlite3.connect(
@@ -335,7 +335,7 @@ _FAILED = ("the ledger failed", "The owner finds the cause in the log.")
 _REASONS = {
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
-    sqlite3.SQLITE_FULL: ("the disk of the ledger is full", "Make room on it."),
+    sqlite3.SQLITE_FULL: ("the disk of the ledger is full", "Free disk space."),
     sqlite3.SQLITE_READONLY: _UNWRITABLE,
     sqlite3.SQLITE_CANTOPEN: _UNWRITABLE,
     sqlite3.SQLITE_PERM: _UNWRITABLE,
@@ -349,8 +349,8 @@ def _failure(reason: tuple[str, str]) -> OperationalError:
 
 
 def plain(error: sqlite3.Error) -> OperationalError:
-    """A sentence of ours; SQLite's own text stays in the cause."""
-    code = getattr(error, "sqlite_errorcode", None)  # absent where Python itself raises
+    """Our own message; SQLite's text stays in the cause."""
+    code = getattr(error, "sqlite_errorcode", None)  # missing on errors that Python itself raises
     if code is not None and code & 0xFF in _DAMAGED:
         return LedgerDamaged()
     if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN and not _can_open_files():
@@ -359,7 +359,7 @@ def plain(error: sqlite3.Error) -> OperationalError:
 
 
 def _can_open_files() -> bool:
-    """SQLite does not say why it cannot open one."""
+    """Whether the process can open another file, as SQLite does not report why an open failed."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
@@ -370,7 +370,7 @@ def _can_open_files() -> bool:
 # --- forks ---
 
 _ledgers: weakref.WeakSet[SqliteLedger] = weakref.WeakSet()
-_forking = threading.Lock()  # held while the process forks: nothing connects, creates or registers meanwhile
+_forking = threading.Lock()  # held during a fork: nothing connects, creates or registers meanwhile
 _held: list[SqliteLedger] = []
 
 

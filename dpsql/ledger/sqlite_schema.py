@@ -1,4 +1,4 @@
-"""What the file of a ledger holds, and how the file of an older format becomes one of the present."""
+"""The tables and triggers of a ledger's file, and its upgrades from older formats."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END;
 
 
 def _in_order(table: str) -> str:
-    """REPLACE deletes without asking the triggers; a number that must be the next one leaves nothing to replace."""
+    """REPLACE deletes rows without firing triggers; a number that must be the next one can replace nothing."""
     return f"""
 CREATE TRIGGER {table}_in_order BEFORE INSERT ON {table}
 WHEN NEW.number <> (SELECT COALESCE(MAX(number), 0) + 1 FROM {table})
@@ -99,7 +99,7 @@ _FAILURES = f"""
 {_only_added_to("failures", "retries")}
 """
 
-# As a whole or not at all: the transaction that it begins is the caller's to commit.
+# Atomic: the caller commits the transaction that this begins.
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
@@ -122,7 +122,7 @@ def format_of(db: sqlite3.Connection) -> int:
 
 
 def upgrade(db: sqlite3.Connection) -> None:
-    """Bring a ledger of an older format to the present one, in the transaction of the caller. It loses nothing."""
+    """Upgrade a ledger to the present format, in the caller's transaction. Nothing is lost."""
     found = format_of(db)
     for since, script in (
         (REFUSALS_SINCE, _REFUSALS),
@@ -139,7 +139,7 @@ def upgrade(db: sqlite3.Connection) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """One by one, since SQLite runs a script only outside of a transaction."""
+    """The statements one by one, since `executescript` would commit the transaction."""
     statements, begun = [], ""
     for line in script.splitlines(keepends=True):
         begun += line

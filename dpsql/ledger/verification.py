@@ -1,4 +1,4 @@
-"""Whether the books are sound: every sum recomputed from the rows that are only ever added."""
+"""Verifies the ledger: recomputes the hash chain and every sum from the append-only rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpsql.privacy.accounting import Price
 
 
 def contradictions(db: Database) -> list[str]:
-    """Each string is a contradiction; none means sound. The caller holds one transaction around it."""
+    """Each string is a contradiction; none means sound. The caller runs it in one transaction."""
     return db.damage() or [
         *_of_charges(db),
         *_of_limits(db),
@@ -35,18 +35,18 @@ def contradictions(db: Database) -> list[str]:
     ]
 
 
-RECENT = 100  # charges that are looked at when a ledger is opened
+RECENT = 100  # charges that are checked when a ledger is opened
 ALTERED = "a stored answer was altered"
 
 
 def contradictions_of_newest(db: Database) -> list[str]:
-    """The same, of the newest charges alone: quick, however many there are."""
+    """The same for the newest charges only: constant time."""
     [(last,)] = db.execute("SELECT COALESCE(MAX(number), 0) FROM charges").fetchall()
     return list(_of_hashes(db, max(last - RECENT, 0)))
 
 
 def newest(db: Database) -> Seen:
-    """The newest charge, as it is now."""
+    """The newest charge."""
     [(ledger, number, hash_)] = db.execute(
         "SELECT id, COALESCE(number, 0), hash FROM ledger"
         " LEFT JOIN charges ON number = (SELECT MAX(number) FROM charges)"
@@ -55,17 +55,17 @@ def newest(db: Database) -> Seen:
 
 
 def checksum_of(key: bytes, created: str, payload: bytes) -> bytes:
-    """What is stored with an answer, so that a bit that is not as it was written is noticed."""
+    """The checksum stored with an answer, to detect changed bits."""
     return hashlib.sha256(b"".join((key, created.encode(), payload))).digest()
 
 
 def is_intact(key: bytes, created: str, payload: bytes, checksum: bytes | None) -> bool:
-    """Whether a stored answer is as it was written; of those of older versions nobody can tell."""
+    """Whether a stored answer is unchanged; answers of older versions have no checksum and pass."""
     return checksum is None or checksum_of(key, created, payload) == checksum
 
 
 def drop_altered(db: Database) -> int:
-    """Forget stored answers that are not as they were written; how many. Whoever asks for them buys them anew."""
+    """Delete altered stored answers; returns how many. Asking for one again buys it again."""
     altered = list(_altered(db))
     for key in altered:
         db.execute("DELETE FROM answers WHERE key = ?", (key,))
@@ -85,7 +85,7 @@ def _of_answers(db: Database) -> Iterator[str]:
 
 
 def first_hash(db: Database) -> bytes:
-    """The chain begins with what the ledger is, so that this cannot be altered later either."""
+    """The hash chain starts from the ledger's identity, so that this cannot be altered later either."""
     identity = db.execute("SELECT id, dataset, accounting, created FROM ledger").fetchone()
     return hash_of(b"", identity or (), (None, None), ())
 
@@ -99,7 +99,7 @@ def hash_of(
 ) -> bytes:
     """The hash of a charge: it covers the row, what was paid for by it, and the hash before it.
 
-    A row of which nothing is pure, or that names no protection, has the hash that it had before there were others.
+    A row without a pure price or without a protection hashes as it did in formats that had neither.
     """
     said: list[object] = [] if pure == (None, None) else list(pure)
     said += [] if protection is None else [{"protection": protection}]
@@ -124,7 +124,7 @@ def _of_charges(db: Database) -> Iterator[str]:
 
 
 def _of_hashes(db: Database, after: int, sums: defaultdict[str, Price] | None = None) -> Iterator[str]:
-    """The chain of hashes behind a charge, and what its charges add up to."""
+    """Check the hash chain after a charge, and the sums of its charges."""
     keys: defaultdict[tuple[int, str], list[bytes]] = defaultdict(list)
     for key, user, charge in db.execute('SELECT key, "user", charge FROM paid WHERE charge > ? ORDER BY key', (after,)):
         keys[charge, user].append(key)
@@ -149,7 +149,7 @@ def _of_hashes(db: Database, after: int, sums: defaultdict[str, Price] | None = 
             sums[DATASET] += Price(grains[0], grains[1], for_all)
             sums[subject_of(user)] += Price(grains[2], grains[3], own)
     for charge, user in sorted(keys):
-        yield f'user "{user}" is said to have paid by charge {charge}, which is not theirs'
+        yield f'user "{user}" is said to have paid by charge {charge}, which belongs to another user'
 
 
 def _of_limits(db: Database) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _of_limits(db: Database) -> Iterator[str]:
 
 
 def _of_refusals(db: Database) -> Iterator[str]:
-    """Nothing is computed from refusals, so it is only checked that none is missing between two others."""
+    """Nothing is computed from refusals, so only gaps in their numbers are checked."""
     if db.format() >= REFUSALS_SINCE:
         yield from _gaps(db, "refusals", "refusal")
 
@@ -176,7 +176,7 @@ def _of_moves(db: Database) -> Iterator[str]:
 
 
 def _of_protections(db: Database) -> Iterator[str]:
-    """Who is protected, and that each charge names the protection that was in force when it was made."""
+    """Check the protections' hash chain, and that each charge names the protection in force when it was made."""
     if db.format() < PROTECTION_SINCE:
         return
     previous, charges, units = first_hash(db), 0, dict[str, str]()

@@ -1,7 +1,7 @@
-"""Waiting for the ledger, which ends when the statement that waits is cancelled.
+"""Waits for the ledger end when the waiting statement is cancelled.
 
-Whoever runs a statement in a thread says so once (`interruptible`); what then waits in that thread, for a lock of the
-ledger or for its server, looks now and then whether anybody still wants the answer.
+A thread that runs a statement declares it once (`interruptible`); waits in that thread, for a lock of the ledger or for
+its server, then check for cancellation from time to time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Protocol
 from dpsql.effort import Cancellation
 from dpsql.errors import Cancelled
 
-GLANCE = 0.05  # seconds between looks
+GLANCE = 0.05  # seconds between checks
 
 
 class Abandoned(Cancelled):
-    """The statement was cancelled while it waited. What it waited for had not begun, or has left nothing."""
+    """The statement was cancelled while it waited. Its work had not begun, or left nothing."""
 
     def __init__(self) -> None:
         super().__init__("canceling statement due to user request")
@@ -34,7 +34,7 @@ _current = _Statement()
 
 @contextmanager
 def interruptible(cancellation: Cancellation | None) -> Iterator[None]:
-    """Within the block, this thread's waits end once the statement is cancelled; never, where it is None."""
+    """Within the block, this thread's waits end once the statement is cancelled; None: they never do."""
     outer, _current.cancellation = _current.cancellation, cancellation
     try:
         yield
@@ -53,7 +53,7 @@ class Lock(Protocol):
 
 
 def acquire(lock: Lock, seconds: float) -> bool:
-    """Take a lock; False if that takes longer."""
+    """Take a lock; False on timeout."""
     deadline = time.monotonic() + seconds
     while not lock.acquire(timeout=GLANCE):
         if time.monotonic() > deadline:

@@ -1,1 +1,1 @@
-"""The wire server: a relay between PostgreSQL clients and the twin."""
+"""The wire server: a relay between PostgreSQL clients, the twin and the dataset."""

@@ -1,4 +1,4 @@
-"""The end of a server's process, which comes whatever its threads do."""
+"""Ends a server's process even if its threads hang."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NoReturn
 
 
 def end_within(seconds: float) -> None:
-    """End the process when that time has passed, in whatever state; a later call sets another time.
+    """End the process after that many seconds, in whatever state it is; a later call replaces the time.
 
-    The timer is a thread of C, which needs nothing of Python's.
+    The timer is a C thread, which does not need Python's interpreter lock.
     """
     with open(os.devnull, "wb") as nowhere:
         nowhere_for_good = os.dup(nowhere.fileno())
@@ -21,7 +21,7 @@ def end_within(seconds: float) -> None:
 
 
 def leave() -> NoReturn:
-    """End the process now, in order: Python itself would wait for every thread that is still at work."""
+    """End the process now, with its buffers flushed: Python itself would wait for every thread that still runs."""
     faulthandler.cancel_dump_traceback_later()
     with suppress(Exception):
         logging.shutdown()

@@ -1,7 +1,4 @@
-"""The server and the sockets that it listens on.
-
-The server: listens, lets clients in, gives each a session on the twin, and ends in order.
-"""
+"""The server: listens, authenticates clients, gives each a session on the twin, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from dpsql.effort import Cancellation
 from dpsql.errors import Error, LedgerDamaged, LedgerLost, OperationalError, PolicyError
 from dpsql.ledger.waiting import interruptible
 from dpsql.policy.model import Policy
-from dpsql.server.auth.login import CancelCall, Client, Door, address_of, welcome
+from dpsql.server.auth.login import CancelCall, Client, LoginRules, address_of, authenticate
 from dpsql.server.ops.logs import note, warn
 from dpsql.server.ops.metrics import Counts, Gauge, page
 from dpsql.server.protocol import messages
@@ -30,24 +27,24 @@ from dpsql.server.protocol.messages import BadMessage, Message
 from dpsql.server.relay.execute import Reply
 from dpsql.server.relay.jobs import Jobs, leaving_at_a_tick
 from dpsql.server.relay.relay import Relay
-from dpsql.server.relay.upstream import CHUNK, ClientGone, Link, TwinGone
+from dpsql.server.relay.upstream import CHUNK, ClientGone, TwinGone, Upstream
 from dpsql.server.twin import Twin
 from dpsql.server.twin.account import read_account
 from dpsql.server.twin.account_views import refresh
 from dpsql.server.twin.sessions import OwnSession, answers, is_grammatical, open_session
-from dpsql.server.workers.channel import Alone, Colleagues, Crowding, Nobody
+from dpsql.server.workers.channel import ClientCounts, NoPeers, Peers, SingleProcess
 from dpsql.slots import MOST, Slots
 
-DRAIN_SECONDS = 10.0  # that statements have to end when the server does
-# Connections that may be on their way in, beyond those that could be let in; the latter is the most from one address.
+DRAIN_SECONDS = 10.0  # for statements to end at shutdown
+# Logins under way, beyond the free connection slots; the latter is the limit for one address.
 _LOGINS = 50
-_BACKLOG = 512  # connections that the system accepts ahead of us
-_END_SECONDS = 5.0  # that connections and jobs have to end once they are told to
-_FAREWELL_SECONDS = 1.0  # that a client has to read the last words
-CHECK_SECONDS = 5.0  # that the twin and the ledger have to say that they are well
-_NO_ROOM_SECONDS = 1.0  # to wait when the system has no room for another connection
+_BACKLOG = 512  # the backlog: connections that the kernel accepts ahead of us
+_END_SECONDS = 5.0  # for connections and jobs to end once they are told to
+_FAREWELL_SECONDS = 1.0  # for a client to read the last message
+CHECK_SECONDS = 5.0  # for the twin and the ledger to answer a health check
+_NO_ROOM_SECONDS = 1.0  # pause when the kernel has no room for another connection
 _PAUSE = 0.02
-_GIVE_WAY_SECONDS = 0.02  # that a process with fewer clients has to take the next one
+_GIVE_WAY_SECONDS = 0.02  # for a process with fewer clients to take the next one
 
 _log = logging.getLogger("dpsql.server")
 
@@ -68,12 +65,12 @@ _FAILED = messages.fatal("58000", "the server failed", hint="The owner finds the
 class _Connection:
     client: Client
     relay: Relay
-    link: Link
+    upstream: Upstream
     task: asyncio.Task[None]
 
 
-class _Desk:
-    """What the relay of one connection needs of the server."""
+class _RelayHost:
+    """The server as the relay of one connection sees it."""
 
     def __init__(self, server: Server, user: str) -> None:
         self._server = server
@@ -114,10 +111,10 @@ class _Desk:
 
 
 class Server:
-    """One dataset behind one port. Everything here runs in the event loop.
+    """One dataset on one port. Everything here runs in the event loop.
 
-    Several processes may do this side by side: how many connections and statements there are of all of them, `places`
-    knows, and sessions that are theirs, the colleagues.
+    Several processes may serve the same port: `slots` counts the connections and statements of all of them, and
+    `peers` reaches the sessions of the others.
     """
 
     def __init__(
@@ -125,16 +122,16 @@ class Server:
         policy: Policy,
         dataset: Dataset,
         twin: Twin,
-        door: Door,
+        rules: LoginRules,
         *,
         slots: Slots | None = None,
-        colleagues: Colleagues | None = None,
-        crowding: Crowding | None = None,
+        peers: Peers | None = None,
+        client_counts: ClientCounts | None = None,
     ) -> None:
         self.policy = policy
         self.dataset = dataset
         self.twin = twin
-        self.door = door
+        self.rules = rules
         self.declared = _last_names(dataset)
         self.type_names: dict[tuple[int, int], str] = {}
         self.jobs = Jobs(slots)
@@ -143,20 +140,20 @@ class Server:
         self._connections: set[_Connection] = set()
         self._visits: set[asyncio.Task[None]] = set()
         self._slots = slots or Slots()
-        self._colleagues: Colleagues = colleagues or Nobody()
-        self._crowding = crowding or Alone()
+        self._peers: Peers = peers or NoPeers()
+        self._client_counts = client_counts or SingleProcess()
         self._logins = 0
         self._sockets: Sequence[socket.socket] = ()
         self._accepting: set[asyncio.Task[None]] = set()
         self.port = policy.server.port
         self._stopping = False
-        self._open = asyncio.Event()  # new sessions may begin
+        self._open = asyncio.Event()  # set: new sessions may begin
         self._open.set()
 
-    # --- life ---
+    # --- start and stop ---
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Listen. The sockets are the server's own from here on."""
+        """Listen. The server owns the sockets from here on."""
         self._sockets = sockets
         self.port = sockets[0].getsockname()[1]
         for each in sockets:
@@ -165,11 +162,11 @@ class Server:
             self._accepting.add(asyncio.create_task(self._accept_all(each)))
 
     async def stop(self, at_once: asyncio.Event) -> None:
-        """Let statements end, say goodbye, close everything. `at_once` leaves out the first."""
+        """Let statements end, tell the clients, close everything. `at_once` cancels statements instead."""
         self._stopping = True
         for task in self._accepting:
             task.cancel()
-        await _ended(self._accepting)  # whoever was let in at the last moment is among the visits from here on
+        await _ended(self._accepting)  # a client accepted at the last moment is among the visits from here on
         for each in self._sockets:  # another server may have the port at once
             each.close()
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
@@ -185,21 +182,21 @@ class Server:
         await self.jobs.stop(within=_END_SECONDS)
         await asyncio.to_thread(self.own.close)
 
-    async def reload(self, policy: Policy, dataset: Dataset, door: Door) -> int:
-        """Serve another policy of the same dataset; how many connections ended. If this fails, the old one goes on."""
+    async def reload(self, policy: Policy, dataset: Dataset, rules: LoginRules) -> int:
+        """Serve another policy of the same dataset; how many connections ended. On failure the old one stays."""
         try:
             ended = await self.pause(policy, dataset)
             await asyncio.to_thread(retarget, self.twin, self.policy, self.dataset, policy, dataset)
-            old = self.switch(policy, dataset, door)
+            old = self.switch(policy, dataset, rules)
         finally:
             self.resume()
         await self.retire(old)
         return ended
 
     async def pause(self, policy: Policy, dataset: Dataset) -> int:
-        """Let no session begin, and end those that cannot go on under another policy; how many that are.
+        """Hold back new sessions, and end those that cannot continue under another policy; how many ended.
 
-        They end if what they see of the dataset has changed, or if the user is gone.
+        A session ends if the schema that it sees has changed, or if its user was removed.
         """
         changed = dataset.catalog.fingerprint != self.dataset.catalog.fingerprint
         leaving = [each for each in self._connections if changed or each.client.user not in policy.users]
@@ -207,28 +204,28 @@ class Server:
         await _ended(self._dismiss(leaving))
         return len(leaving)
 
-    def switch(self, policy: Policy, dataset: Dataset, door: Door) -> Dataset:
-        """Serve another policy; the engine of the old one, which jobs may still need."""
+    def switch(self, policy: Policy, dataset: Dataset, rules: LoginRules) -> Dataset:
+        """Serve another policy; returns the old dataset, which jobs may still use."""
         old, self.dataset = self.dataset, dataset
-        self.policy, self.door, self.declared = policy, door, _last_names(dataset)
+        self.policy, self.rules, self.declared = policy, rules, _last_names(dataset)
         self.type_names = {}
         return old
 
     def resume(self) -> None:
-        """Let sessions begin again."""
+        """Let new sessions begin again."""
         self._open.set()
 
     async def retire(self, dataset: Dataset) -> None:
-        """Close an engine when its last job has ended."""
+        """Close a dataset when its last job has ended."""
         await self.jobs.finished(dataset)
         await asyncio.to_thread(dataset.close)
 
     def _dismiss(self, connections: Iterable[_Connection]) -> set[asyncio.Task[None]]:
-        """End connections, whatever they do; their tasks, which have still to say goodbye."""
+        """End connections, whatever they do; returns their tasks, which have still to tell the client."""
         tasks = set()
         for connection in list(connections):
             self._connections.discard(connection)
-            connection.link.show(_DISMISSED)
+            connection.upstream.show(_DISMISSED)
             connection.task.cancel()
             tasks.add(connection.task)
         return tasks
@@ -236,16 +233,16 @@ class Server:
     # --- connections ---
 
     async def _accept_all(self, listener: socket.socket) -> None:
-        """Accept one connection after the other, and not before a process beside this one that has fewer."""
+        """Accept connections one by one, and let another process with fewer clients go first."""
         loop = asyncio.get_running_loop()
         with listener:
             while True:
                 await _readable(listener)
-                if self._crowding.is_above_others():
+                if self._client_counts.another_has_fewer():
                     await asyncio.sleep(_GIVE_WAY_SECONDS)
                 try:
                     accepted, _ = listener.accept()
-                except BlockingIOError:  # another process was first
+                except BlockingIOError:  # another process took it
                     continue
                 except OSError as error:
                     _log.warning("a connection cannot be accepted: %s", error.strerror)
@@ -261,27 +258,27 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         self._visits.add(task)
-        self._crowding.clients(len(self._visits))
+        self._client_counts.clients(len(self._visits))
         try:
             await self._visit(reader, writer)
         except asyncio.CancelledError:
             writer.transport.abort()
         finally:
             self._visits.discard(task)
-            self._crowding.clients(len(self._visits))
+            self._client_counts.clients(len(self._visits))
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         most = self.policy.server.max_connections
         with (
-            self._place(b"logins from " + address_of(writer).encode(), most) as own,
-            self._place(b"logins", most + _LOGINS) as slot,
+            self._slot(b"logins from " + address_of(writer).encode(), most) as own,
+            self._slot(b"logins", most + _LOGINS) as slot,
         ):
             if self._stopping or own is None or slot is None:
                 await _say_goodbye(reader, writer, _SHUTTING_DOWN if self._stopping else _TOO_MANY)
                 return
             self._logins += 1
             try:
-                visitor = await welcome(reader, writer, self.door)
+                visitor = await authenticate(reader, writer, self.rules)
             finally:
                 self._logins -= 1
         match visitor:
@@ -290,9 +287,9 @@ class Server:
                 writer.close()
             case Client():
                 note("login", user=visitor.user, address=visitor.address, tls=visitor.tls)
-                began, desk = time.monotonic(), _Desk(self, visitor.user)
+                began, host = time.monotonic(), _RelayHost(self, visitor.user)
                 try:
-                    farewell = await self._serve(visitor, desk)
+                    farewell = await self._serve(visitor, host)
                     await _say_goodbye(visitor.reader, visitor.writer, farewell)
                 finally:
                     note(
@@ -300,34 +297,34 @@ class Server:
                         user=visitor.user,
                         address=visitor.address,
                         seconds=round(time.monotonic() - began, 3),
-                        statements=desk.statements,
+                        statements=host.statements,
                     )
             case None:
                 pass
 
-    async def _serve(self, client: Client, desk: _Desk) -> Message | None:
-        """Serve a client until either side ends; what is to be said at last."""
+    async def _serve(self, client: Client, host: _RelayHost) -> Message | None:
+        """Serve a client until either side ends; returns the last message for the client."""
         await self._open.wait()
         if self._stopping:
             return _SHUTTING_DOWN
         if client.user not in self.policy.users:  # any more
             return _DISMISSED
         limits = self.policy.server
-        with self._place(b"connections of " + client.user.encode(), limits.most_of_one_user) as own:
+        with self._slot(b"connections of " + client.user.encode(), limits.most_of_one_user) as own:
             if own is None:
                 refusal = messages.fatal("53300", f'too many connections for role "{client.user}"')
             else:
                 reserved = 0 if own % MOST == 0 else limits.reserved_connections
-                with self._place(b"connections", limits.max_connections - reserved) as slot:
+                with self._slot(b"connections", limits.max_connections - reserved) as slot:
                     if slot is not None:
-                        return await self._serve_in_place(client, desk)
+                        return await self._serve_in_slot(client, host)
                 refusal = _RESERVED if reserved else _TOO_MANY
         warn("connection_refused", user=client.user, sqlstate="53300")
         return refusal
 
     @contextmanager
-    def _place(self, kind: bytes, most: int) -> Iterator[int | None]:
-        """One of so many places, of all processes together, if there still is one; it is held within the block."""
+    def _slot(self, kind: bytes, most: int) -> Iterator[int | None]:
+        """Hold one of `most` slots, counted over all processes, during the block; None if none is free."""
         slot = self._slots.take(kind, most)
         try:
             yield slot
@@ -335,7 +332,7 @@ class Server:
             if slot is not None:
                 self._slots.give_back(slot)
 
-    async def _serve_in_place(self, client: Client, desk: _Desk) -> Message | None:
+    async def _serve_in_slot(self, client: Client, host: _RelayHost) -> Message | None:
         try:
             reader, writer = await self._open_session(client)
         except (Error, OSError) as error:
@@ -344,18 +341,18 @@ class Server:
         except Exception:
             _log.exception("no session on the twin")
             return _NO_TWIN
-        link = Link(
+        upstream = Upstream(
             *(reader, writer, client.writer),
             on_cancel=lambda pid: self.cancel(client.user, pid),
             is_own=lambda pid: self._is_session_of(client.user, pid),
         )
-        return await self._relay(client, link, Relay(client.reader, link, desk, client.user))
+        return await self._relay(client, upstream, Relay(client.reader, upstream, host, client.user))
 
     def _is_session_of(self, user: str, pid: int) -> bool:
-        return any(each.link.pid == pid and each.client.user == user for each in self._connections)
+        return any(each.upstream.pid == pid and each.client.user == user for each in self._connections)
 
     async def _open_session(self, client: Client) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A session on the twin. One that has died is started again, which takes a thread and a moment."""
+        """A session on the twin. A twin that has died is started again, in a thread."""
         known = self.twin.known_address(client.user)
         if known is not None:
             with suppress(OSError):
@@ -363,12 +360,12 @@ class Server:
         address = await asyncio.to_thread(self.twin.address, client.user)
         return await open_session(address, client.parameters)
 
-    async def _relay(self, client: Client, link: Link, relay: Relay) -> Message | None:
+    async def _relay(self, client: Client, upstream: Upstream, relay: Relay) -> Message | None:
         task = asyncio.current_task()
         assert task is not None
-        connection = _Connection(client, relay, link, task)
+        connection = _Connection(client, relay, upstream, task)
         self._connections.add(connection)
-        listening = asyncio.create_task(link.listen())
+        listening = asyncio.create_task(upstream.listen())
         running = asyncio.create_task(relay.run())
         try:
             await asyncio.wait({listening, running}, return_when=asyncio.FIRST_COMPLETED)
@@ -379,7 +376,7 @@ class Server:
         except BadMessage as error:
             return messages.fatal("08P01", str(error))
         except TwinGone:
-            if link.dismissed or client.writer.is_closing():  # the twin has said why, or nobody listens
+            if upstream.dismissed or client.writer.is_closing():  # the twin has sent the error, or the client is gone
                 return None
             warn("twin_lost", user=client.user)
             return _TWIN_LOST
@@ -392,55 +389,55 @@ class Server:
             self._connections.discard(connection)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            await self._leave(client.user, link, listening)
+            await self._leave(client.user, upstream, listening)
 
-    async def _leave(self, user: str, link: Link, listening: asyncio.Task[None]) -> None:
-        """End a session on the twin. A statement that runs may end too, if it does so soon."""
+    async def _leave(self, user: str, upstream: Upstream, listening: asyncio.Task[None]) -> None:
+        """End a session on the twin. A statement that does not end soon is cancelled."""
         try:
             patience = asyncio.get_running_loop().time() + _FAREWELL_SECONDS
-            while link.is_busy and not link.closed and asyncio.get_running_loop().time() < patience:
+            while upstream.is_busy and not upstream.closed and asyncio.get_running_loop().time() < patience:
                 await asyncio.sleep(_PAUSE)
-            if link.is_busy:  # by itself, the twin would notice only when it has something to say
-                await self._cancel_on_twin(user, link)
+            if upstream.is_busy:  # without it, the twin would notice only when it next writes
+                await self._cancel_on_twin(user, upstream)
         finally:
-            link.close()
+            upstream.close()
             listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
 
-    # --- cancelling ---
+    # --- cancellation ---
 
     def cancel(self, user: str, pid: int) -> None:
-        """Cancel what the engine does for a session of a user."""
+        """Cancel the engine's work for a session of a user."""
         if not self.cancel_statement(user, pid):
-            self._colleagues.cancel_statement(user, pid)
+            self._peers.cancel_statement(user, pid)
 
     def cancel_statement(self, user: str, pid: int) -> bool:
-        """The same, if it is one of this process."""
+        """The same, for a session of this process only."""
         for connection in self._connections:
-            if connection.link.pid == pid and connection.client.user == user:
+            if connection.upstream.pid == pid and connection.client.user == user:
                 connection.relay.cancel()
                 return True
         return False
 
     async def _cancel_call(self, call: CancelCall) -> None:
         if not await self.cancel_session(call.pid, call.secret):
-            await self._colleagues.cancel_session(call.pid, call.secret)
+            await self._peers.cancel_session(call.pid, call.secret)
 
     async def cancel_session(self, pid: int, secret: bytes) -> bool:
-        """Cancel what runs in a session, if it is one of this process.
+        """Cancel what runs in a session, if it belongs to this process.
 
         The request goes to the engine if it works for that session, else to the twin; never to both.
         """
         for connection in list(self._connections):
-            link = connection.link
-            if link.pid == pid and link.secret == secret:
+            upstream = connection.upstream
+            if upstream.pid == pid and upstream.secret == secret:
                 if not connection.relay.cancel():
-                    await self._cancel_on_twin(connection.client.user, link)
+                    await self._cancel_on_twin(connection.client.user, upstream)
                 return True
         return False
 
-    async def _cancel_on_twin(self, user: str, link: Link) -> None:
-        if link.pid is None:
+    async def _cancel_on_twin(self, user: str, upstream: Upstream) -> None:
+        if upstream.pid is None:
             return
         with suppress(OSError, Error):
             address = await asyncio.to_thread(self.twin.address, user)
@@ -448,39 +445,39 @@ class Server:
                 _, writer = await asyncio.open_unix_connection(address.path)
             else:
                 _, writer = await asyncio.open_connection(address.host, address.port)
-            writer.write(messages.cancel_request(link.pid, link.secret))
+            writer.write(messages.cancel_request(upstream.pid, upstream.secret))
             await writer.drain()
             writer.close()
 
-    # --- how it is ---
+    # --- health and metrics ---
 
     async def problems(self) -> list[str]:
-        """What keeps the server from answering."""
+        """Why the server cannot answer; empty if it is healthy."""
         if self._stopping:
             return ["the server is shutting down"]
         return await problems_of(self.own, self.dataset)
 
     def busyness(self) -> tuple[Gauge, ...]:
-        """What goes on in this process."""
+        """The gauges of this process."""
         return (
             Gauge("dpsql_connections", "Clients that have a session.", len(self._connections)),
-            Gauge("dpsql_logins_under_way", "Clients on their way in.", self._logins),
-            Gauge("dpsql_statements_under_way", "Statements that the engine works on.", self.jobs.busy),
+            Gauge("dpsql_logins_under_way", "Clients that are logging in.", self._logins),
+            Gauge("dpsql_statements_under_way", "Statements that are running.", self.jobs.busy),
             Gauge(
                 "dpsql_circuits_open",
-                "Users, or all of them, whose new queries are refused for a while.",
+                "Open circuit breakers: users, or all of them, whose new queries are refused for a while.",
                 self.dataset.circuits.open,
             ),
         )
 
     async def page(self, counts: Counts) -> str:
-        """The page of numbers."""
+        """The metrics page."""
         gauges = await gauges_of(self.dataset, self._began)
         return page(counts, [*self.busyness(), *gauges])
 
 
 def retarget(twin: Twin, old: Policy, old_dataset: Dataset, new: Policy, dataset: Dataset) -> None:
-    """Let the twin hold another policy's users and tables; if that fails, again those of the old one."""
+    """Rebuild the twin for another policy's users and tables; if that fails, for the old one again."""
     try:
         twin.set_users(new.users)
         if dataset.catalog.fingerprint != old_dataset.catalog.fingerprint:
@@ -492,7 +489,7 @@ def retarget(twin: Twin, old: Policy, old_dataset: Dataset, new: Policy, dataset
 
 
 async def problems_of(own: OwnSession, dataset: Dataset) -> list[str]:
-    """What keeps a server from answering that all of its processes share."""
+    """What is wrong with what all processes of a server share."""
     checks: dict[str, Callable[[], object]] = {
         "the twin does not answer": lambda: own.use(answers),
         "the ledger cannot be read": dataset.ledger.check,
@@ -509,7 +506,7 @@ async def problems_of(own: OwnSession, dataset: Dataset) -> list[str]:
 
 
 async def in_time(ask: Callable[[], T]) -> T:
-    """What the ledger or the twin says, if it does so soon. Raises TimeoutError, and then no longer waits for it."""
+    """The reply of the ledger or the twin. Raises TimeoutError when it is late, and stops waiting."""
     cancellation = Cancellation()
 
     def asked() -> T:
@@ -526,22 +523,22 @@ async def in_time(ask: Callable[[], T]) -> T:
 async def gauges_of(dataset: Dataset, began: float) -> list[Gauge]:
     accountant = dataset.accountant
     gauges = [
-        Gauge("dpsql_epsilon_limit", "What they may cost together.", float(accountant.policy.epsilon)),
+        Gauge("dpsql_epsilon_limit", "The total budget of all answers.", float(accountant.policy.epsilon)),
         Gauge("dpsql_start_time_seconds", "When the server was started, in Unix time.", began),
     ]
-    with suppress(Error, TimeoutError):  # the other numbers are shown all the same, and /healthz says what is wrong
+    with suppress(Error, TimeoutError):  # the other metrics are shown all the same, and /healthz says what is wrong
         spent = float(accountant.epsilon_of((await in_time(dataset.ledger.spent)).loss))
-        gauges.insert(0, Gauge("dpsql_epsilon_spent", "What all answers ever given have cost.", spent))
+        gauges.insert(0, Gauge("dpsql_epsilon_spent", "What all answers so far have cost.", spent))
     return gauges
 
 
 async def _say_goodbye(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, farewell: Message | None) -> None:
-    """Close a connection when the client has read what it was sent, if it does so soon."""
+    """Close a connection once the client has read what was sent, or after a short wait."""
     try:
         async with asyncio.timeout(_FAREWELL_SECONDS):
             if farewell is not None:
                 writer.write(farewell.encode())
-            # Closing over bytes that were not read would tear up what the client has still to read.
+            # Closing a socket with unread bytes resets it, and the client would lose the last message.
             if writer.can_write_eof():
                 writer.write_eof()
                 while await reader.read(CHUNK):
@@ -553,7 +550,7 @@ async def _say_goodbye(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 async def _readable(listener: socket.socket) -> None:
-    """Wait until somebody knocks."""
+    """Wait until a connection can be accepted."""
     loop = asyncio.get_running_loop()
     knocked = asyncio.Event()
     loop.add_reader(listener, knocked.set)
@@ -568,7 +565,7 @@ def _same(protocol: asyncio.StreamReaderProtocol) -> asyncio.StreamReaderProtoco
 
 
 async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for tasks that were told to end."""
+    """Wait for cancelled tasks to end."""
     if waiting := list(tasks):
         await asyncio.wait(waiting, timeout=_END_SECONDS)
 
@@ -583,14 +580,14 @@ def _last_names(dataset: Dataset) -> frozenset[str]:
 
 
 # ------------------------------------------------------------
-# Sockets to listen on, bound before anything is started: a port that is taken is noticed at once.
+# Listening sockets, bound before anything else starts: a port in use is reported at once.
 
-ORPHAN_SECONDS = 3.0  # in which the workers of a server that was killed let go of its port
+ORPHAN_SECONDS = 3.0  # for the workers of a killed server to release its port
 _BIND_PAUSE = 0.1
 
 
 def bind(host: str, port: int, hint: str) -> list[socket.socket]:
-    """A socket for each address of a host, all on one port. They refuse connections until they are listened on."""
+    """A socket for each address of a host, all on one port. They refuse connections until `start`."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         addresses: dict[tuple[int, str | int], None] = {(family, each[0]): None for family, _, _, _, each in found}
@@ -621,7 +618,9 @@ def _bound(addresses: dict[tuple[int, str | int], None], port: int) -> list[sock
             try:
                 made.bind((address, port))
             except OSError as error:
-                if error.errno != errno.EADDRNOTAVAIL:  # a machine without IPv6 may still have a name for it
+                if (
+                    error.errno != errno.EADDRNOTAVAIL
+                ):  # a machine without IPv6 may still resolve a name to an IPv6 address
                     raise
                 missing = error
                 continue

@@ -1,4 +1,4 @@
-"""From a policy file to a running server, and back to an orderly end."""
+"""Starts a server from a policy file, reloads it on SIGHUP, and shuts it down in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpsql.policy.load import load
 from dpsql.policy.load_server import state_folder
 from dpsql.policy.model import Policy, ServerPolicy
 from dpsql.privacy.accounting import Accountant
-from dpsql.server.auth.login import Door, open_door
+from dpsql.server.auth.login import LoginRules, login_rules
 from dpsql.server.auth.throttle import Throttle
 from dpsql.server.ending import end_within
 from dpsql.server.listener import DRAIN_SECONDS, Server, bind
@@ -38,11 +38,11 @@ from dpsql.version import __version__
 
 _log = logging.getLogger("dpsql.server")
 
-# What is settled when the server starts, in [server] and [limits]; another value waits for the next start.
+# Settings of [server] and [limits] that are fixed at start; another value takes effect at the next start.
 _FIXED_OF_SERVER = ("host", "port", "metrics_port", "twin", "state")
-_FIXED_OF_LIMITS = ("memory", "threads")  # connections to one DuckDB file share them
-_AT_ONCE_SECONDS = 25.0  # that everything has to end in order when statements are not waited for
-_OTHER_FILES = 200  # that are open besides the two sockets of each connection
+_FIXED_OF_LIMITS = ("memory", "threads")  # shared by all connections to one DuckDB file
+_AT_ONCE_SECONDS = 25.0  # for an orderly end when statements are not waited for
+_OTHER_FILES = 200  # open files besides the two sockets of each connection
 
 
 def serve(
@@ -69,22 +69,22 @@ def serve(
     with _bound(policy.server) as sockets:
         dataset = open_engine(policy, new_ledger=new_ledger, compiles_apart=workers == 1)
         try:
-            if dataset.ledger.begun:  # one that has gone missing is not replaced without a word
+            if dataset.ledger.begun:  # a missing ledger is not replaced silently
                 warn("ledger_begun", ledger=str(ledger_location(policy)))
-            if dataset.ledger.adopted:  # from now on it counts for those whom this policy protects
+            if dataset.ledger.adopted:  # from now on it counts for the units of this policy
                 warn("ledger_adopted_units", ledger=str(ledger_location(policy)))
             _verify_in_background(policy, dataset)
             with _counting(metrics):
                 twin = start_twin(state_folder(policy), dataset.catalog, policy.users, address=policy.server.twin)
                 try:
-                    door = _open_door(policy, twin.database)
+                    rules = _login_rules(policy, twin.database)
                     keep_engine_log(state_folder(policy))
                     _warn_of_files(policy)
                     _allow_files(2 * policy.server.max_connections + _OTHER_FILES)
                     server: Server | Supervisor = (
-                        Server(policy, dataset, twin, door)
+                        Server(policy, dataset, twin, rules)
                         if workers == 1
-                        else Supervisor(policy, dataset, twin, door, workers)
+                        else Supervisor(policy, dataset, twin, rules, workers)
                     )
                     try:
                         asyncio.run(_run(server, sockets, metrics, read, ready))
@@ -105,15 +105,15 @@ class _Sockets:
 
 @contextmanager
 def _bound(server: ServerPolicy) -> Iterator[_Sockets]:
-    """Where to listen. What a listener has taken over and closed is closed twice, which does nothing."""
+    """The sockets to listen on. Closing a socket that the server has closed already does nothing."""
     with ExitStack() as closing:
-        hint = "Another server may run there. Choose a port with --port, or with port in [server] of the policy."
+        hint = "Another server may use this port. Choose one with --port, or with port in [server] of the policy."
         clients = bind(server.host, server.port, hint)
         for each in clients:
             closing.enter_context(each)
         status = None
         if server.metrics_port is not None:
-            hint = "Another server may run there. Choose another metrics_port in [server] of the policy."
+            hint = "Another server may use this port. Choose another metrics_port in [server] of the policy."
             (status,) = bind(HOST, server.metrics_port, hint)
             closing.enter_context(status)
         yield _Sockets(clients, status)
@@ -129,9 +129,9 @@ def _counting(metrics: Metrics) -> Iterator[None]:
         root.removeHandler(metrics)
 
 
-def _open_door(policy: Policy, database: str, throttle: Throttle | None = None) -> Door:
+def _login_rules(policy: Policy, database: str, throttle: Throttle | None = None) -> LoginRules:
     try:
-        return open_door(policy, database, throttle)
+        return login_rules(policy, database, throttle)
     except OSError as error:
         raise OperationalError(
             f'the state folder "{state_folder(policy)}" cannot be used: {error.strerror}',
@@ -140,7 +140,7 @@ def _open_door(policy: Policy, database: str, throttle: Throttle | None = None) 
 
 
 def _warn_of_files(policy: Policy) -> None:
-    """Tell the owner of a certificate that clients will not trust, and of secrets that others may read."""
+    """Warn of an expired certificate, and of secrets that others can read."""
     if policy.server.tls != "off":
         folder = state_folder(policy)
         certificate = policy.server.certificate or folder / "certificate.pem"
@@ -155,7 +155,7 @@ def _warn_of_files(policy: Policy) -> None:
 
 
 def _verify_in_background(policy: Policy, dataset: Dataset) -> None:
-    """Look at the whole ledger once, beside the statements of clients; all processes stop charging if it is damaged."""
+    """Verify the whole ledger once, in the background; all processes stop charging if it is damaged."""
 
     def verify() -> None:
         try:
@@ -173,7 +173,7 @@ def _verify_in_background(policy: Policy, dataset: Dataset) -> None:
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise this process's own limit of open files as far as it may; what is beyond that is refused when it comes."""
+    """Raise this process's limit of open files as far as needed and allowed; connections beyond it are refused."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -188,25 +188,25 @@ async def _run(
     read: Callable[[], Policy],
     ready: Callable[[Server | Supervisor], None],
 ) -> None:
-    wishes = _Wishes(server, read)
+    signals = _Signals(server, read)
     pages = StatusPages(lambda: server.page(metrics.counts()), server.problems)
     try:
         try:
             await server.start(sockets.clients)
             if sockets.status is not None:
                 await pages.start(sockets.status)
-            wishes.heed()
+            signals.heed()
             note("started", version=__version__, pid=os.getpid(), host=server.policy.server.host, port=server.port)
             ready(server)
-            note("stopping", signal=await wishes.end())
+            note("stopping", signal=await signals.end())
         finally:
-            await server.stop(wishes.at_once)
+            await server.stop(signals.at_once)
     finally:
         pages.stop()
 
 
-class _Wishes:
-    """What signals ask for: SIGTERM or SIGINT to end, a second one to end at once, SIGHUP to read the policy again."""
+class _Signals:
+    """Signals: SIGTERM or SIGINT to stop, a second one to stop at once, SIGHUP to reload the policy."""
 
     def __init__(self, server: Server | Supervisor, read: Callable[[], Policy]) -> None:
         self._server = server
@@ -223,7 +223,7 @@ class _Wishes:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     async def end(self) -> str:
-        """Wait for a signal to end; which one it was."""
+        """Wait for a signal to stop; returns which it was."""
         return await self._ended
 
     def _end(self, name: str) -> None:
@@ -245,14 +245,14 @@ class _Wishes:
 
 
 async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> None:
-    """Take the policy file as it is now; one that does not load changes nothing."""
+    """Reload the policy file; one that does not load changes nothing."""
     try:
         policy, waiting = _as_far_as_possible(await asyncio.to_thread(read), server.policy)
         is_alone = isinstance(server, Server)
         dataset = await asyncio.to_thread(open_engine, policy, compiles_apart=is_alone)
         try:
-            door = _open_door(policy, server.twin.database, server.door.throttle)
-            ended = await server.reload(policy, dataset, door)
+            rules = _login_rules(policy, server.twin.database, server.rules.throttle)
+            ended = await server.reload(policy, dataset, rules)
         except BaseException:
             dataset.close()
             await asyncio.to_thread(_put_in_force, server.policy)
@@ -267,13 +267,13 @@ async def reload(server: Server | Supervisor, read: Callable[[], Policy]) -> Non
 
 
 def _put_in_force(policy: Policy) -> None:
-    """The limits in the ledger are those of the policy that was opened last, also if it was not taken after all."""
+    """Restore the ledger's limits: they are those of the policy opened last, even if its reload failed."""
     with suppress(Error):
         record_limits(policy, Accountant(policy.privacy))
 
 
 def _as_far_as_possible(new: Policy, old: Policy) -> tuple[Policy, list[str]]:
-    """The new policy with what only a restart can change as it was, and the names of those settings."""
+    """The new policy with the old values of settings that need a restart, and the names of those settings."""
     server = {name: getattr(old.server, name) for name in _FIXED_OF_SERVER}
     limits = {name: getattr(old.limits, name) for name in _FIXED_OF_LIMITS}
     waiting = [name for name, value in server.items() if getattr(new.server, name) != value]

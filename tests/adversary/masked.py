@@ -29,7 +29,7 @@ from dpsql.policy.load_server import state_folder
 from dpsql.policy.model import Policy
 from dpsql.policy.passwords import Verifier
 from dpsql.release import Measurement
-from dpsql.server.auth.login import open_door
+from dpsql.server.auth.login import login_rules
 from dpsql.server.listener import Server, bind
 from dpsql.server.twin import start_twin
 from dpsql.tables import ExactTable, Integers, NoisyTable
@@ -106,7 +106,7 @@ class MaskedServer:
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
-        self._server = Server(policy, self.dataset, self._twin, open_door(policy, self._twin.database, None))
+        self._server = Server(policy, self.dataset, self._twin, login_rules(policy, self._twin.database, None))
 
         async def run() -> None:
             await self._server.start([socket])

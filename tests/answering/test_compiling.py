@@ -121,7 +121,7 @@ def test_a_process_that_is_stuck_is_ended(tmp_path: Path) -> None:
         children = held(dataset)
         refusal = refusal_of(dataset, SMALL)
         assert refusal.sqlstate == "57014"
-        assert refusal.message == "the query was not compiled within 0.3 seconds, as the machine is busy"
+        assert refusal.message == "the query was not compiled within 0.3 seconds because the machine is busy"
         assert "6 times compile_timeout" in (refusal.hint or "")
         eventually(lambda: not any(map(is_there, children)))
 

@@ -132,10 +132,10 @@ def test_a_session_uses_both_sides_and_is_told_where_it_stands(asked: Clinic) ->
     exact.execute(COUNT)
     assert asked.spent() == pure_price([TENTH])
     assert "or epsilon 0.9 as pure" in exact.left()
-    assert "Warning: after it, pure answers pay with their rho, as others do, for everybody" in others.explain(above(1))
+    assert "Warning: afterwards pure answers are charged in rho, like others, for all users" in others.explain(above(1))
     others.execute(above(1))
     assert asked.spent().pure is None
-    assert exact.left().endswith("; pure answers pay as others do, since not all answers were pure")
+    assert exact.left().endswith("; pure answers are charged like others, because not all answers were pure")
     assert not any(line.startswith("Warning") for line in others.explain(above(2)))
     exact.execute(above(2))  # in what is left of rho
     with pytest.raises(BudgetExhausted) as refusal:
@@ -146,7 +146,7 @@ def test_a_session_uses_both_sides_and_is_told_where_it_stands(asked: Clinic) ->
 
 def test_who_would_overdraw_rho_is_warned_and_may(asked: Clinic) -> None:
     exact, others = session(asked, pure="on", epsilon="0.25"), session(asked, "bob")
-    warning = "Warning: it takes more rho than is left: after it, only pure answers can be paid, for everybody"
+    warning = "Warning: this query uses more rho than is left: afterwards only pure answers can be paid, for all users"
     assert warning in exact.explain(COUNT)
     exact.execute(COUNT)
     assert warning not in exact.explain(COUNT)  # it is bought
@@ -247,7 +247,7 @@ def test_the_driver_and_the_command_line_ask_for_it(policy_path: Path) -> None:
     asked = ["--user", "bob", "--policy", str(policy_path), "--pure", "--epsilon", "0.3", COUNT]
     explained = CliRunner().invoke(commands, ["explain", *asked])
     assert "or epsilon 0.3 as pure" in explained.stdout
-    assert "Warning: it takes more rho than is left" in explained.stdout
+    assert "Warning: this query uses more rho than is left" in explained.stdout
     answered = CliRunner().invoke(commands, ["query", *asked])
     assert answered.exit_code == 0, answered.stderr
     assert "left: epsilon 0.6 as pure" in answered.stderr
@@ -280,4 +280,4 @@ def test_the_owner_sees_that_nothing_more_is_paid_as_pure(policy_path: Path) -> 
     with dpsql.connect(policy_path, user="alice") as connection, connection.cursor() as cursor:
         cursor.execute(COUNT)
     found = CliRunner().invoke(commands, ["budget", "--policy", str(policy_path)]).stdout
-    assert found.count("pure   answers pay as others do, since not all answers were pure") == 3
+    assert found.count("pure   answers are charged like others, because not all answers were pure") == 3

@@ -278,7 +278,7 @@ def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["audit", "--policy", "small.toml", "--trials", "1000"]
     found = CliRunner().invoke(commands, [*options, "--picture", "audit.svg"])
     assert found.exit_code == 0, found.output
-    assert "show more than they cost" in found.stdout
+    assert "reveal more than their price" in found.stdout
     assert (folder / "audit.svg").read_text().startswith("<svg")
     document = json.loads(CliRunner().invoke(commands, [*options, "--format", "json"]).stdout)
     assert document["currency"] == "rho"

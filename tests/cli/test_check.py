@@ -53,13 +53,12 @@ def test_it_tells_what_can_be_asked_of_each_column(clinic: Path) -> None:
         "  no SUM of kind, seen: only numbers can be summed",
         '  note: rows of "visits" whose "patient_id" is NULL have no owner and do not count',
         "",
-        "public, every row can be seen:",
+        "public, every row is visible:",
         "  states: code, region",
         "",
         "± is the 95 % margin of the noise at the default price of epsilon 1; the total of epsilon 100 pays for"
         " 2,122 such answers",
-        "the total is for each person alone; for 2 who belong together: no bound; for 5: no bound"
-        " (dpsql budget --group)",
+        "the total protects each single person; for a group of 2: no bound; of 5: no bound (dpsql budget --group)",
     ]
 
 
@@ -110,7 +109,7 @@ def test_marks_that_are_left_are_listed(clinic: Path) -> None:
     change(clinic, "sex = {}", "sex   = {}  # TODO: which values?")
     number = clinic.read_text().splitlines().index("sex   = {}  # TODO: which values?") + 1
     assert check(clinic).stdout.endswith(
-        f"\n\nleft for you to decide: 1 line marked TODO\n  {clinic}:{number}: sex = {{}} # TODO: which values?\n"
+        f"\n\nstill to decide: 1 line marked TODO\n  {clinic}:{number}: sex = {{}} # TODO: which values?\n"
     )
 
 
@@ -181,7 +180,7 @@ def test_a_key_that_nothing_keeps_unique_is_warned_of(clinic: Path) -> None:
         + '\n[tables.loose]\nunit = "patient_id"\n'
         + '\n[tables.notes]\nunit = { via = "visit", table = "visits", key = "id" }\n'
     )
-    warning = '(id) of table "main.{}" is unique, but nothing enforces it: whether dpsql opens depends on rows'
+    warning = '(id) of table "main.{}" is unique, but nothing enforces it: new rows may keep dpsql from starting'
     assert warning.format("visits") not in check(clinic).stdout
     change(clinic, 'table = "visits", key', 'table = "loose", key')
     result = check(clinic)
@@ -237,7 +236,7 @@ def test_it_says_how_many_stored_answers_an_edit_would_lose(
     change(asked, old, new)
     found = stored_answers(asked)
     assert found.startswith(f"5 stored answers: {5 - lost} would be found again under this policy")
-    assert found.endswith(f"; {lost} would be bought anew, for it changes {because}") or not lost
+    assert found.endswith(f"; {lost} would be bought again, because it changes {because}") or not lost
     with dpsql.connect(asked) as connection, connection.cursor() as cursor:
         for sql in STORED:
             cursor.execute(sql)

@@ -130,7 +130,7 @@ def test_the_folder_may_be_anything_but_must_be_writable(tmp_path: Path) -> None
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         f'error: the demo cannot be written to "{tmp_path / "file" / "demo"}" (SQLSTATE 58000)',
-        "hint: Name a folder that can be written and has 50 MB of room: dpsql demo FOLDER",
+        "hint: Choose a folder that can be written to and has 50 MB of free space: dpsql demo FOLDER",
     ]
 
 
@@ -139,7 +139,7 @@ def test_files_of_somebody_else_are_left_alone(tmp_path: Path, name: str) -> Non
     (tmp_path / name).write_text("mine")
     result = run("demo", str(tmp_path))
     assert result.exit_code == 1
-    assert result.stderr.startswith(f'error: "{tmp_path}" holds something else (SQLSTATE 58000)\nhint: ')
+    assert result.stderr.startswith(f'error: "{tmp_path}" exists and is not a demo (SQLSTATE 58000)\nhint: ')
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 

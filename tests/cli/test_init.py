@@ -178,9 +178,9 @@ invoiceline: unit "invoiceid → customerid", one row of each counts (the databa
   note: rows of "invoiceline" whose "invoiceid" or "customerid" of "invoice" is NULL have no owner and do not count
 
 ± is the 95 % margin of the noise at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
-the total is for each person alone; for 2 who belong together: epsilon 8.783, delta 4.299e-05; for 5: epsilon 26.96, delta 0.1351 (dpsql budget --group)
+the total protects each single person; for a group of 2: epsilon 8.783, delta 4.299e-05; of 5: epsilon 26.96, delta 0.1351 (dpsql budget --group)
 
-left for you to decide: 4 lines marked TODO
+still to decide: 4 lines marked TODO
   dpsql.toml:43: total = {} # TODO: smallest and largest value to expect, as in { min = 0, max = 100 }
   dpsql.toml:47: max_rows_per_unit = 1 # TODO: how many rows of one unit shall count?
   dpsql.toml:50: quantity = {} # TODO: smallest and largest value to expect, as in { min = 0, max = 100 }
@@ -245,7 +245,7 @@ lab_results: unit "patient id", up to 5 rows of each count (the database enforce
   note: rows of "lab_results" whose "patient id" is NULL have no owner and do not count
 
 ± is the 95 % margin of the noise at the default price of epsilon 0.1; the total of epsilon 4 pays for 995 such answers
-the total is for each person alone; for 2 who belong together: epsilon 8.783, delta 4.299e-05; for 5: epsilon 26.96, delta 0.1351 (dpsql budget --group)
+the total protects each single person; for a group of 2: epsilon 8.783, delta 4.299e-05; of 5: epsilon 26.96, delta 0.1351 (dpsql budget --group)
 """)  # noqa: E501
     assert transcript("query", "SELECT smoker, COUNT(*) AS people FROM patients GROUP BY smoker") == lines("""
 $ dpsql query "SELECT smoker, COUNT(*) AS people FROM patients GROUP BY smoker"
@@ -279,7 +279,7 @@ def test_from_tpc_h_to_a_first_answer(folder: Path) -> None:
     shown = transcript("check")
     (price,) = (line for line in shown if line.startswith("  o_totalprice  "))
     assert price.startswith("  o_totalprice  numeric(8,2)  0 to 300,000  ±")
-    assert "public, every row can be seen:" in shown
+    assert "public, every row is visible:" in shown
     answer = transcript(
         "query",
         "SELECT n_name, customers FROM (SELECT c_nationkey, COUNT(*) AS customers FROM customer GROUP BY c_nationkey) c"
@@ -425,7 +425,7 @@ def test_a_database_without_people_is_left_to_its_owner(folder: Path) -> None:
         connection.execute("CREATE TABLE readings (taken TIMESTAMP, celsius DOUBLE)")
     result = run("init", "weather.duckdb")
     assert result.exit_code == 0
-    assert "no column seems to name a person: decide whose rows each table holds\n" in result.stdout
+    assert "no column seems to identify a person: decide whose the rows of each table are\n" in result.stdout
     result = run("check")
     assert result.exit_code == 1
     assert result.stderr.startswith("dpsql.toml: no table is declared\n  write: [tables.NAME]\n")

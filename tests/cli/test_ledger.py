@@ -138,7 +138,7 @@ def test_a_server_that_is_not_there(clinic: Path, tmp_path: Path) -> None:
         assert "the server of the ledger cannot be reached (SQLSTATE 58000)" in result.stderr
         assert "secret" not in result.output + result.stderr
     edited = run(clinic, "user", "allowance", "alice", "2")
-    assert "The policy is changed; the ledger records that when it is next opened." in edited.stderr
+    assert "The policy was changed; the ledger records it when it is next opened." in edited.stderr
 
 
 def test_a_ledger_moves_to_a_server_and_back(clinic: Path, ledger_server: Server) -> None:
@@ -267,8 +267,8 @@ def test_a_ledger_from_before_says_that_it_adopts_the_units(clinic: Path) -> Non
     assert "protected: not recorded yet" in run(clinic, "budget").stdout
     assert check(clinic).exit_code == 0
     first, again = asked(clinic), asked(clinic)
-    said = "the ledger did not know yet whom it protects: from now on it counts for the units of this policy\n"
+    said = "the ledger had no record of whom it protects: from now on it counts for the units of this policy\n"
     assert (said in first.stderr, said in again.stderr) == (True, False)
     told = run(clinic, "budget").stdout
     assert "protected since 2" in told
-    assert "versions of dpsql before this one did not record whom they were given for" in told
+    assert "earlier versions of dpsql did not record whom they protect" in told

@@ -90,7 +90,7 @@ def test_the_next_one_is_another_version(clinic: Path) -> None:
 def test_off_reads_the_database_again(clinic: Path) -> None:
     before = clinic.read_text()
     prepare(clinic)
-    assert "names no copy any more" in prepare(clinic, "--off").stdout
+    assert "no longer names a copy" in prepare(clinic, "--off").stdout
     assert clinic.read_text() == before
     assert "names no prepared copy" in prepare(clinic, "--off").stdout
 

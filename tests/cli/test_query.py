@@ -70,15 +70,15 @@ def test_sql_is_an_argument_a_file_or_standard_input(clinic: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        ((), "  \n", "there is no SQL: standard input is empty"),
+        ((), "  \n", "no SQL: standard input is empty"),
         ((), b"\xff\xfe\x00", "standard input is not text"),
-        (("SELECT 1", "-f", "x.sql"), None, "the SQL is given twice, as an argument and as a file"),
+        (("SELECT 1", "-f", "x.sql"), None, "SQL was passed both as an argument and as a file"),
         (("-f", "missing.sql"), None, 'the file "missing.sql" cannot be read: No such file or directory'),
         (("-f", "."), None, 'the file "." cannot be read: Is a directory'),
         (("--param", "age", OLD), None, "'age' is not of the form name=value"),
         (("--param", "=1", OLD), None, "'=1' is not of the form name=value"),
         (("--format", "xml", BY_STATE), None, "'xml' is not one of"),
-        (("--format", "parquet", BY_STATE), None, "parquet is written to a file: name it with --output"),
+        (("--format", "parquet", BY_STATE), None, "parquet needs a file: name it with --output"),
         (("--margins", BY_STATE), None, "--margins is for csv, json and parquet: a table shows margins anyway"),
         (("-o", "missing/out.txt", BY_STATE), None, 'there is no folder "missing" to write to'),
         (("-o", ".", BY_STATE), None, '"." is a folder'),
@@ -162,7 +162,7 @@ def test_errors_point_into_the_sql_as_it_was_written(clinic: Path) -> None:
 
 
 def test_a_new_ledger_is_told_of_once(clinic: Path) -> None:
-    said = "no ledger was there: a new one was begun, in which nothing is spent\n"
+    said = "there was no ledger: a new one was created, in which nothing is spent\n"
     assert said not in query(clinic, BY_STATE).stderr
     (clinic.parent / f"{toy.DATABASE}.ledger").unlink()
     for command in ("explain", "query"):

@@ -144,11 +144,11 @@ def test_what_is_declared_is_shown(clinic: Path) -> None:
         "visits  private        3",
     ]
     assert script(clinic, "\\d people").stdout.splitlines() == [
-        'table "people": private, the unit is "id", of each at most 1 row counts',
+        'table "people": private, the unit is "id", at most 1 row per unit counts',
         "column  type              declared",
         "------  ----------------  ----------------------------------------------",
         "age     bigint            0 to 110",
-        "sex     text              no bounds; as a key, rare values are held back",
+        "sex     text              no bounds; as a key, rare values are suppressed",
         "state   text              keys CA, NY, TX, NULL",
         "income  double precision  0 to 500000 in steps of 1",
         "smoker  boolean           keys false, true",

@@ -19,7 +19,7 @@ from dpsql.policy.passwords import Verifier
 from tests import toy
 
 COUNT = "SELECT COUNT(*) FROM people"
-RELOAD = "a running server still uses the old policy: send it SIGHUP (kill -HUP PID) to put the change in force\n"
+RELOAD = "a running server still uses the old policy: send it SIGHUP (kill -HUP PID) to apply the change\n"
 
 
 def user(policy: Path, command: str, *arguments: str, stdin: str | bytes = "") -> Result:
@@ -88,13 +88,13 @@ def test_the_spending_of_a_removed_user_stays_in_the_books(clinic: Path) -> None
     assert ask(clinic, "bob") == "00000"
     removed = user(clinic, "remove", "bob")
     assert removed.exit_code == 0
-    spent = "epsilon 1 (rho 0.02294) that they have spent stays in the books\n"
+    spent = "epsilon 1 (rho 0.02294) that they have spent stays in the ledger\n"
     assert removed.stdout == 'removed user "bob"\n' + spent + RELOAD
     assert limits(clinic, "bob") == [True, False]
     assert ask(clinic, "bob", "SELECT AVG(age) FROM people") == "28000"
     assert list(load(clinic).users) == ["alice"]
     back = CliRunner().invoke(commands, ["user", "add", "bob", "--epsilon", "1", "--policy", str(clinic)])
-    assert "they have spent epsilon 1 (rho 0.02294) before, which counts\n" in back.stdout
+    assert "they have spent epsilon 1 (rho 0.02294) before, which still counts\n" in back.stdout
     assert ask(clinic, "bob", "SELECT AVG(age) FROM people") == "53400"
     assert ask(clinic, "bob") == "00000"  # what was bought stays theirs
 
@@ -158,7 +158,7 @@ def test_a_ledger_that_cannot_record_is_reported(clinic: Path) -> None:
     result = user(clinic, "allowance", "alice", "1")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: the ledger is damaged (SQLSTATE 58000)\n")
-    assert "detail: The policy is changed; the ledger records that when it is next opened.\n" in result.stderr
+    assert "detail: The policy was changed; the ledger records it when it is next opened.\n" in result.stderr
 
 
 # --- passwords ---

@@ -195,7 +195,7 @@ def test_what_it_lacks_is_refused_before_it_is_paid(clinic: Path) -> None:
 
 
 def test_commands_that_it_has_no_part_in_say_so(clinic: Path) -> None:
-    for command, message in (("prepare", "no copies can be prepared"), ("audit", "no made-up databases")):
+    for command, message in (("prepare", "no copies can be prepared"), ("audit", "an audit needs synthetic databases")):
         told = _run(command, "--policy", str(clinic))
         assert told.exit_code == 1 and message in told.stderr, told.output
 

@@ -172,7 +172,7 @@ def test_the_storage_gives_nothing_back(location: LedgerLocation, ledger: SqlLed
         ("UPDATE failures SET runs = 7 WHERE number = 2", "failure 2 does not follow a retry"),
         (
             f"UPDATE failures SET key = x'{'07' * 32}' WHERE number = 2",
-            "failure 2 names an answer that nobody paid for",
+            "failure 2 names an answer that was never paid for",
         ),
         ("DELETE FROM failures WHERE number = 1", "failure 1 is missing"),
         ("INSERT INTO retries VALUES (9, '2020')", "1 of the retries follow no failure"),

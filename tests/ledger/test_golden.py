@@ -67,7 +67,7 @@ def test_a_ledger_of_answers_known_by_their_sql_keeps_its_charges(tmp_path: Path
     with closing(open_dataset(policy)) as dataset:
         assert dataset.ledger.spent().loss == before.loss + bought
     checked = CliRunner().invoke(commands, ["check", str(policy)]).stdout
-    assert "; 7 were stored by an older version, and are not found any more" in checked
+    assert "; 7 were stored by an older version, and are no longer found" in checked
 
 
 def test_stored_answers_are_found_again(tmp_path: Path) -> None:

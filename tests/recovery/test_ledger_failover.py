@@ -82,7 +82,7 @@ def test_a_replica_that_misses_charges_is_not_charged(primary: Server, replica: 
         assert started.returncode != 0 and "has lost charges" in started.stderr
 
         accepted = dpsql("ledger", "accept", "--yes", policy=policy)
-        assert "accepted with 1 charge; charge 3 was the newest that was seen" in accepted.stdout
+        assert "accepted with 1 charge; charge 3 was the newest seen" in accepted.stdout
         serving = stack.enter_context(Serving(policy, "--workers", "2"))
         for connection in connect_to(serving, stack).values():
             connection.execute(COUNT.format(7))

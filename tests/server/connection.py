@@ -138,7 +138,7 @@ class Connection:
         self._socket.close()
 
     def _kinds(self) -> Iterator[str]:
-        """Letters of the messages that have arrived and are not read yet."""
+        """Types of the messages that have arrived and are not read yet."""
         position = 0
         while position + 5 <= len(self._received):
             yield chr(self._received[position])

@@ -1,4 +1,4 @@
-"""A tiny server behind the real door: whoever comes in is told AuthenticationOk and ReadyForQuery, and nothing more."""
+"""A tiny server with the real login: an authenticated client gets AuthenticationOk and ReadyForQuery only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dpsql.policy.model import TlsRule
 from dpsql.policy.passwords import Verifier
-from dpsql.server.auth.login import CancelCall, Client, Door, welcome
+from dpsql.server.auth.login import CancelCall, Client, LoginRules, authenticate
 from dpsql.server.auth.throttle import Throttle, Verifiers
 from dpsql.server.auth.tls import Tls, load_tls, own_certificate
 
@@ -31,9 +31,9 @@ def verifier() -> Verifier:
     return Verifier.derived(PASSWORD, b"salt of sixteen!", 4096)
 
 
-def make_door(tls: Tls | None = None, rule: TlsRule = "remote", *, login_timeout: float = 30) -> Door:
+def make_door(tls: Tls | None = None, rule: TlsRule = "remote", *, login_timeout: float = 30) -> LoginRules:
     verifiers = Verifiers({"alice": verifier()}, SECRET)
-    return Door(DATABASE, verifiers, tls, rule, login_timeout, Throttle())
+    return LoginRules(DATABASE, verifiers, tls, rule, login_timeout, Throttle())
 
 
 def own_tls(folder: Path) -> tuple[Tls, Path]:
@@ -62,7 +62,7 @@ class Hall:
 
 
 @asynccontextmanager
-async def opened(door: Door, *, host: str = "127.0.0.1", path: Path | None = None) -> AsyncIterator[Hall]:
+async def opened(rules: LoginRules, *, host: str = "127.0.0.1", path: Path | None = None) -> AsyncIterator[Hall]:
     """The server, in the running loop, on a port or on a Unix socket."""
     hall = Hall()
     failures: list[BaseException] = []
@@ -73,7 +73,7 @@ async def opened(door: Door, *, host: str = "127.0.0.1", path: Path | None = Non
         assert task is not None
         guests.add(task)
         try:
-            outcome = await welcome(reader, writer, door)
+            outcome = await authenticate(reader, writer, rules)
             hall.outcomes.append(outcome)
             if isinstance(outcome, Client):
                 outcome.writer.write(READY)
@@ -112,7 +112,7 @@ async def opened(door: Door, *, host: str = "127.0.0.1", path: Path | None = Non
 
 
 @contextmanager
-def running(door: Door, *, host: str = "127.0.0.1") -> Iterator[Hall]:
+def running(rules: LoginRules, *, host: str = "127.0.0.1") -> Iterator[Hall]:
     """The server in a thread of its own, for clients that block."""
     started = threading.Event()
     halls: list[Hall] = []
@@ -122,7 +122,7 @@ def running(door: Door, *, host: str = "127.0.0.1") -> Iterator[Hall]:
         end = asyncio.Event()
         loop = asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(end.set))
-        async with opened(door, host=host) as hall:
+        async with opened(rules, host=host) as hall:
             halls.append(hall)
             started.set()
             await end.wait()

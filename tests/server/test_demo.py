@@ -77,4 +77,4 @@ def test_the_line_works_as_it_stands_and_again_after_a_restart(folder: Path) -> 
 
 def test_a_port_without_a_server() -> None:
     result = CliRunner().invoke(commands, ["demo", "--port", "1"])
-    assert result.exit_code == 2 and "--port is for --serve" in result.stderr
+    assert result.exit_code == 2 and "--port requires --serve" in result.stderr

@@ -39,8 +39,8 @@ def test_a_damaged_certificate_is_named(tmp_path: Path) -> None:
     certificate, _ = own_certificate(state_folder(policy), "127.0.0.1")
     certificate.write_text("-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n")
     with pytest.raises(PolicyError, match="the certificate in the state folder") as caught:
-        serving._open_door(policy, "clinic")
-    assert "made anew" in str(caught.value.hint)
+        serving._login_rules(policy, "clinic")
+    assert "new ones are then created" in str(caught.value.hint)
 
 
 def write_expired(certificate: Path, key: Path) -> None:

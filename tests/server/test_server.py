@@ -246,7 +246,7 @@ def test_other_units_are_served_only_on_the_owners_word(arguments: tuple[str, ..
             connection.execute(count.format(2).encode())  # with the units of before
             protect = [sys.executable, "-m", "dpsql", "ledger", "protect", "--yes", "--policy", str(policy)]
             subprocess.run(protect, check=True, capture_output=True)
-            with pytest.raises(psycopg.errors.SystemError, match="changed who is protected"):
+            with pytest.raises(psycopg.errors.SystemError, match="changed the unit of privacy"):
                 connection.execute(count.format(3).encode())
             assert server.charges() == 2
             server.process.send_signal(signal.SIGHUP)
@@ -462,11 +462,12 @@ def test_a_port_in_use(serving: Serving, metrics_port: int, tmp_path: Path) -> N
     policy = write_clinic(tmp_path)
     assert refusal(policy, "--port", str(serving.port)).startswith(
         f"error: cannot listen on 127.0.0.1:{serving.port}: address already in use (SQLSTATE F0000)\n"
-        "hint: Another server may run there. Choose a port with --port, or with port in [server] of the policy.\n"
+        "hint: Another server may use this port. Choose one with --port, or with port in [server] of the policy.\n"
     )
     write_clinic(tmp_path, server=f"metrics_port = {metrics_port}")
-    assert "hint: Another server may run there. Choose another metrics_port in [server] of the policy.\n" in refusal(
-        policy, "--port", "0"
+    assert (
+        "hint: Another server may use this port. Choose another metrics_port in [server] of the policy.\n"
+        in refusal(policy, "--port", "0")
     )
 
 

@@ -45,7 +45,7 @@ def test_the_policy_is_documented_in_psql(twin: Twin) -> None:
         "numeric(5,2)",
         "timestamp without time zone",
         "Private: only aggregates are answered. The unit is patient_id; at most 10 rows of a unit count.",
-        "Public: answered exactly and for free.",
+        "Public: answered exactly, at no cost.",
     ):
         assert words in shown
 

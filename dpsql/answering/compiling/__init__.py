@@ -1,4 +1,4 @@
-"""Compiling behind a fence: steps, time and memory are limited, and whoever no longer waits ends it."""
+"""Compilation with limits on steps, time and memory, in processes that can be killed."""
 
 from dpsql.answering.compiling.compiler import Compiler
 

@@ -1,4 +1,4 @@
-"""Starts the process that starts processes which compile; see `nursery.py`."""
+"""Starts the fork server for compilations; see `nursery.py`."""
 
 from dpsql.answering.compiling.nursery import main
 

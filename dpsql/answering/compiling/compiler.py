@@ -1,7 +1,7 @@
-"""Where a query is compiled: small ones in this process, where that is allowed, all others in one that can be killed.
+"""Chooses where a query is compiled: small ones in this process, if allowed, others in one that can be killed.
 
-Python cannot be stopped within a call of C, such as the product of two huge numbers or a parser that is compiled, and
-keeps all other threads waiting meanwhile. A process can be stopped always.
+Python cannot be interrupted inside a C call, such as the product of two huge numbers or a compiled parser, and other
+threads wait meanwhile. A process can always be killed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from dpsql.errors import Cancelled, Error, TooComplex
 from dpsql.policy.model import CompileLimits
 from dpsql.release import Source
 
-SMALL = 100_000  # steps that are taken in the own process
-QUICK_SECONDS = 0.5  # after which a query counts as long work
-# Processes that compile at once: half for what is quick, half for what is not. One user has half of either.
+SMALL = 100_000  # steps that may run in this process
+QUICK_SECONDS = 0.5  # seconds after which a query counts as long work
+# Concurrent compile processes: half for short work, half for long work. One user may hold half of each.
 SLOTS, OF_ONE_USER = 4, 2
-_PAID = 3  # times as much is allowed for a query that was accepted, and has been paid for, before
+_PAID = 3  # factor on the limits for a query that was accepted and paid for before
 
 
 class Compiler:
     """Safe for many threads."""
 
     def __init__(self, ground: Ground, limits: CompileLimits, *, apart: bool = False) -> None:
-        """`apart`: nothing is compiled in this process, so that nobody else in it ever waits."""
+        """`apart`: compile nothing in this process, so that its other threads never wait."""
         self._ground = ground
         self._limits = limits
         self._small = 0 if apart else min(SMALL, limits.max_compile_steps)
@@ -44,10 +44,10 @@ class Compiler:
     def compile(
         self, source: Source, chosen: Choice, *, user: str, cancellation: Cancellation | None, paid: bool = False
     ) -> Compiled:
-        """The release of a text; refused with 54001 beyond the steps or the memory, with 57014 beyond the time.
+        """The release of a text; 54001 if it exceeds the steps or the memory, 57014 if it exceeds the time.
 
-        Time is the processor's, so that a text is not refused because others keep the machine busy. The clock only ends
-        what is stuck, or hardly ever gets its turn.
+        Time is processor time, so that a text is not refused because the machine is busy. A wall-clock limit only ends
+        compilations that hang or hardly get any processor time.
         """
         if self._small:
             try:
@@ -94,7 +94,7 @@ class Compiler:
             if (data := self._answer(child, min(QUICK_SECONDS, order.wall_seconds), order, cancellation)) is not None:
                 self._nursery.give_back(child)
                 return data
-            # Now it is long work. It goes on where there is room for that, and begins again later where there is none.
+            # It is long work now: it continues if a slot for long work is free, else it starts again later.
             if not (goes_on := self.long.take_now(user)):
                 _end(child)
         finally:
@@ -111,7 +111,7 @@ class Compiler:
             if data is None:
                 _end(child)
                 raise _stuck(order)
-            child.close()  # after long work much of its memory may be in pieces
+            child.close()  # long work may leave its memory fragmented
             return data
         finally:
             self.long.give_back(user)
@@ -127,7 +127,7 @@ class Compiler:
                 raise _too_long(order) from None
             if ended.by == STUCK:
                 raise _stuck(order) from None
-            if ended.by == KILLED:  # by the system, which had no more memory
+            if ended.by == KILLED:  # by the kernel's out-of-memory killer
                 raise self._failed(Failure("memory")) from None
             raise
 
@@ -170,7 +170,7 @@ def _too_long(order: Order) -> Cancelled:
 
 def _stuck(order: Order) -> Cancelled:
     return Cancelled(
-        f"the query was not compiled within {order.wall_seconds:g} seconds, as the machine is busy",
+        f"the query was not compiled within {order.wall_seconds:g} seconds because the machine is busy",
         hint=f"Try again later; the limit is {WALL_TIMES} times compile_timeout in [limits] of the policy.",
     )
 

@@ -1,8 +1,8 @@
-"""A process that does nothing but start others, which compile: `python -m dpsql.answering.compiling FILE`.
+"""A fork server for compilations: `python -m dpsql.answering.compiling FILE`.
 
-It has one thread, so that forking is safe, and has imported everything, so that forking is quick. It ends, and what it
-has started ends with it, when the process that uses it is gone. Each child compiles one text after the other until the
-other end of its socket is closed; one that takes too long is killed.
+It has one thread, so that forking is safe, and has imported everything, so that forking is fast. It ends together with
+its children when the process that uses it is gone. Each child compiles one text after the other until the other end of
+its socket is closed; one that takes too long is killed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from dpsql.release import Source
 FORK, END = b"F", b"E"
 STATUS = struct.Struct("!q")
 LENGTH = struct.Struct("!I")
-WALL_TIMES = 6  # as long by the clock as of the processor, which others need as well
-_GLANCE = 1_000  # milliseconds between looks at children that have ended by themselves
-_USUAL, _DEEP = sys.getrecursionlimit(), 4_000  # the latter while a release is packed: C's stack has room for it
-_MOST_VISIBLE = 1_000  # characters of a defect's own words
+WALL_TIMES = 6  # the wall-clock limit, as a multiple of processor time, which is shared
+_GLANCE = 1_000  # milliseconds between checks for children that have ended
+_USUAL, _DEEP = sys.getrecursionlimit(), 4_000  # the latter while a release is pickled: the C stack has room for it
+_MOST_VISIBLE = 1_000  # characters kept of an internal error's text
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One text to compile, and how much that may take."""
+    """One text to compile, and its limits."""
 
     source: Source
     chosen: Choice
     steps: int
-    seconds: float  # of the processor
-    memory: int  # bytes beyond what the process had at its beginning
+    seconds: float  # processor time
+    memory: int  # bytes beyond the process's initial size
 
     @property
     def wall_seconds(self) -> float:
-        """How long to wait for it by the clock."""
+        """The wall-clock limit."""
         return self.seconds * WALL_TIMES
 
 
@@ -60,12 +60,12 @@ class Failure:
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # who uses it says when it ends
+        signal.signal(number, signal.SIG_IGN)  # the parent decides when it ends
     control = socket.socket(fileno=int(sys.argv[1]))
     children: set[int] = set()
     try:
         _serve(control, children)
-    except ConnectionError:  # who uses it was killed, also while it waited for an answer
+    except ConnectionError:  # the parent was killed, possibly while it waited for an answer
         pass
     finally:
         for child in children:
@@ -73,13 +73,13 @@ def main() -> None:
 
 
 def _serve(control: socket.socket, children: set[int]) -> None:
-    """Start and end children as the other end says, until it is closed."""
+    """Start and end children on request, until the other end is closed."""
     data = receive(control)
     if data is None:
         return
     ground = Packing().unpack(data)
     gc.collect()
-    gc.freeze()  # or every child would soon copy all of it
+    gc.freeze()  # or every child would soon copy all of the heap
     waiting = select.poll()
     waiting.register(control, select.POLLIN)
     while True:
@@ -106,7 +106,7 @@ def _serve(control: socket.socket, children: set[int]) -> None:
 
 
 def _end(child: int) -> int:
-    """Kill a child that has not been waited for yet, so that the number is still its own; how it ended."""
+    """Kill a child that has not been reaped yet, so that its pid is still valid; returns its status."""
     os.kill(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1]
 
@@ -116,15 +116,17 @@ def _become_child(control: socket.socket, line: socket.socket, ground: Ground) -
     try:
         control.close()
         for number in (signal.SIGPROF, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)  # which ends the process, whatever it does
+            signal.signal(number, signal.SIG_DFL)  # the default action ends the process, whatever it does
         with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000")  # rather this one than the server
+            Path("/proc/self/oom_score_adj").write_text(
+                "1000"
+            )  # the OOM killer should take this one rather than the server
         packing, before = Packing(ground), _address_space()
-        gc.disable()  # plans are trees: looking for cycles would take half of the time of a long text
+        gc.disable()  # plans are trees: garbage collection would take half of the time of a long text
         while (data := receive(line)) is not None:
             order: Order = packing.unpack(data)
             send(line, _carry_out(order, ground, packing, before))
-            gc.collect()  # while nobody waits
+            gc.collect()  # while idle
         status = 0
     finally:
         os._exit(status)
@@ -156,14 +158,14 @@ def _carry_out(order: Order, ground: Ground, packing: Packing, before: int) -> b
 
 
 def _is_for_memory(error: BaseException | None) -> bool:
-    """Whether memory was what was missing: the tokenizer takes every failure for one of the text."""
+    """Whether memory ran out: the tokenizer reports every failure as an error of the text."""
     while error is not None and not isinstance(error, MemoryError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _address_space() -> int:
-    """Bytes that the process has now; where the system does not say, there is no limit that it would keep."""
+    """The present size in bytes; where the system does not report it, it enforces no limit either."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except OSError:
@@ -184,7 +186,7 @@ def _limit_memory(wanted: int) -> None:
 
 
 def receive(line: socket.socket) -> bytes | None:
-    """One message; None where the other end is closed."""
+    """One message; None if the other end is closed."""
     head = _exactly(line, LENGTH.size)
     return None if head is None else _exactly(line, LENGTH.unpack(head)[0])
 

@@ -1,4 +1,4 @@
-"""Releases, questions and refusals as bytes, between processes of ours that hold the same catalog."""
+"""Pickling of releases, queries and errors between our own processes, which hold the same catalog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Pickler(pickle.Pickler):
         self._tables = tables
 
     def persistent_id(self, value: object) -> object:
-        """Tables are compared by identity, and dialects hold functions: both processes have the same ones."""
+        """Tables are compared by identity, and dialects hold functions, so both are sent by name."""
         if isinstance(value, Table) and id(value) in self._tables:
             return "table", self._tables[id(value)]
         if isinstance(value, Dialect):
@@ -37,7 +37,7 @@ class _Pickler(pickle.Pickler):
 
 
 class Packing:
-    """Both ends have one, of the same catalog."""
+    """Each end has one, for the same catalog."""
 
     def __init__(self, ground: Ground | None = None) -> None:
         self._tables = {} if ground is None else dict(ground.catalog.tables)
@@ -67,7 +67,7 @@ def _read_only(content: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 
 
 def _error(kind: type[Error], arguments: tuple[object, ...], facts: dict[str, object]) -> Error:
-    """A refusal as it was; many are made of something else than their message."""
+    """Restore an error; the constructors of many take something other than the message."""
     make: Callable[..., Error] = kind.__new__
     error = make(kind, *arguments)
     error.args = arguments

@@ -1,4 +1,4 @@
-"""Processes that compile, as the process sees them that asks: started when needed, and killed when nobody waits."""
+"""The parent's side of compile processes: started when needed, and killed when no one waits for the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST = 0.001
 
 
 class Ended(Exception):
-    """The process has ended without an answer. `by` is the signal that ended it, if one did."""
+    """The process has ended without a result. `by`: the signal that ended it, if any."""
 
     def __init__(self, by: int | None) -> None:
         super().__init__(f"a process that compiles has ended, signal {by}")
@@ -41,7 +41,7 @@ class Nursery:
         self._closed = False
 
     def child(self) -> Child:
-        """A process that waits for work; the caller gives it back, or ends it."""
+        """An idle process; the caller returns it or ends it."""
         with self._lock:
             if self._closed:
                 raise OperationalError("the dataset is closed")
@@ -53,7 +53,7 @@ class Nursery:
                 except OSError as error:
                     if is_for_files(error):
                         raise TooManyFiles from None
-                    self._stop()  # the nursery itself was killed
+                    self._stop()  # the fork server itself was killed
                     if not another_try:
                         break
         raise OperationalError("no process can be started to compile the query", hint="Try again soon.")
@@ -69,7 +69,7 @@ class Nursery:
             raise
 
     def warm(self) -> None:
-        """Start what takes a moment to start."""
+        """Start the fork server in advance."""
         with suppress(OperationalError):
             self.give_back(self.child())
 
@@ -81,7 +81,7 @@ class Nursery:
         child.close()
 
     def end(self, pid: int) -> int:
-        """Kill a child; how it had ended, or has now."""
+        """Kill a child; returns its status."""
         with self._lock:
             if self._control is None:
                 return 0
@@ -93,7 +93,7 @@ class Nursery:
                 return 0
 
     def close(self) -> None:
-        """End all of them, also those at work."""
+        """End all of them, also busy ones."""
         with self._lock:
             self._closed = True
             for child in self._idle:
@@ -112,7 +112,7 @@ class Nursery:
                     [sys.executable, "-P", "-m", "dpsql.answering.compiling", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C at the terminal is for who asks
+                    start_new_session=True,  # Ctrl-C at the terminal is for the parent
                     env=env,
                 )
             except OSError:
@@ -130,7 +130,7 @@ class Nursery:
         process, self._process = self._process, None
         if process is not None:
             try:
-                process.wait(_LONGEST_END)  # it sees that nobody is there any more, and ends what it has started
+                process.wait(_LONGEST_END)  # it notices the closed socket, and ends its children
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -150,7 +150,7 @@ class Child:
         self._nursery = nursery
         self._pid = pid
         self._line = line
-        # Linux: names this process, whatever becomes of its number. It was forked just now, and waits.
+        # Linux: a pidfd refers to this process even if its pid is reused. It was just forked, and is idle.
         self._handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         self._lock = threading.Lock()
         self._is_asked = False
@@ -158,12 +158,12 @@ class Child:
     def ask(self, order: bytes) -> None:
         with self._lock:
             self._is_asked = True
-        with suppress(OSError):  # it is seen to be gone when it is waited for
+        with suppress(OSError):  # its end is noticed when it is waited for
             self._line.settimeout(_LONGEST_MESSAGE)
             send(self._line, order)
 
     def answer(self, within: float) -> bytes | None:
-        """What it says, or None if it says nothing in time; raises Ended if it is gone."""
+        """Its reply, or None on timeout; raises Ended if it is gone."""
         try:
             self._line.settimeout(max(within, _LEAST))
             self._line.recv(1, socket.MSG_PEEK)
@@ -182,7 +182,7 @@ class Child:
         return data
 
     def _rest(self) -> bytes | None:
-        """Once it speaks, it has finished, and only has to be listened to."""
+        """Read the rest of a reply: once it replies, the work is done."""
         try:
             self._line.settimeout(_LONGEST_MESSAGE)
             return receive(self._line)
@@ -190,7 +190,7 @@ class Child:
             return None
 
     def kill(self) -> None:
-        """End it while it works; from any thread, at once. Once it has answered, this does nothing."""
+        """Kill it during its work, at once, from any thread. Does nothing once it has replied."""
         with self._lock:
             if not self._is_asked:
                 return
@@ -201,7 +201,7 @@ class Child:
                 self._nursery.end(self._pid)
 
     def close(self) -> None:
-        """Let go of it: it ends when it has nothing more to do."""
+        """Close the connection: the process ends when it is idle."""
         self._line.close()
         with self._lock:
             if self._handle is not None:

@@ -1,4 +1,4 @@
-"""The work itself: from a text to a release. Pure, so that it can be done in another process."""
+"""The compilation itself: from a text to a release. Pure, so that it can run in another process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpsql.release import Release, Source, compile_release
 from dpsql.sql.parse import parse
 from dpsql.sql.resolve import resolve
 
-Choice = tuple[tuple[int, int], ...]  # the clips and centres that were chosen, by the measurement that chose each
+Choice = tuple[tuple[int, int], ...]  # the chosen clips and centres, by the bound search that chose each
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Compiled:
 def compile_source(
     ground: Ground, source: Source, chosen: Choice, most: int, is_stopped: Callable[[], bool] = lambda: False
 ) -> Compiled:
-    """The release of a text, in at most so many steps; raises OutOfSteps, or Stopped."""
+    """The release of a text, in at most `most` steps; raises OutOfSteps, or Stopped."""
     clock = replace(source.clock, reads=0, zone_reads=0)
     effort = Effort(most, is_stopped)
     try:

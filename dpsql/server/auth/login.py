@@ -1,4 +1,4 @@
-"""From an accepted socket to a client who has proven who it is. There is no way in without a password."""
+"""Authentication: from an accepted socket to an authenticated client. Every login needs a password."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from dpsql.server.protocol import startup
 from dpsql.server.protocol.scram import ScramServer
 from dpsql.server.protocol.startup import CancelCall, Encryption, Startup
 
-__all__ = ["CancelCall", "Client", "Door", "address_of", "open_door", "welcome"]
+__all__ = ["CancelCall", "Client", "LoginRules", "address_of", "authenticate", "login_rules"]
 
 _log = logging.getLogger("dpsql.server")
 
-_FAREWELL = 1.0  # seconds in which a refused client may read why
+_FAREWELL = 1.0  # seconds for a refused client to read the error
 _SECRET_BYTES = 32
 _LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """What it takes to come in."""
+class LoginRules:
+    """What a login is checked against."""
 
     database: str  # the only one there is
     verifiers: Verifiers
@@ -55,7 +55,7 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Somebody who has come in. AuthenticationOk is still due: the twin says it."""
+    """An authenticated client. AuthenticationOk has not been sent: the twin sends it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -67,8 +67,8 @@ class Client:
     protocol: tuple[int, int]
 
 
-def open_door(policy: Policy, database: str, throttle: Throttle | None = None) -> Door:
-    """The door that a policy describes. When a changed policy is read again, the throttle is kept."""
+def login_rules(policy: Policy, database: str, throttle: Throttle | None = None) -> LoginRules:
+    """What a policy says about logins. A reload passes its old throttle, so that failures stay counted."""
     users = {
         user.name: verifier
         for user in policy.users.values()
@@ -81,15 +81,15 @@ def open_door(policy: Policy, database: str, throttle: Throttle | None = None) -
     except ssl.SSLError:
         raise PolicyError(
             f'the certificate in the state folder "{state}" cannot be read',
-            hint="Delete certificate.pem and key.pem there: they are made anew. Clients that trust the old one must be"
-            " given the new one.",
+            hint="Delete certificate.pem and key.pem there: new ones are then created. Clients that trust the old"
+            " certificate need the new one.",
         ) from None
     except OSError as error:
         raise PolicyError(
             f'the folder "{state}" cannot be used: {error.strerror}',
-            hint="Say in [server] where a server may keep its state: state = FOLDER.",
+            hint="Set state = FOLDER in [server] to a folder that can be written.",
         ) from None
-    return Door(
+    return LoginRules(
         database=database,
         verifiers=Verifiers(users, secret),
         tls=tls,
@@ -99,34 +99,36 @@ def open_door(policy: Policy, database: str, throttle: Throttle | None = None) -
     )
 
 
-async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: Door) -> Client | CancelCall | None:
-    """Let a client in, or take a cancel request. None: refused, which the client was told, or gone; and closed."""
-    visit = _Visit(reader, writer, door)
+async def authenticate(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rules: LoginRules
+) -> Client | CancelCall | None:
+    """Authenticate a client, or handle a cancel request. None: refused with an error or disconnected, and closed."""
+    login = _Login(reader, writer, rules)
     try:
-        async with asyncio.timeout(door.login_timeout) as deadline:
-            return await visit.enter(deadline)
+        async with asyncio.timeout(rules.login_timeout) as deadline:
+            return await login.enter(deadline)
     except Error as refusal:
-        await visit.dismiss(refusal)
+        await login.refuse(refusal)
     except asyncio.IncompleteReadError as error:
-        # Who sends nothing at all is a port scan or a health check, and is told nothing.
-        await visit.dismiss(ProtocolViolation("the connection ended within a message") if error.partial else None)
+        # A client that sends nothing at all is a port scan or a health check: no reply.
+        await login.refuse(ProtocolViolation("the connection ended within a message") if error.partial else None)
     except TimeoutError:
-        await visit.dismiss(Cancelled(f"the login took longer than {door.login_timeout:g} seconds"))
-    except OSError:  # broken connections and failed handshakes: there is nobody to tell
-        await visit.dismiss(None)
+        await login.refuse(Cancelled(f"the login took longer than {rules.login_timeout:g} seconds"))
+    except OSError:  # a broken connection or a failed handshake: no one is left to send an error to
+        await login.refuse(None)
     except Exception:
         _log.exception("a login failed")
-        await visit.dismiss(InternalError("the server failed", hint="The owner finds the cause in the log."))
+        await login.refuse(InternalError("the server failed", hint="The owner finds the cause in the log."))
     return None
 
 
-class _Visit:
-    """One connection on its way in."""
+class _Login:
+    """One connection that has not logged in yet."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: Door) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rules: LoginRules) -> None:
         self.reader = reader
         self.writer = writer
-        self.door = door
+        self.rules = rules
         self.user: str | None = None  # as claimed
         self.tls = False
         self.address = address_of(writer)
@@ -140,14 +142,14 @@ class _Visit:
             raise LoginRefused("connection requires TLS", hint="Connect with sslmode=require.")
         self.writer.write(request.negotiation)
         await self.prove(request.user, deadline)
-        # Only now: what databases there are is nobody's business who has not proven who it is.
-        if request.database not in (None, request.user, self.door.database):
-            raise UnknownDatabase(request.database or "", hint=f'Connect to database "{self.door.database}".')
+        # Checked after the password, so that only authenticated clients learn which databases exist.
+        if request.database not in (None, request.user, self.rules.database):
+            raise UnknownDatabase(request.database or "", hint=f'Connect to database "{self.rules.database}".')
         return Client(
             self.reader,
             self.writer,
             request.user,
-            self.door.database,
+            self.rules.database,
             request.parameters,
             self.address,
             self.tls,
@@ -156,12 +158,12 @@ class _Visit:
 
     @property
     def must_encrypt(self) -> bool:
-        return self.door.tls_rule == "required" or (self.door.tls_rule == "remote" and not is_local(self.address))
+        return self.rules.tls_rule == "required" or (self.rules.tls_rule == "remote" and not is_local(self.address))
 
-    # --- the channel ---
+    # --- TLS ---
 
     async def opening(self) -> Startup | CancelCall:
-        """What the client wants, after it has asked for encryption, each kind at most once."""
+        """The startup packet, after any requests for encryption; each kind is accepted at most once."""
         asked: set[Encryption] = set()
         while True:
             header = await self.reader.readexactly(4)
@@ -169,20 +171,20 @@ class _Visit:
             if not isinstance(request, Encryption):
                 return request
             if request in asked or self.tls:
-                raise ProtocolViolation(f"{request.value} encryption was asked for at the wrong time")
+                raise ProtocolViolation(f"{request.value} encryption was requested at the wrong time")
             asked.add(request)
-            if request is Encryption.TLS and self.door.tls is not None:
-                await self.encrypt(self.door.tls)
+            if request is Encryption.TLS and self.rules.tls is not None:
+                await self.encrypt(self.rules.tls)
             else:
                 self.writer.write(b"N")
 
     async def encrypt(self, tls: Tls) -> None:
-        """Start TLS. Bytes that came before it would be taken for bytes that came through it: there must be none."""
+        """Start TLS. Bytes that arrived before the handshake would pass for encrypted ones, so there must be none."""
         transport = cast(asyncio.Transport, self.writer.transport)
         transport.pause_reading()
         if await _something_waits(self.reader):
             transport.resume_reading()
-            raise ProtocolViolation("received unencrypted data after a request for TLS")
+            raise ProtocolViolation("received unencrypted data after SSL request")
         self.writer.write(b"S")
         await self.writer.start_tls(tls.context)
         self.tls = True
@@ -190,14 +192,14 @@ class _Visit:
     # --- the password ---
 
     async def prove(self, user: str, deadline: asyncio.Timeout) -> None:
-        verifier, known = self.door.verifiers.of(user)
-        end_point = self.door.tls.end_point if self.tls and self.door.tls is not None else None
+        verifier, known = self.rules.verifiers.of(user)
+        end_point = self.rules.tls.end_point if self.tls and self.rules.tls is not None else None
         exchange = ScramServer(verifier, known=known, end_point=end_point)
         self.writer.write(startup.offer(exchange.mechanisms))
         mechanism, first = startup.parse_choice(await self.sasl_message())
         self.writer.write(startup.challenge(exchange.challenge(mechanism, first)))
         final = await self.sasl_message()
-        throttle = self.door.throttle
+        throttle = self.rules.throttle
         async with throttle.turn(user, self.address):
             verdict = exchange.verdict(final)
             if verdict is None:
@@ -211,8 +213,8 @@ class _Visit:
 
     # --- the end ---
 
-    async def dismiss(self, refusal: Error | None) -> None:
-        """Say why, and close."""
+    async def refuse(self, refusal: Error | None) -> None:
+        """Send the error, and close."""
         if refusal is not None:
             note("login_refused", user=self.user, address=self.address, tls=self.tls, sqlstate=refusal.sqlstate)
         try:
@@ -229,7 +231,7 @@ class _Visit:
             self.writer.write(startup.fatal(refusal))
             if self.writer.can_write_eof():
                 self.writer.write_eof()
-                # Closing over unread bytes would tear up the answer on its way.
+                # Closing a socket with unread bytes resets it, and the client would lose the error.
                 while await self.reader.read(startup.LONGEST_STARTUP):
                     pass
         self.writer.close()
@@ -237,16 +239,16 @@ class _Visit:
 
 
 def address_of(writer: asyncio.StreamWriter) -> str:
-    """Where a client is, as far as one can tell."""
+    """The client's address, as far as it is known."""
     if writer.get_extra_info("socket").family == socket.AF_UNIX:
         return _LOCAL
-    # Who has hung up already has no address any more, and is not taken for a local client.
+    # A closed socket has no address, and must not count as local.
     peer = writer.get_extra_info("peername")
     return str(peer[0]) if peer else "unknown"
 
 
 def is_local(address: str) -> bool:
-    """Whether what is sent to this address stays on this machine."""
+    """Whether this address is on this machine."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -255,7 +257,7 @@ def is_local(address: str) -> bool:
 
 
 async def _something_waits(reader: asyncio.StreamReader) -> bool:
-    """Whether bytes, or the end, have arrived and were not read yet. The transport must be paused."""
+    """Whether unread bytes, or end of file, have arrived. The transport must be paused."""
     probe = asyncio.ensure_future(reader.read(1))
     await asyncio.sleep(0)
     if probe.done():

@@ -1,9 +1,10 @@
-"""Wrong passwords are slowed down; names that nobody has are treated like any other.
+"""Slows down password guessing, and treats unknown names like known ones.
 
-Wrong passwords are slowed down, so that guessing takes longer than anyone has. Right ones are not.
+The reply to a wrong password is delayed; the delay grows with the failures of the name or the address. A right
+password is not delayed.
 
-A failure is answered late, the later the more there were of that name or from that address. Who does not wait for the
-answer gains nothing: a failure keeps its turn until then, and a name has few turns at a time from one address.
+Hanging up early gains nothing: a failed attempt holds its turn until its delay is over, and a name has few turns at a
+time from one address.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from dpsql.slots import Slots
 FIRST_DELAY = 0.25  # seconds; doubles with each further failure
 LONGEST_DELAY = 8.0
 FORGET_AFTER = 900.0  # seconds without a failure
-MOST_REMEMBERED = 10_000  # names and addresses; the ones that failed longest ago are forgotten first
+MOST_REMEMBERED = 10_000  # names and addresses; the oldest failures are dropped first
 TURNS = 4
-_GLANCE = 0.05  # seconds between looks at turns that other processes have
+_GLANCE = 0.05  # seconds between checks of the turns that other processes hold
 
 
 @dataclass(slots=True)
@@ -46,11 +47,11 @@ class Throttle:
         self._queues: dict[tuple[str, str], _Queue] = {}
 
     async def delay(self, user: str, address: str) -> float:
-        """Note a failure of this moment, and say for how many seconds its answer is held back."""
+        """Record a failure now; how many seconds to delay its reply."""
         return self.failed(user, address, asyncio.get_running_loop().time())
 
     def failed(self, user: str, address: str, now: float) -> float:
-        """Note a failure, and say for how many seconds its answer is held back."""
+        """Record a failure; how many seconds to delay its reply."""
         count = max(self._note(("user", user), now), self._note(("address", neighbourhood(address)), now))
         return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(count - 1, 30))
 
@@ -67,7 +68,7 @@ class Throttle:
 
     @asynccontextmanager
     async def turn(self, user: str, address: str) -> AsyncIterator[None]:
-        """Wait until a password of this name may be judged. Nobody waits unless others are failing just now."""
+        """Wait until a password of this name may be checked. There is no wait unless attempts are failing now."""
         key = (user, neighbourhood(address))
         queue = self._queues.setdefault(key, _Queue())
         queue.present += 1
@@ -86,7 +87,7 @@ class Throttle:
 
 
 def neighbourhood(address: str) -> str:
-    """What one guesser can have many of counts as one: an IPv6 network of 64 bits."""
+    """Addresses that one attacker can have many of count as one: an IPv6 /64 network."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -97,16 +98,16 @@ def neighbourhood(address: str) -> str:
 
 
 # ------------------------------------------------------------
-# What the password of a name is checked against. A name nobody has is treated like any other, to the end.
+# SCRAM verifiers. An unknown name has a made-up one, so that it cannot be told from a known name.
 
 
 class Verifiers:
     """The verifiers of the users who have a password, and a made-up one for every other name.
 
-    Claim: from what the server sends before the verdict, nobody can tell whether a name is a user.
-    Because: the salt of another name is a keyed hash of it, stable as a stored one is, with a length and a number of
-    iterations that some user has; both sorts are computed for every name, and checked by the same code.
-    Needs: `secret` is known to nobody else and stays the same over restarts.
+    Claim: what the server sends before the verdict does not depend on whether a name is a user.
+    Because: the salt of an unknown name is a keyed hash of the name, as stable as a stored salt, with a length and an
+    iteration count that some user has; both kinds are computed for every name, and checked by the same code.
+    Needs: `secret` is known to the server only and stays the same over restarts.
     """
 
     def __init__(self, users: Mapping[str, Verifier], secret: bytes) -> None:
@@ -121,7 +122,7 @@ class Verifiers:
         return self._users.get(name, made_up), name in self._users
 
     def _made_up(self, name: str) -> Verifier:
-        # The shape with the largest hash: another user changes it only by bringing a shape that nobody had.
+        # The shape with the largest hash: adding a user changes it only if the user's shape is new.
         iterations, length = max(self._shapes, key=lambda shape: self._hash(f"shape {shape}", name))
         salt = b"".join(self._hash(f"salt {part}", name) for part in range(-(-length // 32)))[:length]
         return Verifier(iterations, salt, self._hash("stored key", name), self._hash("server key", name))

@@ -1,4 +1,4 @@
-"""TLS: the owner's certificate, or one of our own; and the hash that binds a login to it."""
+"""TLS: the owner's certificate or a self-signed one, and its hash for channel binding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tls:
 
 
 def open_tls(policy: Policy) -> Tls | None:
-    """What the policy says; None if it says "off"."""
+    """TLS as the policy configures it; None if it is "off"."""
     if policy.server.tls == "off":
         return None
     problems = certificate_problems(policy)
@@ -55,18 +55,18 @@ def load_tls(certificate: Path, key: Path) -> Tls:
 def _end_point(certificate: x509.Certificate) -> bytes | None:
     algorithm = certificate.signature_hash_algorithm
     if algorithm is None:
-        return None  # Ed25519 and its like have none, and RFC 5929 says nothing of them
+        return None  # Ed25519 and similar have none, and RFC 5929 does not cover them
     if isinstance(algorithm, hashes.MD5 | hashes.SHA1):
         algorithm = hashes.SHA256()
     return certificate.fingerprint(algorithm)
 
 
 def own_certificate(state: Path, host: str) -> tuple[Path, Path]:
-    """A certificate signed by itself, and its key: made once, so that clients can be told to trust it."""
+    """A self-signed certificate and its key, created once and kept, so that clients can be configured to trust it."""
     certificate, key = state / "certificate.pem", state / "key.pem"
     if not (certificate.exists() and key.exists()):
         secret = ec.generate_private_key(ec.SECP256R1())
-        # The key first: where there is a certificate, its key is there too.
+        # The key is written first: where the certificate exists, its key does too.
         write_private(key, secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         write_private(certificate, _signed_by_itself(secret, host).public_bytes(Encoding.PEM))
     return certificate, key
@@ -85,7 +85,7 @@ def _signed_by_itself(key: ec.EllipticCurvePrivateKey, host: str) -> x509.Certif
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))  # clocks differ
+        .not_valid_before(now - timedelta(days=1))  # allows for clocks that differ
         .not_valid_after(now + timedelta(days=_DAYS))
         .add_extension(x509.SubjectAlternativeName([_general_name(each) for each in names if each.isascii()]), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -1,9 +1,9 @@
-"""What the server tells its owner: one event a line, as JSON for machines and as words at a terminal.
+"""The server's log: one event a line, as JSON for machines, as plain text at a terminal.
 
 Claim: no line holds a value of the data, a password or the text of a statement.
-Because: events are made of names, codes, times and prices, each written out where the event is noted; of an exception
-only its type and place are written, and of another package's message only the first line.
-Needs: nobody adds such a value to an event. What the engine itself said goes to a file that only the owner can read.
+Because: events consist of names, codes, times and prices, each named where the event is logged; of an exception only
+its type and place are written, and of another package's message only the first line.
+Needs: no caller adds such a value to an event. Engine errors go to a file that only the owner can read.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _log = logging.getLogger("dpsql.serve")
 
 
 def note(event: str, /, **facts: Fact) -> None:
-    """Write an event down. Facts that are None are left out."""
+    """Log an event. Facts that are None are left out."""
     _write(logging.INFO, event, facts)
 
 
 def warn(event: str, /, **facts: Fact) -> None:
-    """Write down an event that the owner should look after."""
+    """Log an event that the owner should act on."""
     _write(logging.WARNING, event, facts)
 
 
@@ -43,7 +43,7 @@ def _write(level: int, event: str, facts: Mapping[str, Fact]) -> None:
 
 
 def event_of(record: logging.LogRecord) -> tuple[str, Mapping[str, Fact]]:
-    """The event that a line of any logger stands for."""
+    """The event of a log record, from any logger."""
     facts: Mapping[str, Fact] | None = getattr(record, "facts", None)
     if facts is not None:
         return record.getMessage(), facts
@@ -61,7 +61,7 @@ def event_of(record: logging.LogRecord) -> tuple[str, Mapping[str, Fact]]:
 
 
 class _Lines(logging.Formatter):
-    """Where there are several workers, each event of one says which it was."""
+    """Where there are several workers, each event names its worker."""
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class JsonLines(_Lines):
 class Words(_Lines):
     def format(self, record: logging.LogRecord) -> str:
         event, facts = self.event_of(record)
-        # JSON's quotes, so that a name made to look like a fact, or like another line, does not.
+        # JSON's quotes, so that a name cannot pass for a fact or for another line.
         told = [f"{name}={fact if _is_plain(fact) else json.dumps(fact)}" for name, fact in facts.items()]
         return " ".join([f"{_moment(record).astimezone():%H:%M:%S}", event.replace("_", " "), *told])
 
@@ -96,7 +96,7 @@ def _is_plain(fact: Fact) -> bool:
 
 
 def write_logs(stream: TextIO, *, worker: int | None = None) -> None:
-    """Send what this process logs to a stream, one event a line."""
+    """Write this process's log to a stream, one event a line."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Words(worker) if stream.isatty() else JsonLines(worker))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -105,14 +105,14 @@ def write_logs(stream: TextIO, *, worker: int | None = None) -> None:
 
 
 class _PrivateFile(RotatingFileHandler):
-    """A file that only its owner can read, and two of them at most."""
+    """A rotating log file that only its owner can read, with at most one older file."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
 def keep_engine_log(state: Path, worker: int | None = None) -> None:
-    """Keep what the engine itself says of its failures, by the ids that analysts are shown; each worker in its own."""
+    """Write the engine's own error messages to a file, under the ids that analysts are shown; one file per worker."""
     name = ENGINE_LOG if worker is None else f"engine-{worker}.log"
     handler = _PrivateFile(state / name, maxBytes=_ENGINE_LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

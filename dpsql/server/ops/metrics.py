@@ -1,4 +1,4 @@
-"""Numbers for Prometheus. What has happened is counted from the events of the log, so that the two always agree."""
+"""Metrics for Prometheus. Counters are counted from log events, so that metrics and log always agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Events that one counter counts, and the facts by which it tells them apart. Names of users are none of them."""
+    """A counter: the log event that it counts, and the facts that become labels. User names never do."""
 
     metric: str
     help: str
@@ -31,23 +31,23 @@ class _Counted:
 
 
 _COUNTED = {
-    "login": _Counted("dpsql_logins_total", "Clients who have proven who they are."),
-    "login_refused": _Counted("dpsql_logins_refused_total", "Clients who were turned away.", ("sqlstate",)),
+    "login": _Counted("dpsql_logins_total", "Clients that logged in."),
+    "login_refused": _Counted("dpsql_logins_refused_total", "Clients whose login was refused.", ("sqlstate",)),
     "statement": _Counted("dpsql_statements_total", "Statements that name a declared table.", ("outcome",)),
-    "reload": _Counted("dpsql_reloads_total", "Times the policy file was read again.", ("outcome",)),
-    "twin_lost": _Counted("dpsql_twin_lost_total", "Sessions that ended because the twin had gone."),
-    "worker_lost": _Counted("dpsql_workers_lost_total", "Processes that ended by themselves and were started again."),
+    "reload": _Counted("dpsql_reloads_total", "Reloads of the policy file.", ("outcome",)),
+    "twin_lost": _Counted("dpsql_twin_lost_total", "Sessions that ended because the twin was lost."),
+    "worker_lost": _Counted("dpsql_workers_lost_total", "Worker processes that died and were started again."),
     "engine_failed": _Counted("dpsql_engine_failures_total", "Failures of the engine."),
-    "circuit_opened": _Counted("dpsql_circuits_opened_total", "Times that queries were refused after failures."),
-    "message": _Counted("dpsql_log_messages_total", "Lines of the log that are no event of their own.", ("logger",)),
+    "circuit_opened": _Counted("dpsql_circuits_opened_total", "Times that a circuit breaker opened."),
+    "message": _Counted("dpsql_log_messages_total", "Log lines that are not one of dpsql's events.", ("logger",)),
 }
-# Shown from the beginning, so that the first refusal is an increase from zero.
+# Exported from the start, so that the first refusal is an increase from zero.
 _OUTCOMES = ("answered", "replayed", "explained", "refused", "cancelled", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """What is the case now."""
+    """A value at this moment."""
 
     metric: str
     help: str
@@ -56,7 +56,7 @@ class Gauge:
 
 @dataclass(slots=True)
 class Counts:
-    """What has happened, in one process or in several."""
+    """Counters of one process, or of several added up."""
 
     events: Counter[tuple[str, Labels]] = field(default_factory=Counter)
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
@@ -70,7 +70,7 @@ class Counts:
 
 
 class Metrics(logging.Handler):
-    """A handler of the log that counts."""
+    """A log handler that counts events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Metrics(logging.Handler):
 
 
 def page(counts: Counts, gauges: Iterable[Gauge]) -> str:
-    """All numbers in Prometheus' text format."""
+    """All metrics in Prometheus' text format."""
     lines = [*_counters(counts), *_histogram(counts)]
     for gauge in gauges:
         lines += _head(gauge.metric, "gauge", gauge.help)
@@ -142,12 +142,12 @@ def _labelled(labels: Mapping[str, str]) -> str:
 
 
 # ------------------------------------------------------------
-# /metrics and /healthz: just enough of HTTP for those who watch over a server, on this machine only.
+# /metrics and /healthz: a minimal HTTP server for monitoring, on this machine only.
 
 HOST = "127.0.0.1"
-_LONGEST_REQUEST = 8_192  # bytes of its head; a body is not read
+_LONGEST_REQUEST = 8_192  # bytes of a request's head; a body is not read
 _MOST_VISITORS = 16
-_SECONDS = 10.0  # for a whole visit
+_SECONDS = 10.0  # for a whole request
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -158,7 +158,7 @@ class _Refused(Exception):
 
 
 class StatusPages:
-    """`metrics` gives the page of numbers, `problems` what keeps the server from answering: nothing, if it is well."""
+    """`metrics` returns the metrics page, `problems` why the server cannot answer; empty if it is healthy."""
 
     def __init__(self, metrics: Callable[[], Awaitable[str]], problems: Callable[[], Awaitable[Sequence[str]]]) -> None:
         self._metrics = metrics

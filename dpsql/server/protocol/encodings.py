@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Mapping
 
-_LATIN = dict(zip(range(1, 11), (1, 2, 3, 4, 9, 10, 13, 14, 15, 16), strict=True))  # to parts of ISO 8859
+_LATIN = dict(zip(range(1, 11), (1, 2, 3, 4, 9, 10, 13, 14, 15, 16), strict=True))  # Latin-N to parts of ISO 8859
 _PYTHON = {
     "sql_ascii": "utf-8",
     "unicode": "utf-8",
@@ -33,13 +33,13 @@ def codec(name: str) -> str | None:
 
 
 # ------------------------------------------------------------
-# Texts in the client's encoding, which its session may change at any time.
+# The client's encoding, which its session may change at any time.
 
 _PLAIN = str.maketrans({"…": "...", "±": "+-", "×": "x", "≥": ">=", "≤": "<="})
 
 
-class Letters:
-    """Reads and writes what a session reads and writes. `parameters`: those that the twin has reported."""
+class ClientEncoding:
+    """Decodes and encodes in client_encoding, from the `parameters` that the twin has reported."""
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self._parameters = parameters
@@ -53,7 +53,7 @@ class Letters:
         return self._parameters.get("standard_conforming_strings") != "off"
 
     def decoded(self, text: bytes) -> str | None:
-        """A text of the client; None if it cannot be read."""
+        """Text from the client; None if it cannot be decoded."""
         try:
             return text.decode(self._codec)
         except UnicodeDecodeError:
@@ -64,7 +64,7 @@ class Letters:
         return text.encode(self._codec)
 
     def fitted(self, text: str) -> str:
-        """A text of ours without what the client's encoding has no letter for."""
+        """Our text, with characters that the client's encoding lacks replaced."""
         try:
             text.encode(self._codec)
         except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Messages of PostgreSQL's protocol, version 3: cut from a stream, read, and written. No network here."""
+"""Messages of PostgreSQL's protocol, version 3: framing, parsing and writing, without input or output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Message:
 
 
 class Framer:
-    """Cuts a stream of bytes into messages. A message longer than `limit` is refused before it is gathered."""
+    """Cuts a stream of bytes into messages. A message longer than `limit` is refused before it is buffered."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -55,7 +55,7 @@ class Framer:
         return Message(kind, body)
 
     def run_of(self, kind: bytes) -> bytes:
-        """The whole messages of a kind that come next, as they came: many are passed on as quickly as one."""
+        """The next run of whole messages of one type, unparsed, so that many are passed on as fast as one."""
         buffer, size, end = self._buffer, len(self._buffer), 0
         while size - end >= _HEADER.size:
             found, length = _HEADER.unpack_from(buffer, end)
@@ -68,7 +68,7 @@ class Framer:
 
 
 class _Body:
-    """Reads the fields of a message; what is cut short or left over is a violation."""
+    """Reads the fields of a message; missing or left-over bytes are a protocol violation."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -136,8 +136,8 @@ class Parse:
 class Bind:
     portal: bytes
     statement: bytes
-    parameters: bytes  # formats and values, as they came
-    results: bytes  # formats of the result columns, as they came
+    parameters: bytes  # formats and values, unparsed
+    results: bytes  # formats of the result columns, unparsed
 
     @classmethod
     def read(cls, body: bytes) -> Bind:
@@ -217,7 +217,7 @@ SYNC = Message(b"S", b"")
 
 
 def startup(parameters: Iterable[tuple[str, str]]) -> bytes:
-    """A StartupMessage of protocol 3.0: the only message without a letter."""
+    """A StartupMessage of protocol 3.0: the only message without a type byte."""
     pairs = b"".join(f"{name}\0{value}\0".encode() for name, value in parameters)
     return struct.pack("!II", len(pairs) + 9, 3 << 16) + pairs + b"\0"
 

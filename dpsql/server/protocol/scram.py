@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677): both sides prove that they know the password.
 
 The password itself is never sent, and what the server keeps is not enough to log in with.
-Nothing here reads or writes a socket. What is refused, and with which code, is as in PostgreSQL.
+Nothing here reads or writes a socket. Refusals and their codes are PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpsql.errors import LoginRefused, NotSupported, OperationalError, ProtocolV
 from dpsql.policy.passwords import ITERATIONS_ALLOWED, KEY_BYTES, Verifier, derive_keys
 
 PLAIN = "SCRAM-SHA-256"
-PLUS = "SCRAM-SHA-256-PLUS"  # bound to the certificate: nobody can stand between the two ends of the channel
+PLUS = "SCRAM-SHA-256-PLUS"  # channel binding to the certificate: excludes a man in the middle
 
 _BINDING = "tls-server-end-point"
 _NONCE = r"[!-+\--~]+"  # printable, without the comma
@@ -39,9 +39,9 @@ def fresh_nonce() -> str:
 
 
 class ScramServer:
-    """One login, seen from the server. `end_point` is the hash of the certificate; None: the channel cannot be bound.
+    """The server's side of one login. `end_point` is the hash of the certificate; None: no channel binding.
 
-    An unknown user goes the same way with a made-up verifier, and fails at the end.
+    An unknown user takes the same steps with a made-up verifier, and fails at the last.
     """
 
     def __init__(self, verifier: Verifier, *, known: bool, end_point: bytes | None, nonce: str | None = None) -> None:
@@ -66,7 +66,7 @@ class ScramServer:
             raise NotSupported("client uses authorization identity, but it is not supported")
         if first["required"]:
             raise NotSupported("client requires an unsupported SCRAM extension")
-        # The user name in this message is ignored, as PostgreSQL does: the startup message has said it.
+        # The user name in this message is ignored, as in PostgreSQL: the startup message names the user.
         self._nonce = first["nonce"] + self._nonce
         salt = base64.b64encode(self._verifier.salt).decode()
         answer = f"r={self._nonce},s={salt},i={self._verifier.iterations}"
@@ -74,14 +74,14 @@ class ScramServer:
         return answer.encode()
 
     def _bound(self, mechanism: str, first: re.Match[str]) -> bytes:
-        """What binds the exchange to the channel, if the client's words agree with its choice of mechanism."""
+        """The channel binding data, if the client's GS2 header agrees with its choice of mechanism."""
         if (mechanism == PLUS) != (first["binding"] is not None):
             raise ProtocolViolation("the SCRAM message does not fit the selected mechanism")
         if first["flag"] == "y" and self._end_point is not None:
-            # The client can bind and thinks that we cannot: somebody has changed our offer on the way.
+            # The client supports binding and believes that we do not: our offer was altered (RFC 5802, section 6).
             raise LoginRefused(
                 "SCRAM channel binding negotiation error",
-                hint="This server supports channel binding, and the client was told otherwise.",
+                hint="This server supports channel binding, but the client received an offer without it.",
             )
         if first["binding"] is None or self._end_point is None:
             return b""
@@ -90,7 +90,7 @@ class ScramServer:
         return self._end_point
 
     def verdict(self, message: bytes) -> bytes | None:
-        """The last word, which proves the server to the client; None: the password is wrong."""
+        """The server's final message, which proves the server to the client; None: the password is wrong."""
         final = _matched(_CLIENT_FINAL, message)
         if not hmac.compare_digest(_decoded(final["binding"]), self._binding):
             raise LoginRefused(
@@ -109,7 +109,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """One login, seen from the client."""
+    """The client's side of one login."""
 
     def __init__(self, password: str, *, end_point: bytes | None = None, nonce: str | None = None) -> None:
         self.mechanism = PLAIN if end_point is None else PLUS
@@ -124,7 +124,7 @@ class ScramClient:
         return f"{self._header}{self._bare}".encode()
 
     def proof(self, challenge: bytes) -> bytes:
-        """The answer to the server's challenge. Slow on purpose: not for an event loop."""
+        """The reply to the server's challenge. Slow on purpose: never call it in an event loop."""
         first = _matched(_SERVER_FIRST, challenge)
         iterations = int(first["iterations"])
         if not first["nonce"].startswith(self._nonce) or first["nonce"] == self._nonce:

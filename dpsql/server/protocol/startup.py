@@ -1,4 +1,4 @@
-"""The first packets of a connection, before either side knows the other, and the answers to them.
+"""The startup packets of a connection, and the replies to them.
 
 Nothing here reads or writes a socket.
 """
@@ -11,18 +11,18 @@ from enum import Enum
 
 from dpsql.errors import Error, LoginRefused, NotSupported, ProtocolViolation
 
-LONGEST_STARTUP = 10_000  # bytes, as in PostgreSQL: nobody may fill the memory before a password was checked
+LONGEST_STARTUP = 10_000  # bytes, as in PostgreSQL: unauthenticated clients must not fill the memory
 LONGEST_SASL = 1_024
 
 NEWEST = (3, 2)
-_OPTION = "_pq_."  # names of protocol extensions begin so; we know none
+_OPTION = "_pq_."  # the prefix of protocol extensions; we support none
 
-_CANCEL, _SSL, _GSS = 5678, 5679, 5680  # minor numbers of the version 1234, which is no version but a request
+_CANCEL, _SSL, _GSS = 5678, 5679, 5680  # minor numbers of version 1234, which marks a request
 _LONGEST_SECRET = 256
 
 
 class Encryption(Enum):
-    """A client asks to encrypt the channel, before it says anything else."""
+    """SSLRequest or GSSENCRequest: the client asks to encrypt the connection."""
 
     TLS = "TLS"
     GSS = "GSSAPI"
@@ -30,7 +30,7 @@ class Encryption(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CancelCall:
-    """A client asks, on a connection of its own, to cancel the query of another."""
+    """CancelRequest: sent on a connection of its own, to cancel the query of another."""
 
     pid: int
     secret: bytes
@@ -38,21 +38,21 @@ class CancelCall:
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Who wants in, and with which settings."""
+    """StartupMessage: user, database and settings."""
 
-    protocol: tuple[int, int]  # what both sides speak
+    protocol: tuple[int, int]  # the protocol version that both sides speak
     user: str
     database: str | None
     parameters: dict[str, str]  # settings and `options`, as sent
-    negotiation: bytes  # the answer that is due before all others; empty: the client asked for nothing unknown
+    negotiation: bytes  # NegotiateProtocolVersion, to be sent first; empty if the client asked for nothing unknown
 
 
 def body_length(header: bytes) -> int:
-    """How many bytes follow the four that give the length of a startup packet."""
+    """The length of a startup packet's body, from its four length bytes."""
     (length,) = struct.unpack("!I", header)
     if not 8 <= length <= LONGEST_STARTUP:
         raise ProtocolViolation(
-            "invalid length of startup packet", hint="This server speaks the protocol of PostgreSQL, and no other."
+            "invalid length of startup packet", hint="This server speaks only the PostgreSQL protocol."
         )
     return int(length) - 4
 
@@ -88,12 +88,12 @@ def _startup(minor: int, rest: bytes) -> Startup:
         raise NotSupported("replication is not supported", hint="Connect without the parameter replication.")
     user = parameters.pop("user", "")
     if not user:
-        raise LoginRefused("no user name specified in startup packet", hint="Say who you are: user=NAME.")
+        raise LoginRefused("no user name specified in startup packet", hint="Add user=NAME to the connection string.")
     return Startup(protocol, user, parameters.pop("database", None) or None, parameters, negotiation)
 
 
 def _pairs(data: bytes) -> dict[str, str]:
-    """Names and values, each ended by a zero byte, and another one at the end of all."""
+    """Names and values, each ended by a zero byte, with one more at the end."""
     if data == b"\0":
         return {}
     if not data.endswith(b"\0\0"):
@@ -118,7 +118,7 @@ def _message(kind: bytes, body: bytes) -> bytes:
 
 
 def _negotiate(protocol: tuple[int, int], options: list[str]) -> bytes:
-    """NegotiateProtocolVersion: the newest version we speak, and the extensions we do not know."""
+    """NegotiateProtocolVersion: the newest version we speak, and the extensions we do not support."""
     names = b"".join(name.encode() + b"\0" for name in options)
     return _message(b"v", struct.pack("!HHI", *protocol, len(options)) + names)
 
@@ -135,7 +135,7 @@ def challenge(data: bytes) -> bytes:
 
 
 def proven(data: bytes) -> bytes:
-    """AuthenticationSASLFinal. AuthenticationOk does not follow from here: it is the twin's."""
+    """AuthenticationSASLFinal. AuthenticationOk is not sent here: the twin sends it."""
     return _message(b"R", struct.pack("!I", 12) + data)
 
 
@@ -152,7 +152,7 @@ def fatal(error: Error) -> bytes:
 
 
 def sasl_length(header: bytes) -> int:
-    """How many bytes follow the five that begin a SASL message."""
+    """The length of a SASL message's body, from the five bytes before it."""
     kind, length = struct.unpack("!cI", header)
     if kind != b"p":
         raise ProtocolViolation("expected a SASL response", hint="This server takes SCRAM-SHA-256 passwords only.")

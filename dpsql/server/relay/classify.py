@@ -1,7 +1,7 @@
-"""What a statement is to the relay: something for the twin alone, or something the engine must answer.
+"""Classifies a statement: passed to the twin unchanged, or answered by the dataset.
 
-A wrong guess here costs convenience, never privacy: the twin holds no rows, and a client's role may not even read its
-empty tables, so what slips through is refused there.
+A wrong guess costs convenience, never privacy: the twin holds no rows, and a client's role may not even read its empty
+tables, so a query that is passed on by mistake is refused there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dpsql.sql.tokens import Sort, Token, mentioned_tables, statements, tokens
 
 class Kind(Enum):
     PASS = auto()  # the twin's text
-    QUERY = auto()  # answered by the engine
+    QUERY = auto()  # answered by the dataset
     WRAPPED = auto()  # DECLARE … FOR query, COPY (query) TO, CREATE TEMP TABLE … AS query
     EXPLAIN = auto()
-    EXECUTE = auto()  # of a statement prepared in SQL, which may be the engine's
+    EXECUTE = auto()  # of a statement prepared in SQL, which may be the dataset's
     REFUSED = auto()
 
 
@@ -37,11 +37,11 @@ class Statement:
     end: int = 0  # of the query inside
     refusal: Error | None = None
     json: bool = False  # EXPLAIN (FORMAT JSON)
-    rewritten: bool = False  # the source is ours, so places in it mean nothing to the client
+    rewritten: bool = False  # the source is generated, so positions in it mean nothing to the client
 
     @property
     def text(self) -> str:
-        """Blanks up to its place, then the statement: positions stay those of the client's text."""
+        """The statement behind as many blanks as text preceded it, so that positions are those of the client's text."""
         start = self.words[0].start
         return " " * start + self.source[start : self.words[-1].end]
 
@@ -52,7 +52,7 @@ class Statement:
 
     @property
     def query(self) -> str:
-        """The query inside, at its place."""
+        """The query inside, at its position."""
         return " " * self.start + self.question
 
     @property
@@ -96,7 +96,7 @@ class Statement:
 
 _TRANSACTION = frozenset("begin start commit end rollback abort savepoint release".split())
 _QUERIES = frozenset("select with values table".split())
-# These may use a declared table's name for something else (a cursor, a channel), and can read no table.
+# These may use a declared table's name for something else (a cursor, a channel), and never read a table.
 _HARMLESS = frozenset(
     "set show reset begin start commit end rollback abort savepoint release fetch move close deallocate discard listen "
     "unlisten notify prepare checkpoint".split()
@@ -107,19 +107,19 @@ MAX_READ = 1 << 18  # characters of a text that is looked at word by word
 MAX_TOKENS = 1 << 15  # of such a text
 MAX_WORDS = 5_000  # of queries that are read here to see which tables they are of; of further ones the engine decides
 MAX_SUBSCRIPTS = 40
-_CACHED = 500  # texts whose words are remembered
-MAX_REMEMBERED = 4_000  # characters of such a text: its words take a hundred times as many bytes
+_CACHED = 500  # texts in the cache of tokens
+MAX_REMEMBERED = 4_000  # characters of a cached text: its tokens take a hundred times as many bytes
 _KEPT = r"execute|prepare|deallocate|discard|declare|close|fetch|move|copy|alter|budget|history"
 
 
 def classify(text: str, declared: frozenset[str], *, standard_strings: bool = True) -> tuple[Statement, ...]:
-    """The statements of a text; none if all of it is the twin's alone and changes nothing that the relay keeps.
+    """The statements of a text; none if all of it can be passed to the twin without changing the relay's state.
 
     `declared` holds the last parts of all declared tables' names.
     """
     names, words = _worth_reading(declared)
     if names.search(text) is None and words.search(text) is None:
-        return ()  # most are of this sort: questions to a catalog
+        return ()  # the common case: queries of the system catalog
     if len(text) <= MAX_REMEMBERED:
         return _remembered(text, declared, standard_strings)
     if len(text) <= MAX_READ:
@@ -142,7 +142,7 @@ def _too_long(text: str, limit: str) -> tuple[Statement]:
 
 @lru_cache(8)
 def _worth_reading(declared: frozenset[str]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What a text must hold for its words to matter: a name, however it is written, or a word of the relay's own."""
+    """Matches texts that need tokenizing: they hold a declared name, in any spelling, or a keyword for the relay."""
     spellings = {name for each in declared for name in (each, each.replace('"', '""'))}
     names = "|".join([*map(re.escape, sorted(spellings)), 'u&"'])
     return re.compile(names, re.IGNORECASE), re.compile(_KEPT, re.IGNORECASE)
@@ -184,7 +184,7 @@ def _protected(
 ) -> Statement:
     if not standard_strings and any(word.sort is Sort.STRING and "\\" in word.text for word in words):
         raise NotSupported(
-            "a string with a backslash is not supported while standard_conforming_strings is off",
+            "a string constant with a backslash is not supported while standard_conforming_strings is off",
             hint="SET standard_conforming_strings = on.",
         )
     first = words[0]
@@ -217,7 +217,7 @@ def _named(words: Sequence[Token], declared: frozenset[str]) -> bool:
 
 
 def _changes_a_role(words: Sequence[Token]) -> bool:
-    """ALTER ROLE of anything but a setting: names and passwords of users are the policy's."""
+    """ALTER ROLE of anything but a setting: the policy defines names and passwords."""
     return (
         len(words) > 1
         and words[0].is_word("alter")
@@ -227,7 +227,7 @@ def _changes_a_role(words: Sequence[Token]) -> bool:
 
 
 def _behind(words: Sequence[Token], *wanted: str) -> int | None:
-    """The place of the word behind the first such word that stands outside parentheses."""
+    """The index after the first of these keywords outside parentheses."""
     depth = 0
     for number, word in enumerate(words):
         if word.sort is Sort.OPERATOR:
@@ -239,7 +239,7 @@ def _behind(words: Sequence[Token], *wanted: str) -> int | None:
 
 def _wrapped(text: str, words: list[Token], first: int | None, last: int | None) -> Statement:
     if first is None or not (words[first].is_word(*_QUERIES) or words[first].text == "("):
-        raise NotSupported("this statement holds no query that can be answered")
+        raise NotSupported("this statement contains no query that can be answered")
     end = words[-1].end if last is None else words[last - 1].end
     return Statement(Kind.WRAPPED, text, tuple(words), words[first].start, end)
 
@@ -262,15 +262,15 @@ def _copy(text: str, words: list[Token]) -> Statement:
 
 
 def _copy_of_table(text: str, words: list[Token]) -> Statement:
-    """COPY table (columns) TO … is COPY (SELECT columns FROM table) TO …: the engine says whether rows may be shown."""
+    """COPY table (columns) TO … as COPY (SELECT columns FROM table) TO …: the dataset decides whether it is allowed."""
     to = _behind(words, "to")
     if to is None:
-        raise NotSupported("this COPY cannot be read")
+        raise NotSupported("this form of COPY is not supported")
     named = words[1 : to - 1]
     opening = next((number for number, word in enumerate(named) if word.text == "("), len(named))
     columns = text[named[opening].end : named[-1].start] if opening < len(named) else "*"
     if opening == 0:
-        raise NotSupported("this COPY names no table")
+        raise NotSupported("COPY names no table")
     table = text[named[0].start : named[opening - 1].end]
     query = f"SELECT {columns} FROM {table}"
     source = f"COPY ({query}) {text[words[to - 1].start : words[-1].end]}"
@@ -310,12 +310,12 @@ def _explain(text: str, words: list[Token]) -> Statement:
                 raise _no_analyze(words[at])
             at += 1
     if at >= len(words):
-        raise NotSupported("this EXPLAIN holds no query")
+        raise NotSupported("EXPLAIN needs a query")
     return Statement(Kind.EXPLAIN, text, tuple(words), words[at].start, words[-1].end, json=json)
 
 
 def _options(words: Sequence[Token]) -> bool:
-    """Whether the options ask for JSON. What concerns an engine's text plan changes nothing here."""
+    """Whether the options ask for JSON. Options for details of PostgreSQL's plans are accepted without effect."""
     json = False
     option: list[Token] = []
     for word in [*words, None]:
@@ -329,7 +329,7 @@ def _options(words: Sequence[Token]) -> bool:
                 raise _no_analyze(option[0])
         elif name == "format":
             if value not in ("text", "json"):
-                raise NotSupported("EXPLAIN writes text or json", position=option[0].start + 1)
+                raise NotSupported("EXPLAIN supports FORMAT TEXT and FORMAT JSON only", position=option[0].start + 1)
             json = value == "json"
         elif name not in _EXPLAIN_OPTIONS:
             raise NotSupported(f'unrecognized EXPLAIN option "{name}"', position=words[0].start + 1 if words else None)
@@ -346,7 +346,7 @@ def _no_analyze(word: Token) -> NotSupported:
 
 
 # ------------------------------------------------------------
-# PREPARE, EXECUTE and DEALLOCATE as SQL statements: the parts of their texts.
+# PREPARE, EXECUTE and DEALLOCATE as SQL statements: the parts of their text.
 
 
 def name_of(statement: Statement) -> str | None:

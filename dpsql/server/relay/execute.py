@@ -1,4 +1,4 @@
-"""What is done in a worker thread for one statement: the engine is asked, and its rows become SQL for the twin."""
+"""Executes one statement in a worker thread: the dataset answers it, and the rows become SQL for the twin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dpsql.types import Cell, Value
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query as the client asked it, with the settings of its session and the shape its answer shall have."""
+    """A query as the client sent it, with the session's settings and the columns that PostgreSQL would return."""
 
     text: str
     parameters: tuple[Value, ...]
@@ -42,18 +42,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    sql: bytes  # a query whose answer are the rows
+    sql: bytes  # a query that returns the rows
     notice: str | None = None
     cautions: tuple[str, ...] = ()  # shown with the notice
     outcome: Literal["answered", "replayed", "explained"] = "answered"
-    price: Price = field(default_factory=Price)  # what was paid for it now
+    price: Price = field(default_factory=Price)  # what was paid for it just now
 
 
 def answer(dataset: Dataset, user: str, question: Question, cancellation: Cancellation) -> Reply:
-    """The answer to a query, paid for. Whether it can be delivered is checked before."""
+    """The answer to a query, paid for. Whether the twin can return its types is checked first."""
     session = _session(dataset, user, question)
     outputs = None
-    with suppress(Error):  # raised again below, where it is recorded
+    with suppress(Error):  # raised again below, where it is logged
         outputs = session.describe(question.text, question.parameters, cancellation)
     if outputs is not None:
         _check_shape(outputs, question.columns)
@@ -77,10 +77,10 @@ def explain(dataset: Dataset, user: str, question: Question, cancellation: Cance
 
 
 def refuse(dataset: Dataset, user: str, text: str, refusal: Error) -> Reply:
-    """A statement that is refused by its form alone; the owner finds it in the log all the same."""
+    """Refuse a statement for its form alone; it is logged like any other."""
     with suppress(Exception):
         dataset.ledger.refuse(user, text, refusal.sqlstate, refusal.message)
-    raise refusal.with_traceback(None)  # it is kept with the statement, and would gather tracebacks
+    raise refusal.with_traceback(None)  # the error is kept with the statement, and would collect tracebacks
 
 
 def _check_shape(outputs: Sequence[Output], columns: Sequence[Column]) -> None:
@@ -88,7 +88,7 @@ def _check_shape(outputs: Sequence[Output], columns: Sequence[Column]) -> None:
         raise NotSupported("the answer does not have the columns that PostgreSQL would return")
     for output, column in zip(outputs, columns, strict=True):
         if not render.is_rendered(output.type, column.type):
-            message = f'the type of column "{output.name}" is not the one that PostgreSQL would return'
+            message = f'the type of column "{output.name}" differs from PostgreSQL\'s'
             raise NotSupported(message, hint="Add a cast to the column.")
 
 
@@ -128,7 +128,7 @@ def _notice(session: Session, result: Answer) -> str | None:
 
 
 def _margin(margins: Sequence[float | None], mark: str) -> str | None:
-    """The margins of a column, from its smallest to its largest, each with the mark."""
+    """The margins of a column, from smallest to largest, each with the mark."""
     noisy = [margin for margin in margins if margin is not None]
     known = [margin for margin in noisy if math.isfinite(margin)]
     if not known:
@@ -168,7 +168,7 @@ def _decoded(value: object, oid: int) -> Value:
 
 
 def defect(error: Exception) -> Error:
-    """A defect of ours, as the client shall see it: nothing of its insides, but for what an owner must know."""
+    """An internal error as the client sees it: a log id without details, unless the owner must act on it."""
     if is_for_files(error):
         return TooManyFiles()
     return InternalError(

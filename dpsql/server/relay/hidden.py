@@ -1,4 +1,4 @@
-"""What is said to the twin behind the client's back: descriptions, values, settings, names of types."""
+"""Hidden messages: what the relay itself asks of the twin (descriptions, values, settings, names of types)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dpsql.server.protocol import messages
 from dpsql.server.protocol.messages import Bind, Column, Execute, Message, Parse
 from dpsql.server.relay import render
 from dpsql.server.relay.render import Shown, without_place
-from dpsql.server.relay.upstream import Link, Owed
+from dpsql.server.relay.upstream import Pending, Upstream
 from dpsql.settings import SETTINGS
 
-NAME = b"_dpsql"  # of our own statements and portals on the twin
+NAME = b"_dpsql"  # the name of our own statements and portals on the twin
 
 
 class Skip(Exception):
-    """The twin will ignore everything until Sync: the rest of what was begun is dropped."""
+    """The twin ignores everything until Sync: the rest of the work is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a statement takes and gives; without columns it gives no rows."""
+    """A statement's parameters and result columns; without columns it returns no rows."""
 
     types: tuple[int, ...]
     columns: tuple[Column, ...] | None
@@ -38,29 +38,29 @@ class Circumstances:
     wants_notices: bool
 
 
-class Backstage:
-    """Hidden messages. Their errors are the client's: it sees them as those of its own statement."""
+class HiddenMessages:
+    """Hidden messages. Their errors are shown to the client as errors of its own statement."""
 
-    def __init__(self, link: Link, type_names: dict[tuple[int, int], str]) -> None:
-        self._link = link
+    def __init__(self, upstream: Upstream, type_names: dict[tuple[int, int], str]) -> None:
+        self._upstream = upstream
         self._known = type_names
 
-    def hide(self, message: Message, shown: Shown | None = None) -> Owed:
-        owed = Owed(message.kind, hidden=True, shown=shown)
-        self._link.send(message, owed)
-        return owed
+    def hide(self, message: Message, shown: Shown | None = None) -> Pending:
+        pending = Pending(message.kind, hidden=True, shown=shown)
+        self._upstream.send(message, pending)
+        return pending
 
     async def drained(self) -> None:
-        if not await self._link.drain():
+        if not await self._upstream.drain():
             raise Skip
 
     def prepare(self, sql: bytes, types: Sequence[int] = ()) -> None:
-        """Our statement. Always closed first: after an error the old one is still there."""
+        """Prepare our statement. It is closed first: after an error the old one still exists."""
         self.hide(messages.close(b"S", NAME))
         self.hide(Parse(NAME, sql, tuple(types)).message())
 
     def bind(self, parameters: bytes = messages.NO_PARAMETERS) -> None:
-        """Our portal."""
+        """Bind our portal."""
         self.hide(messages.close(b"P", NAME))
         self.hide(Bind(NAME, NAME, parameters, messages.ALL_TEXT).message())
 
@@ -68,9 +68,9 @@ class Backstage:
         self.hide(messages.close(b"S", NAME))
 
     async def described(self, name: bytes) -> Described:
-        owed = self.hide(messages.describe(b"S", name))
+        pending = self.hide(messages.describe(b"S", name))
         await self.drained()
-        return _described(owed)
+        return _described(pending)
 
     async def described_text(self, sql: bytes, types: Sequence[int] = ()) -> Described:
         self.prepare(sql, types)
@@ -79,7 +79,7 @@ class Backstage:
         return found
 
     async def described_with_circumstances(self, sql: bytes) -> tuple[Described, Circumstances]:
-        """Both in one journey, of a text without parameters."""
+        """Both in one round trip, for a text without parameters."""
         self.prepare(sql)
         described = self.hide(messages.describe(b"S", NAME))
         self.forget()
@@ -91,17 +91,17 @@ class Backstage:
         self, sql: bytes, types: Sequence[int] = (), parameters: bytes = messages.NO_PARAMETERS
     ) -> tuple[bytes | None, ...]:
         """The one row of a query, as text."""
-        owed = self._ask_row(sql, types, parameters)
+        pending = self._ask_row(sql, types, parameters)
         await self.drained()
-        return _row(owed)
+        return _row(pending)
 
-    def _ask_row(self, sql: bytes, types: Sequence[int] = (), parameters: bytes = messages.NO_PARAMETERS) -> Owed:
+    def _ask_row(self, sql: bytes, types: Sequence[int] = (), parameters: bytes = messages.NO_PARAMETERS) -> Pending:
         self.prepare(sql, types)
         self.bind(parameters)
-        owed = self.hide(Execute(NAME, 0).message(), without_place)
+        pending = self.hide(Execute(NAME, 0).message(), without_place)
         self.hide(messages.close(b"P", NAME))
         self.forget()
-        return owed
+        return pending
 
     async def attempt(self, statements: Sequence[bytes]) -> None:
         """Run statements for their errors alone."""
@@ -114,12 +114,12 @@ class Backstage:
         await self.drained()
 
     async def circumstances(self, types: Sequence[int], parameters: bytes) -> Circumstances:
-        """The twin knows all of them: it has decoded the parameters, and it keeps the settings."""
+        """Asked of the twin, which has decoded the parameters and keeps the settings."""
         row = await self.row(_circumstances_query(len(types)), types, parameters)
         return _circumstances(row, len(types))
 
     async def type_names(self, types: Sequence[tuple[int, int]]) -> list[str]:
-        """The names of types, given by number and modifier, for casts. The twin is asked once for each."""
+        """The names of types for casts, by OID and modifier. The twin is asked once for each."""
         for number, modifier in types:
             if (number, modifier) in self._known:
                 continue
@@ -134,18 +134,18 @@ class Backstage:
         return await self.type_names([(column.type, column.modifier) for column in columns])
 
     def start_clock(self) -> None:
-        """Let statement_timeout run: the twin's clock stands still after an Execute, and starts with a Parse."""
+        """Start statement_timeout: the twin stops its timer after an Execute, and starts it with a Parse."""
         self.prepare(b"")
 
 
-def _described(owed: Owed) -> Described:
-    answers = {message.kind: message.body for message in owed.gathered}
+def _described(pending: Pending) -> Described:
+    answers = {message.kind: message.body for message in pending.gathered}
     columns = messages.read_columns(answers[b"T"]) if b"T" in answers else None
     return Described(messages.read_types(answers[b"t"]), columns)
 
 
-def _row(owed: Owed) -> tuple[bytes | None, ...]:
-    return next(messages.read_row(message.body) for message in owed.gathered if message.kind == b"D")
+def _row(pending: Pending) -> tuple[bytes | None, ...]:
+    return next(messages.read_row(message.body) for message in pending.gathered if message.kind == b"D")
 
 
 @lru_cache(maxsize=100)

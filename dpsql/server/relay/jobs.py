@@ -1,4 +1,4 @@
-"""Statements for the engine: each in a thread of its own, a few at a time, and written down when it has ended."""
+"""Runs statements for the dataset, each in a thread, a few at a time, and logs each when it has ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dpsql.server.ops.logs import note
 from dpsql.server.relay.execute import Reply
 from dpsql.slots import Slots
 
-_THREADS = 1_000  # one for each statement that runs or waits: places for long work are given out within the engine
+_THREADS = 1_000  # one for each statement that runs or waits: the dataset itself limits concurrent work
 
 _PAUSE = 0.02
-_PATIENCE = 2.0  # seconds that a job has to end once it is cancelled
-_GLANCE = 0.05  # seconds between looks at the cancellation of a job that waits, and at other processes
+_PATIENCE = 2.0  # seconds for a cancelled job to end
+_GLANCE = 0.05  # seconds between checks of a waiting job's cancellation, and of other processes
 
 
 class Jobs:
@@ -32,7 +32,7 @@ class Jobs:
         self._slots = slots or Slots()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="dpsql-answer")
         self._jobs: Counter[Dataset] = Counter()
-        self._an_end = asyncio.Event()  # some job has ended
+        self._an_end = asyncio.Event()  # set when some job has ended
         self._cancellations: set[Cancellation] = set()  # of all jobs
 
     @property
@@ -42,10 +42,10 @@ class Jobs:
     async def run(
         self, dataset: Dataset, user: str, job: Callable[[Dataset], Reply], cancellation: Cancellation, *, at_once: int
     ) -> Reply:
-        """The reply of a job. Who no longer waits for it does not end it: it is told so by its cancellation.
+        """The reply of a job. A caller that stops waiting does not end it; its cancellation does.
 
-        Of one user, `at_once` run, in all processes that share the places; further ones wait, so that nobody can
-        keep all others waiting.
+        At most `at_once` jobs of one user run, over all processes that share the slots; further ones wait, so that
+        one user cannot block the others.
         """
         while (slot := self._slots.take(b"statement of " + user.encode(), at_once)) is None:
             if cancellation.cancelled:
@@ -67,7 +67,7 @@ class Jobs:
             submitted[0].cancel()
 
         def leave() -> None:
-            """Once: one that was left alone does not keep the next one of its user waiting."""
+            """Idempotent: an abandoned job must not keep the next one of its user waiting."""
             if held:
                 self._slots.give_back(held.pop())
                 self._an_end.set()
@@ -79,10 +79,10 @@ class Jobs:
             _note(dataset, user, future, loop.time() - began)
 
         def tell(future: Future[Reply]) -> None:
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(ended, future)
 
-        # One that waits for its turn is dropped. Once it runs, what stops it takes this place.
+        # While it waits for its turn it is dropped. Once it runs, the engine's own cancellation replaces this.
         cancellation.on_cancel(drop)
         self._jobs[dataset] += 1
         self._cancellations.add(cancellation)
@@ -91,7 +91,7 @@ class Jobs:
         running = asyncio.wrap_future(submitted[0])
         try:
             return await _outcome(running, cancellation)
-        except _LeftAlone:
+        except _Abandoned:
             leave()
             raise
         except asyncio.CancelledError:
@@ -102,7 +102,7 @@ class Jobs:
             raise Cancelled("canceling statement due to user request") from None
 
     async def finished(self, dataset: Dataset | None = None, *, within: float = 3_600.0) -> bool:
-        """Wait until no job of an engine, or of any, is under way; False if that takes too long."""
+        """Wait until no job of a dataset, or of any, is under way; False if that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while self.busy if dataset is None else self._jobs[dataset]:
@@ -112,21 +112,21 @@ class Jobs:
         return True
 
     async def stop(self, *, within: float) -> None:
-        """Cancel what is under way, and wait for its end."""
+        """Cancel the jobs under way, and wait for their end."""
         for cancellation in list(self._cancellations):
             cancellation.cancel()
         await self.finished(within=within)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _LeftAlone(Cancelled):
-    """A job that was cancelled and has not ended."""
+class _Abandoned(Cancelled):
+    """A job that was cancelled, has not ended, and is abandoned."""
 
 
 async def _outcome(running: asyncio.Future[Reply], cancellation: Cancellation) -> Reply:
-    """The outcome of a job; one that was cancelled and does not end, since it waits for somebody else, is left alone.
+    """The outcome of a job. A cancelled job that does not end, as it waits for something outside, is abandoned.
 
-    It ends by itself, and charges nothing that it has not begun to charge.
+    An abandoned job ends by itself, and begins no new charge.
     """
     loop = asyncio.get_running_loop()
     since: float | None = None
@@ -135,11 +135,13 @@ async def _outcome(running: asyncio.Future[Reply], cancellation: Cancellation) -
         if cancellation.cancelled and since is None:
             since = loop.time()
         if since is not None and loop.time() - since > _PATIENCE and not running.done():
-            running.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody asks for it
-            raise _LeftAlone(
+            running.add_done_callback(
+                lambda future: future.cancelled() or future.exception()
+            )  # no one retrieves the result
+            raise _Abandoned(
                 "canceling statement due to user request",
                 detail="The ledger or the database has not answered yet. If the query was charged, the charge stands.",
-                hint="Ask again: what was charged and has no answer is not charged twice.",
+                hint="Run the query again: a charge without an answer is not made twice.",
             )
     return running.result()
 
@@ -179,16 +181,16 @@ def _price_facts(price: Price | None, dataset: Dataset) -> dict[str, float]:
 
 
 # ------------------------------------------------------------
-# Ticks: answers, refusals and failures leave only at whole ticks after their question, so that time tells less.
+# Ticks: replies of every kind leave at whole ticks after their query, which limits what response times reveal.
 
 
 @asynccontextmanager
 async def leaving_at_a_tick(tick: float | None) -> AsyncIterator[None]:
-    """Whatever the block does, it is left at a whole number of ticks (in seconds) after it was entered.
+    """Leave the block at a whole number of ticks (in seconds) after it was entered, however it ends.
 
-    Claim: of how long the block took, one learns the number of ticks.
+    Claim: the block's duration reveals no more than its number of ticks.
     Because: success, refusal, failure and cancellation by the client all wait for the same tick.
-    Needs: nobody who waits; a block whose client is gone is left at once.
+    Needs: no observer other than the client; a block whose client is gone is left at once.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()

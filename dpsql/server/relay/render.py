@@ -1,8 +1,8 @@
-"""Rows as SQL literals, and what the client sees of the twin's answers to them.
+"""Renders noisy rows as SQL literals, and adjusts the twin's answers for the client.
 
-Rows as SQL literals: the twin reads them back and sends them in whatever form the client asked for.
+The twin reads the literals back and sends the rows in the formats that the client asked for.
 
-Literals are ASCII, so they are right under any client_encoding; names of columns are bytes as the twin sent them.
+Literals are ASCII, so they are valid under any client_encoding; column names are bytes as the twin sent them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpsql.server.protocol import messages
 from dpsql.server.protocol.messages import Column, Message
 from dpsql.types import Cell, Kind, Type
 
-# Types by number, where the twin need not be asked; only those without a modifier.
+# Names of types by OID, for which the twin need not be asked; only types without a modifier.
 BOOL, INT8, INT2, INT4, TEXT, JSON, FLOAT4, FLOAT8 = 16, 20, 21, 23, 25, 114, 700, 701
 NAME, UNKNOWN, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC = 19, 705, 1042, 1043, 1082, 1114, 1184, 1700
 TYPE_NAMES = {
@@ -38,7 +38,7 @@ TYPE_NAMES = {
     TIMESTAMPTZ: "timestamp with time zone",
     NUMERIC: "numeric",
 }
-# Arrays by number, with what they are arrays of.
+# Arrays by OID, with the OID of their elements.
 _ELEMENTS = {
     1005: INT2, 1007: INT4, 1016: INT8, 1021: FLOAT4, 1022: FLOAT8, 1231: NUMERIC, 1182: DATE, 1115: TIMESTAMP,
     1185: TIMESTAMPTZ, 1009: TEXT, 1015: VARCHAR, 1000: BOOL,
@@ -54,8 +54,8 @@ _RENDERED = {
     Kind.DATE: frozenset((DATE,)),
     Kind.TIMESTAMP: frozenset((TIMESTAMP,)),
     Kind.TIMESTAMPTZ: frozenset((TIMESTAMPTZ,)),
-    Kind.INTERVAL: frozenset(),  # intervals are compared, never shown
-    Kind.ARRAY: frozenset(),  # by their elements
+    Kind.INTERVAL: frozenset(),  # intervals are compared, never returned
+    Kind.ARRAY: frozenset(),  # arrays follow their elements
 }
 
 
@@ -92,7 +92,7 @@ def rendering(columns: Sequence[Column], types: Sequence[str], rows: Sequence[Se
     return b"SELECT %s FROM ROWS FROM (%s) AS r(%s)" % (b", ".join(items), b", ".join(arrays), names)
 
 
-_BETWEEN = "\x1f"  # the unit separator, a character made for this
+_BETWEEN = "\x1f"  # the ASCII unit separator
 _SPECIAL = re.compile(r"[\\'\x00-\x1f\x7f-\U0010ffff]")
 
 
@@ -105,17 +105,17 @@ def literal(text: str | None) -> str:
 
 
 def _escaped(character: re.Match[str]) -> str:
-    # A quote is doubled: that a backslash before it escapes it can be forbidden by a setting.
+    # A quote is doubled: the setting backslash_quote can forbid a backslash before it.
     return character[0] * 2 if character[0] in "\\'" else f"\\U{ord(character[0]):08X}"
 
 
 def _array(values: Sequence[Cell]) -> str:
-    """A column as an array. Most columns have values of one kind, for which no line of Python is run for each."""
+    """A column as an array literal. A column of one type is written without a Python loop over its values."""
     kinds = set(map(type, values))
     if kinds == {int} or kinds == {float}:
         return "{" + ",".join(map(repr, values)) + "}"
     if kinds == {str}:
-        # Between values stands what no value contains, so that all are escaped at once.
+        # Joined by a character that no value contains, so that all are escaped in one pass.
         texts = _BETWEEN.join(cast(Sequence[str], values))
         if texts.count(_BETWEEN) == len(values) - 1:
             return '{"' + _escaped_in_array(texts).replace(_BETWEEN, '","') + '"}'
@@ -135,7 +135,7 @@ def _element(value: Cell) -> str:
         case int():
             return str(value)
         case float():
-            return repr(value)  # inf and nan are read as well
+            return repr(value)  # PostgreSQL reads inf and nan too
         case Decimal():
             return format(value, "f")
         case datetime():
@@ -155,10 +155,10 @@ def _quoted(name: bytes) -> bytes:
 
 
 # ------------------------------------------------------------
-# What the client sees of an answer that the twin gave to another text than the client's own.
+# The twin's answers to texts that are not the client's own, as the client sees them.
 
 Shown = Callable[[Message], list[Message]]
-# Of an error that was raised for us, the client shall not see where in the twin it was raised.
+# Fields that say where in the twin an error was raised: the client must not see them.
 _INSIDES = (b"W", b"F", b"L", b"R")
 
 
@@ -169,7 +169,7 @@ def described_as(columns: Sequence[Column], message: Message) -> Message:
 
 
 def renaming(hidden: bytes, name: bytes) -> Shown:
-    """Errors that name our statement name the client's."""
+    """Errors name the client's statement instead of ours."""
 
     def shown(message: Message) -> list[Message]:
         if message.kind != b"E":
@@ -182,7 +182,7 @@ def renaming(hidden: bytes, name: bytes) -> Shown:
 
 
 def without_place(message: Message) -> list[Message]:
-    """An error in a text that the client never sent."""
+    """An error without its position, as it is in a text that the client never sent."""
     if message.kind != b"E":
         return [message]
     found = messages.read_fields(message.body)
@@ -190,7 +190,7 @@ def without_place(message: Message) -> list[Message]:
 
 
 def refusing(error: Error) -> Shown:
-    """The error that the twin raised for us, at the place that we know."""
+    """The error that the twin raised for us, with the position that we know."""
 
     def shown(message: Message) -> list[Message]:
         if message.kind != b"E":
@@ -204,7 +204,7 @@ def refusing(error: Error) -> Shown:
 
 
 def replying(columns: Sequence[Column] | None, notice: Message | None, *, is_plan: bool) -> Shown:
-    """The twin's answer to a rendering, as an answer to the client's own statement."""
+    """The twin's answer to a rendering, as the answer to the client's own statement."""
 
     def shown(message: Message) -> list[Message]:
         match message.kind:

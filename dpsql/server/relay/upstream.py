@@ -1,6 +1,6 @@
-"""The twin's side of a connection: what it is sent, what it still owes, and messages on their way out.
+"""The upstream side of a connection, to the twin: messages sent, answers pending, and what the client sees of them.
 
-The twin's side of a connection: what it is sent, what it owes, and what of its answers the client sees.
+The twin's side of a connection: what it is sent, what it has_pending, and what of its answers the client sees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ClientGone(Exception):
     """The client has closed the connection."""
 
 
-class Link:
+class Upstream:
     """A session on the twin. Answers go to the client as they come, except those to hidden messages."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Link:
         writer: asyncio.StreamWriter,
         client: asyncio.StreamWriter,
         on_cancel: Callable[[int], None],
-        is_own: Callable[[int], bool],  # whether a session is of the same user
+        is_own: Callable[[int], bool],  # cancels another session of the same user
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -45,30 +45,30 @@ class Link:
         self._to_client = Outbox(client)
         self._on_cancel = on_cancel
         self._is_own = is_own
-        self._queue: deque[Owed] = deque()
+        self._queue: deque[Pending] = deque()
         self._changed = asyncio.Event()
-        self.status = b"I"  # of the transaction, as the last ReadyForQuery said
+        self.status = b"I"  # transaction status of the last ReadyForQuery
         self.skipping = False  # the twin ignores everything until Sync
         self.copying_in = False  # the twin reads COPY data, and nothing else
         self.closed = False
-        self.dismissed = False  # the twin has told the client why it ends the session
+        self.dismissed = False  # the twin has sent the client the error that ends the session
         self.pid: int | None = None
         self.secret = b""
         self.parameters: dict[str, str] = {}
-        self.waiting = False  # for the twin, while nobody reads what the client sends
+        self.waiting = False  # waits for the twin while the client is not being read
         self.on_wait: Callable[[], None] | None = None
         self._abandoned = False
-        self.on_idle: Callable[[], None] | None = None  # when a transaction has ended
+        self.on_idle: Callable[[], None] | None = None  # called when a transaction has ended
 
     # --- to the twin ---
 
-    def send(self, message: Message, owed: Owed | None = None) -> Owed | None:
+    def send(self, message: Message, pending: Pending | None = None) -> Pending | None:
         if self.closed:
             raise TwinGone
-        if owed is not None:
-            self._queue.append(owed)
+        if pending is not None:
+            self._queue.append(pending)
         self._to_twin.put(message.encode())
-        return owed
+        return pending
 
     async def sent(self) -> None:
         """Wait until the twin has room for more."""
@@ -76,7 +76,7 @@ class Link:
             await self._to_twin.drain()
 
     async def drain(self) -> bool:
-        """Wait until the twin owes nothing; False if it will answer nothing more before Sync."""
+        """Wait until no answer is pending; False if the twin will answer nothing more before Sync."""
         self.send(messages.FLUSH)
         while self._queue and not self.skipping:
             if self.copying_in:
@@ -103,12 +103,12 @@ class Link:
             raise ClientGone
 
     def abandon(self) -> None:
-        """The client has left while the twin works: whoever waits for the twin need not."""
+        """The client has disconnected: stop waiting for the twin."""
         self._abandoned = True
         self._changed.set()
 
-    def owes(self, test: Callable[[Owed], bool]) -> bool:
-        return any(test(owed) for owed in self._queue)
+    def has_pending(self, test: Callable[[Pending], bool]) -> bool:
+        return any(test(pending) for pending in self._queue)
 
     @property
     def is_busy(self) -> bool:
@@ -119,7 +119,7 @@ class Link:
         self._changed.set()
         self._to_client.flush()
         self._to_twin.flush()
-        # What is still to be written may never be: a twin that cannot write does not read.
+        # Buffered messages may never be written: a twin that cannot write does not read either.
         self._writer.transport.abort()
 
     # --- from the twin ---
@@ -146,7 +146,7 @@ class Link:
         self._to_client.put(message.encode())
 
     def _pass_rows(self, framer: Framer) -> None:
-        """Rows go on as they are, whatever else of an answer is shown otherwise; those of a hidden one are gathered."""
+        """Pass rows on unparsed, even if the rest of the answer is adjusted; rows of a hidden answer are collected."""
         if not (self._queue and self._queue[0].hidden) and (rows := framer.run_of(b"D")):
             self._to_client.put(rows)
 
@@ -164,7 +164,7 @@ class Link:
             case b"A" if self._is_own(int.from_bytes(message.body[:4], "big")):
                 self.show(message)
             case b"A":
-                pass  # of another user: channels are not a way from one to the other
+                pass  # of another user: NOTIFY must not carry messages between users
             case b"E":
                 self._error(message)
             case b"Z":
@@ -229,17 +229,18 @@ class Link:
 
 
 def _with_hint(message: Message) -> Message:
-    """A client's role may not read the twin's tables; say how they can be asked."""
+    """Add a hint to "permission denied": a client's role may not read the twin's tables."""
     found = messages.read_fields(message.body)
     if found.get(b"C") != b"42501" or not found.get(b"M", b"").startswith(b"permission denied for table "):
         return message
     return messages.with_fields(
-        message.kind, found | {b"H": b"dpsql answers a query that names the table itself, not a view or function."}
+        message.kind,
+        found | {b"H": b"Name the table itself in the query: dpsql does not see what a view or function reads."},
     )
 
 
 # ------------------------------------------------------------
-# Messages on their way out: those of one moment leave together, in one packet rather than one each.
+# The outgoing buffer: messages of one turn of the event loop leave in one packet.
 
 
 class Outbox:
@@ -248,29 +249,29 @@ class Outbox:
         self._waiting = bytearray()
 
     def put(self, data: bytes) -> None:
-        """Send soon: when whoever puts something has nothing more to put at the moment."""
+        """Send at the end of this turn of the event loop."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.flush)
         self._waiting += data
 
     def flush(self) -> None:
         if self._waiting:
-            if not self._writer.is_closing():  # else there is nobody to send it to
+            if not self._writer.is_closing():  # else the peer is gone
                 self._writer.write(bytes(self._waiting))
             self._waiting.clear()
 
     async def drain(self) -> None:
-        """Send now, and wait until the other side has room for more."""
+        """Send now, and wait until the peer can take more."""
         self.flush()
         await self._writer.drain()
 
 
 # ------------------------------------------------------------
-# What the twin still owes: one entry for each message it was sent, in the order in which it will answer.
+# Pending answers: one entry for each message that the twin was sent, in the order in which it answers.
 #
-# Books are kept on the answer, not on the request: what a message changes, it changes when the twin has confirmed it.
+# State changes on the answer, not on the request: a message takes effect here when the twin has confirmed it.
 
-# The letters with which the answer to a message ends.
+# The message types that end the answer to each message.
 ENDS = {
     b"P": b"1",
     b"B": b"2",
@@ -284,17 +285,17 @@ ENDS = {
 
 
 @dataclass(slots=True)
-class Owed:
-    """The answer to one message."""
+class Pending:
+    """The pending answer to one message."""
 
-    kind: bytes  # the letter of the message
-    hidden: bool = False  # the client did not send it and does not see its answer; errors it does see
+    kind: bytes  # the type of the message
+    hidden: bool = False  # sent by the relay: the client does not see the answer, except for errors
     statement: bytes | None = None  # the statement that the message prepares
     portal: bytes | None = None  # the portal that the message binds or describes
     on_ok: Callable[[], object] | None = None
     on_complete: list[Callable[[], None]] = field(default_factory=list)  # one for each statement of a Query
     gathered: list[Message] = field(default_factory=list)  # of a hidden answer
-    shown: Shown | None = None  # what the client sees of a message of the answer
+    shown: Shown | None = None  # adjusts the messages of the answer for the client
     hides_ready: bool = False  # of a Query: more statements of the same string follow
     failed: bool = False
 

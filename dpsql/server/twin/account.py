@@ -1,4 +1,4 @@
-"""What the ledger holds of a user, for the views of the twin."""
+"""A user's account in the ledger, for the twin's views."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dpsql.privacy.group_privacy import total_for_group
 from dpsql.server.twin.account_views import BudgetRow, HistoryRow
 
 SHOWN = 1_000  # charges and refusals of the history
-SHOWN_TEXT = 2_000  # characters of each; the twin holds a copy, made anew whenever it is looked at
+SHOWN_TEXT = 2_000  # characters of each; the twin holds a copy, refreshed at each look
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the user's views show."""
+    """The contents of a user's views."""
 
     budget: BudgetRow
     history: list[HistoryRow]
@@ -29,7 +29,7 @@ def read_account(dataset: Dataset, user: str) -> Account:
 def _budget(dataset: Dataset, user: str) -> BudgetRow:
     accountant = dataset.accountant
     spent, left = dataset.ledger.spent(user), dataset.ledger.remaining(user)
-    # Pure answers may have overdrawn the rest.
+    # Pure answers may have left less than nothing of the rest.
     limit = Price(min(spent.loss + left.loss, accountant.total.loss), spent.delta + left.delta)
     default = accountant.price_of(accountant.policy.query_epsilon)
     return BudgetRow(
@@ -51,7 +51,7 @@ def _budget(dataset: Dataset, user: str) -> BudgetRow:
 
 
 def _of_groups(dataset: Dataset) -> dict[str, float]:
-    """What holds whatever was asked and will be: also where an answer took, or takes, the whole total."""
+    """Bounds that hold for the dataset's total, whatever was and will be asked."""
     found = {}
     for people in (2, 5):
         loss = total_for_group(dataset.accountant, people, spent=dataset.ledger.spent())

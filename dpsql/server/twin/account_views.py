@@ -1,4 +1,4 @@
-"""dpsql.budget and dpsql.history in the twin: each user's own account, refreshed by dpsql just before it is read."""
+"""dpsql.budget and dpsql.history in the twin: each user's own account, refreshed just before it is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psycopg.rows import TupleRow
 class BudgetRow:
     """What a user may spend, has spent and has left. Rho is None under basic accounting.
 
-    What is pure is None where not all of it is; and where nothing more can be paid so.
+    The pure columns are None where spending was not all pure, or where no more pure answers can be paid.
     """
 
     accounting: str
@@ -31,7 +31,7 @@ class BudgetRow:
     queries_left: int  # at the default price
     spent_pure: float | None = None
     left_pure: float | None = None
-    # What the total of all users together promises to 2 and to 5 people who belong together; None: no bound.
+    # Group privacy for 2 and for 5 people, of the total of all users; None: no bound.
     total_epsilon_of_2: float | None = None
     total_delta_of_2: float | None = None
     total_epsilon_of_5: float | None = None
@@ -75,13 +75,13 @@ _VIEWS = {
 
 
 def account_statements(users: sql.Identifier) -> Iterator[sql.Composed]:
-    """The tables, which no user can reach, and views that show a user the own rows only."""
+    """Tables that no user can read, and views that show each user only their own rows."""
     for name, (words, columns) in _VIEWS.items():
         table, view = sql.Identifier("dpsql_internal", name), sql.Identifier("dpsql", name)
-        # Unlogged: it is a copy of the ledger, and written often.
+        # Unlogged: a copy of the ledger, written often.
         yield sql.SQL("CREATE UNLOGGED TABLE {} (username text NOT NULL, {})").format(table, sql.SQL(columns))
         yield sql.SQL("CREATE INDEX ON {} (username)").format(table)
-        # Of the session: what a user can set is the role only, and there is no other to set.
+        # session_user, which a user cannot change: SET ROLE changes current_user only.
         yield sql.SQL(
             "CREATE VIEW {} WITH (security_barrier) AS SELECT * FROM {} WHERE username = session_user::text"
         ).format(view, table)
@@ -98,7 +98,7 @@ def refresh(
     """Replace the user's rows; None leaves those of that view as they are."""
     with connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = off")
-        # Two sessions of one user may refresh at once; the rows must not double.
+        # Two sessions of one user may refresh at once; the rows must not be duplicated.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [user])
         for name, rows in (("budget", budget), ("history", history)):
             if rows is not None:
@@ -110,5 +110,5 @@ def refresh(
 
 
 def _storable(cell: object) -> object:
-    """PostgreSQL has no text with a zero byte in it; the Python driver takes queries that have."""
+    """PostgreSQL's text cannot hold a zero byte, which a query through the Python driver may contain."""
     return cell.replace("\0", "") if isinstance(cell, str) else cell

@@ -1,4 +1,4 @@
-"""Builds the twin in a database, and builds it again when the policy or the schema has changed."""
+"""Builds the twin in a database, and rebuilds it when the policy or the schema has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpsql.server.twin.schema import schema_statements, search_path
 from dpsql.server.twin.system_catalog import system_catalog_statements
 from dpsql.settings import SETTINGS
 
-# What an analyst may set, also for good with ALTER ROLE, and what SHOW says before.
+# Settings of dpsql that an analyst may SET, or keep with ALTER ROLE, and their defaults for SHOW.
 
 
 _MARK = "dpsql twin "
@@ -42,9 +42,9 @@ $body$
 
 
 def ensure_built(connection: psycopg.Connection[TupleRow], catalog: Catalog) -> bool:
-    """Build the twin in the database of the connection unless the same is there already; says whether it did.
+    """Build the twin in the connection's database unless it is up to date; whether it was built.
 
-    All of it in one transaction: after a crash the old one is there, or the new one.
+    In one transaction: after a crash, either the old or the new one exists.
     """
     database = connection.info.dbname
     statements = list(_statements(catalog, database))
@@ -111,7 +111,7 @@ def _drop_schemas(connection: psycopg.Connection[TupleRow]) -> None:
 
 
 def _check_empty(connection: psycopg.Connection[TupleRow], database: str) -> None:
-    """Somebody else's database is never touched."""
+    """Refuse a database that holds anything but a twin."""
     things = connection.execute(
         "SELECT count(*) FROM ("
         "SELECT oid, relnamespace AS schema FROM pg_class UNION ALL SELECT oid, pronamespace FROM pg_proc"
@@ -120,6 +120,6 @@ def _check_empty(connection: psycopg.Connection[TupleRow], database: str) -> Non
     ).fetchone()
     if things != (0,) or set(_user_schemas(connection)) - {"public"}:
         raise OperationalError(
-            f"database {quoted(database)} is not empty, and not a twin of dpsql either",
-            hint="Create an empty database for the twin: what is in it would be dropped.",
+            f"database {quoted(database)} is neither empty nor a twin of dpsql",
+            hint="Create an empty database for the twin: dpsql drops and creates schemas in it.",
         )

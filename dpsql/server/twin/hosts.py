@@ -1,4 +1,4 @@
-"""An empty database of the owner's as the place of the twin, instead of a server of our own."""
+"""An external twin: an empty database of the owner's, instead of a server of our own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dpsql.server.twin.names import KEPT_SCHEMA
 _OLDEST = 16
 
 
-class GivenServer:
-    """Reached by address. Users get passwords that nobody is told: they follow from a secret kept in the twin."""
+class ExternalServer:
+    """A server reached by address. Roles get passwords that no user knows, derived from a secret kept in the twin."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -34,9 +34,9 @@ class GivenServer:
         try:
             return psycopg.connect(self._address, autocommit=True, connect_timeout=30)
         except psycopg.Error as error:
-            # The address may hold a password, and so may what was made of it.
+            # The address may hold a password, and so may an exception that quotes it.
             raise OperationalError(
-                "the database given for the twin cannot be reached",
+                "the twin's database cannot be reached",
                 detail=f"SQLSTATE {error.sqlstate}" if error.sqlstate else None,
                 hint="Check its address, and that a superuser can log in with it.",
             ) from None
@@ -45,7 +45,7 @@ class GivenServer:
         return hmac.digest(self._secret.encode(), user.encode(), hashlib.sha256).hex()
 
     def read_secret(self, connection: psycopg.Connection[TupleRow]) -> None:
-        """The same for all proxies that share the twin, also when it is built again."""
+        """The secret is the same for all proxies that share the twin, and survives a rebuild."""
         schema, table = sql.Identifier(KEPT_SCHEMA), sql.Identifier(KEPT_SCHEMA, "secret")
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('dpsql twin secret', 0))")
@@ -60,7 +60,7 @@ class GivenServer:
     def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
         if connection.info.server_version < _OLDEST * 10_000:
             raise OperationalError(
-                f"the twin needs PostgreSQL {_OLDEST} or newer, the database given is older",
+                f"the twin needs PostgreSQL {_OLDEST} or newer",
                 hint="Without an address, dpsql runs a server of its own.",
             )
         (superuser,) = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() or (
@@ -69,35 +69,33 @@ class GivenServer:
         if not superuser:
             raise OperationalError(
                 "the twin needs a superuser, to change what PostgreSQL reports about privileges",
-                hint="Give the address of a superuser. Use a server that holds no private data.",
+                hint="Connect as a superuser, on a server that holds no private data.",
             )
         if connection.info.parameter_status("server_encoding") != "UTF8":
-            raise OperationalError(
-                "the database given for the twin is not in UTF-8", hint="CREATE DATABASE ... ENCODING 'UTF8'."
-            )
+            raise OperationalError("the twin's database is not in UTF-8", hint="CREATE DATABASE ... ENCODING 'UTF8'.")
 
 
 # ------------------------------------------------------------
-# The twin's server as seen by a process that did not start it.
+# The twin's server as a worker process sees it, which did not start it.
 
 
-class LeasedCluster:
-    """Used as a `Cluster`. Who runs the server is asked to look after it, and says where it listens."""
+class SharedCluster:
+    """Used as a `Cluster`. `restart` asks the process that owns the server to start it, and returns its socket."""
 
-    def __init__(self, socket: Path, look_after: Callable[[], Path]) -> None:
+    def __init__(self, socket: Path, restart: Callable[[], Path]) -> None:
         self.socket = socket
-        self._look_after = look_after
+        self._restart = restart
 
     @property
     def is_ready(self) -> bool:
-        """As far as is known: who cannot reach it has it looked after."""
+        """As far as is known: a caller that cannot reach it asks for a restart."""
         return True
 
     def ensure_running(self) -> None:
-        self.socket = self._look_after()
+        self.socket = self._restart()
 
     def connect(self, database: str) -> psycopg.Connection[TupleRow]:
-        """As the superuser."""
+        """Connect as the superuser."""
         try:
             return connect(self.socket, database)
         except psycopg.OperationalError:
@@ -105,4 +103,4 @@ class LeasedCluster:
             return connect(self.socket, database)
 
     def stop(self) -> None:
-        """Not ours to stop."""
+        """Does nothing: another process runs the server."""

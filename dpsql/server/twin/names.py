@@ -1,15 +1,15 @@
-"""Names that PostgreSQL would change or not take are refused before they reach it."""
+"""Refuses names that PostgreSQL would change or reject."""
 
 from __future__ import annotations
 
 from dpsql.errors import PolicyError
 from dpsql.policy.problems import quoted
 
-OWN_SCHEMA = "dpsql"  # what analysts see of dpsql itself
-INTERNAL_SCHEMA = "dpsql_internal"  # what they do not
-KEPT_SCHEMA = "dpsql_kept"  # what is not built again with the rest
+OWN_SCHEMA = "dpsql"  # dpsql's own views, for analysts
+INTERNAL_SCHEMA = "dpsql_internal"  # dpsql's own tables, which analysts cannot read
+KEPT_SCHEMA = "dpsql_kept"  # kept when the twin is rebuilt
 
-_LONGEST = 63  # bytes; PostgreSQL cuts off the rest, and two names become one
+_LONGEST = 63  # bytes; PostgreSQL truncates longer names, which could make two names equal
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 _RESERVED_ROLES = frozenset({"public", "none"})
 _TAKEN_SCHEMAS = frozenset({OWN_SCHEMA, INTERNAL_SCHEMA, KEPT_SCHEMA, "information_schema"})

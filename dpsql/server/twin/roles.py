@@ -1,4 +1,4 @@
-"""A role for each user of dpsql, and one that all of them belong to and that holds what they may do."""
+"""A role for each user of dpsql, and a group role that holds all their rights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _END_SECONDS = 10
 
 
 def users_role(database: str) -> str:
-    """The role that holds the rights of all users. Roles belong to a whole server, hence the database in its name."""
+    """The group role of all users. Roles are global to a server, hence the database in its name."""
     name = f"users_of_{database}"
     check_role(name, frozenset())
     return name
@@ -36,11 +36,11 @@ def set_roles(
     users: Iterable[str],
     password: Callable[[str], str] | None,
 ) -> None:
-    """Make the roles of users what they should be. Roles that stay keep their settings; sessions of the others end.
+    """Create, update and drop the roles of users. Remaining roles keep their settings; sessions of dropped ones end.
 
-    Claim: a user can do nothing but what `users_role` may, and act as nobody else.
-    Because: the role has no attribute beyond LOGIN and is a member of that one role, which it cannot become.
-    Needs: nobody but dpsql grants anything to these roles.
+    Claim: a user has only the rights of `users_role`, and can act as no other role.
+    Because: the role has no attribute beyond LOGIN and is a member of that one role, to which it cannot SET ROLE.
+    Needs: only dpsql grants anything to these roles.
     """
     wanted = set(users)
     group = users_role(database)
@@ -91,17 +91,17 @@ def _exists(connection: psycopg.Connection[TupleRow], role: str) -> bool:
 
 
 def _check_ours(connection: psycopg.Connection[TupleRow], role: str, database: str) -> None:
-    """A role of somebody else may read data elsewhere on that server: it is never touched."""
+    """Refuse a role that dpsql did not create: it may have rights to data elsewhere on that server."""
     if _exists(connection, role) and role not in _ours(connection, database):
         raise PolicyError(
-            f"the twin's server has a role {quoted(role)} that dpsql did not make",
+            f"the twin's server has a role {quoted(role)} that dpsql did not create",
             hint="Give the user another name, or use a server that has no such role.",
         )
 
 
 def _drop(connection: psycopg.Connection[TupleRow], user: str) -> None:
     role = sql.Identifier(user)
-    connection.execute(sql.SQL("ALTER ROLE {} NOLOGIN").format(role))  # so that no session begins meanwhile
+    connection.execute(sql.SQL("ALTER ROLE {} NOLOGIN").format(role))  # so that no new session begins
     connection.execute(
         "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE usename = %s", [_END_SECONDS * 1000, user]
     )
@@ -110,7 +110,7 @@ def _drop(connection: psycopg.Connection[TupleRow], user: str) -> None:
 
 
 def _set_password(connection: psycopg.Connection[TupleRow], user: str, password: str) -> None:
-    """Hashed here, so that it is in no log of the server."""
+    """Set a password, hashed here so that no server log can hold it."""
     verifier = connection.pgconn.encrypt_password(password.encode(), user.encode(), b"scram-sha-256").decode()
     connection.execute(
         sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(user), sql.Literal(verifier)),

@@ -1,4 +1,4 @@
-"""The declared schema as PostgreSQL's own: tables that hold nothing, with types, keys and comments."""
+"""The declared schema as PostgreSQL tables without rows, with types, keys and comments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpsql.policy.model import Bound, Catalog, Column, Table
 from dpsql.server.twin.names import check_column, check_schema, check_table
 from dpsql.types import Kind, Type, Value
 
-DEFAULT_SCHEMA = "public"  # what clients of PostgreSQL expect
+DEFAULT_SCHEMA = "public"  # the default that PostgreSQL clients expect
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class TwinColumn:
     type: Type
     nullable: bool
     words: str | None
-    declared: Column | None  # None: the unit, where the policy names it as nothing else
+    declared: Column | None  # None: the unit column, where the policy declares it as nothing else
 
 
 @dataclass(frozen=True, slots=True)
 class TwinTable:
-    """A declared table under the name that clients find it by."""
+    """A declared table under the name that clients see."""
 
     schema: str
     name: str
@@ -43,20 +43,20 @@ class TwinTable:
 
 
 def twin_tables(catalog: Catalog) -> list[TwinTable]:
-    """Every declared table once, in the order of the names."""
+    """Every declared table once, in order of name."""
     unique = {id(table): table for table in catalog.tables.values()}
     tables = [_twin_table(table, catalog) for table in unique.values()]
     return sorted(tables, key=lambda table: (table.schema, table.name))
 
 
 def search_path(catalog: Catalog) -> list[str]:
-    """Where a table without a schema is looked for: as the engine does, and with PostgreSQL's own default."""
+    """The schemas for unqualified names: the engine's, and PostgreSQL's default."""
     own = catalog.default_schema
     return [DEFAULT_SCHEMA] if own == DEFAULT_SCHEMA or _default_is_public(catalog) else [own, DEFAULT_SCHEMA]
 
 
 def type_name(column_type: Type) -> str:
-    """PostgreSQL's name of a type, as dpsql treats it."""
+    """PostgreSQL's name of a type."""
     match column_type.kind:
         case Kind.INTEGER:
             return "bigint" if column_type.big else "integer"
@@ -79,11 +79,11 @@ def type_name(column_type: Type) -> str:
 
 
 def schema_statements(catalog: Catalog, users: sql.Identifier) -> Iterator[sql.Composed]:
-    """All that makes the declared schema in an empty database, readable for nobody. `users`: the role of all users.
+    """Statements that create the declared schema in an empty database, readable by no user. `users`: the group role.
 
     Claim: no statement of a user returns a row, or the number of rows, of a declared table.
     Because: there are no rows; and a user holds REFERENCES and no other right on the tables and none on the views
-    over them, so PostgreSQL itself refuses to read them (42501) wherever the statement names them.
+    over them, so PostgreSQL itself refuses to read them (42501) wherever a statement names them.
     Needs: users own nothing but temporary objects and are members of no other role (dpsql.server.twin.roles).
     """
     tables = twin_tables(catalog)
@@ -103,7 +103,7 @@ def schema_statements(catalog: Catalog, users: sql.Identifier) -> Iterator[sql.C
 
 
 def _default_is_public(catalog: Catalog) -> bool:
-    """Whether "public" is another name of the database's default schema, as it is unless there is a real one."""
+    """Whether "public" stands for the database's default schema: it does unless the database has a real one."""
     own = [table for table in catalog.tables.values() if table.source[0] == catalog.default_schema]
     return all(catalog.tables.get(f"{DEFAULT_SCHEMA}.{_bare_name(table)}") is table for table in own)
 
@@ -157,9 +157,9 @@ def _table_statements(table: TwinTable) -> Iterator[sql.Composed]:
 
 
 def _alias_statements(catalog: Catalog, tables: list[TwinTable], users: sql.Identifier) -> Iterator[sql.Composed]:
-    """The other names under which the engine knows a table ("main.people" for "public.people").
+    """Views for the engine's other names of a table ("main.people" for "public.people").
 
-    Without any right on it, a view can be named and described, but tools that list what a user may read leave it out.
+    A view without any grant can be named and described, but tools that list readable relations leave it out.
     """
     placed = {(table.schema, table.name) for table in tables}
     home = {id(table.table): table.identifier for table in tables}
@@ -225,14 +225,14 @@ def _protection(table: Table, column: str) -> str:
 
 
 # ------------------------------------------------------------
-# The policy in plain words: the comments on tables and columns, as `\d+` shows them.
+# The policy as text: the comments on tables and columns that `\d+` shows.
 
 _MOST_VALUES = 20
 
 
 def table_words(table: Table) -> str:
     if table.owner is None:
-        return "Public: answered exactly and for free."
+        return "Public: answered exactly, at no cost."
     rows = "one row" if table.max_rows_per_unit == 1 else f"{table.max_rows_per_unit:,} rows"
     words = f"Private: only aggregates are answered. The unit is {table.unit_text}; at most {rows} of a unit count."
     if table.max_groups_per_unit is not None:
@@ -241,7 +241,7 @@ def table_words(table: Table) -> str:
 
 
 def column_words(column: Column, *, is_unit: bool) -> str:
-    """Of a declared column of a private table."""
+    """The comment on a declared column of a private table."""
     parts = []
     if is_unit:
         parts.append(unit_words(column.name))
@@ -265,7 +265,7 @@ def unit_words(name: str) -> str:
 
 
 def reference_words(table: Table, name: str) -> str:
-    """Of a column that says whose a row is, and is not declared."""
+    """The comment on a key or foreign key column that is not declared."""
     targets = [step.table for step in table.path[:1] if name in step.via]
     what = f"Names the row of {targets[0]} that it belongs to" if targets else "A key that other tables refer to"
     return f"{what}: for joining the rows of one unit; never shown."
@@ -282,7 +282,7 @@ def value_text(value: Value) -> str:
 
 
 def _number_text(number: Fraction) -> str:
-    """As a decimal where it is one."""
+    """The number as a decimal where it is one."""
     if number.denominator == 1:
         return str(number.numerator)
     digits = 0

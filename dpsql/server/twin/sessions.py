@@ -1,4 +1,4 @@
-"""dpsql's own session on the twin: opened when it is needed, and again when it was lost."""
+"""Sessions on the twin: dpsql's own, reopened when it is lost, and one for each client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Asking = Callable[[psycopg.Connection[TupleRow]], T]
 
 
 class OwnSession:
-    """May be used from any thread, by one at a time."""
+    """dpsql's own session; any thread may use it, one at a time."""
 
     def __init__(self, twin: Twin) -> None:
         self._twin = twin
@@ -33,13 +33,13 @@ class OwnSession:
         self._connection: psycopg.Connection[TupleRow] | None = None
 
     def use(self, ask: Asking[T]) -> T:
-        """Ask the twin something that may be asked twice."""
+        """Run idempotent statements on the twin; they are retried once."""
         with self._lock:
             if self._connection is not None:
                 try:
                     return ask(self._connection)
                 except psycopg.OperationalError:
-                    self._disconnect()  # the twin was restarted, perhaps
+                    self._disconnect()  # the twin may have been restarted
             self._connection = self._twin.admin()
             return ask(self._connection)
 
@@ -58,16 +58,16 @@ def answers(connection: psycopg.Connection[TupleRow]) -> bool:
 
 
 def is_grammatical(connection: psycopg.Connection[TupleRow], text: str, *, standard_strings: bool) -> bool:
-    """Whether PostgreSQL's grammar accepts a string of several statements: it says so before it looks at one."""
+    """Whether PostgreSQL's grammar accepts a string of several statements; it parses all before it analyses any."""
     connection.execute(f"SET standard_conforming_strings = {'on' if standard_strings else 'off'}")
     result = connection.pgconn.prepare(b"", text.encode())
     if connection.pgconn.status == ConnStatus.BAD:
-        raise psycopg.OperationalError("the twin is gone")
+        raise psycopg.OperationalError("the twin does not answer")
     return result.status != ExecStatus.FATAL_ERROR or _MULTIPLE in result.error_message
 
 
 # ------------------------------------------------------------
-# A session on the twin, opened for a client who has come in.
+# A client's session on the twin, opened after its login.
 
 _OK, _SASL, _SASL_CONTINUE, _SASL_FINAL = 0, 10, 11, 12
 _OURS = frozenset(("user", "database", "replication"))
@@ -76,7 +76,7 @@ _OURS = frozenset(("user", "database", "replication"))
 async def open_session(
     address: Address, parameters: Mapping[str, str]
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect as the role of a user. What the twin says from AuthenticationOk on is still to be read."""
+    """Connect as a user's role. The twin's messages from AuthenticationOk on are left for the caller to read."""
     if address.path is not None:
         reader, writer = await asyncio.open_unix_connection(address.path)
     else:
@@ -106,5 +106,5 @@ async def _expect(reader: asyncio.StreamReader, wanted: int) -> bytes:
     kind, length = struct.unpack("!cI", await reader.readexactly(5))
     body = await reader.readexactly(length - 4)
     if kind != b"R" or struct.unpack_from("!I", body)[0] != wanted:
-        raise OperationalError("the twin does not take the password that dpsql gave it")
+        raise OperationalError("the twin rejected dpsql's password")
     return body[4:]

@@ -1,8 +1,8 @@
-"""Changes to PostgreSQL's own catalog, in the twin's database only: what users are told, and what they may not call.
+"""Changes to PostgreSQL's system catalog, in the twin's database only: what users see, and what they may not call.
 
-A built-in function is found by its number, and then its entry in the catalog is not even read. So it cannot be
-replaced; it is renamed, and another one gets its name. Views that were defined with the old one keep it, unless they
-are defined again. No real right depends on any of this: PostgreSQL checks rights without calling functions by name.
+PostgreSQL calls a built-in function by its OID without reading its catalog entry, so CREATE OR REPLACE has no effect
+on it. Instead it is renamed, and a new function gets its name. Views that use the old one keep it until they are
+redefined. No real right depends on this: PostgreSQL checks rights without calling functions by name.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from psycopg import sql
 
-# Tools ask before they show a table. As users see it, they may read every declared table; that they cannot read the
-# empty one here is dpsql's own affair. REFERENCES, which they do have, is what tells these tables from others.
+# Tools check privileges before they show a table. To users every declared table is readable (through dpsql), so these
+# functions report SELECT wherever the user has REFERENCES, which marks the declared tables.
 _INQUIRIES = ("has_table_privilege", "has_any_column_privilege", "has_column_privilege")
 
-# Lists of sessions: a user sees the own ones. The first is what tells whose a session is.
+# Lists of sessions: a user sees only their own. The first function says whose a session is.
 _SESSIONS = ("pg_stat_get_activity", "pg_lock_status", "pg_stat_get_progress_info")
 
-# Functions that fill the disk or the memory that all share, or that tell of the sessions of others.
+# Functions that can fill shared disk or memory, or that reveal the sessions of others.
 _FORBIDDEN = (
     r"lo_.*|loread|lowrite",
     r"pg_(try_)?advisory_(xact_)?lock(_shared)?",
@@ -90,7 +90,7 @@ END
 $body$
 """
 
-# What users have set for themselves with ALTER ROLE … SET is theirs: view, whose a row is, and the column with it.
+# Settings made with ALTER ROLE … SET are shown to their owner only: view, condition for own rows, settings column.
 _SETTINGS = (("pg_roles", "rolname", "rolconfig"), ("pg_user", "usename", "useconfig"))
 _OWN_SETTINGS = """
 DO $body$
@@ -129,8 +129,8 @@ END
 $body$
 """
 
-# A session whose query the engine works on is idle in the twin, which would ignore the signal. So the relay is told, by
-# a notice that it recognises; it checks that both sessions are of the same user.
+# A session whose query runs in the engine is idle in the twin, which would ignore the signal. So the relay gets a
+# notice that it recognises; it checks that both sessions belong to the same user.
 CANCEL_NOTICE = "DP001"
 _TELL_OF_CANCEL = """
 DO $body$
@@ -152,7 +152,7 @@ END
 $body$
 """
 
-# For the twin to know the type: the engine answers queries that use them.
+# For the twin to know their types: the dataset answers queries that use them.
 _INTERVAL_END = """
 CREATE OR REPLACE FUNCTION pg_catalog.{name}(double precision) RETURNS double precision LANGUAGE plpgsql STABLE
 AS $body$
@@ -177,7 +177,7 @@ END
 $body$
 """
 
-# What dpsql and other databases call MEDIAN, so that statements with it can be described, and asked of constants.
+# MEDIAN, as in dpsql and other databases, so that statements with it can be described and run over constants.
 _MIDDLE = """
 CREATE OR REPLACE FUNCTION pg_catalog.dpsql_middle(float8[]) RETURNS float8 LANGUAGE sql IMMUTABLE
 RETURN (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY x) FROM unnest($1) AS x)
@@ -190,7 +190,7 @@ CREATE OR REPLACE AGGREGATE pg_catalog.median(float8) (
 
 
 def system_catalog_statements() -> Iterator[sql.Composed]:
-    """May be run again: what is renamed already is not found again. Number 12 is the language of built-in functions."""
+    """Idempotent: a function that is renamed already is not found again. Language 12 is that of built-in functions."""
     yield sql.SQL("SET LOCAL search_path = pg_catalog").format()
     yield sql.SQL(_RENAME_INQUIRIES).format(names=sql.Literal(list(_INQUIRIES)))
     yield sql.SQL(_RENAME_SESSIONS).format(names=sql.Literal(list(_SESSIONS)))
@@ -206,5 +206,5 @@ def system_catalog_statements() -> Iterator[sql.Composed]:
     yield sql.SQL(_MEDIAN).format()
     yield sql.SQL(_TELL_OF_CANCEL).format(notice=sql.Literal(CANCEL_NOTICE))
     yield sql.SQL(_REVOKE_FUNCTIONS).format(pattern=sql.Literal(f"^({'|'.join(_FORBIDDEN)})$"))
-    # Neither functions nor DO: a loop would have no end, and a body is text that dpsql does not read.
+    # Neither functions nor DO: a loop may be endless, and dpsql does not parse bodies.
     yield sql.SQL("REVOKE USAGE ON LANGUAGE sql, plpgsql FROM PUBLIC").format()

@@ -1,8 +1,8 @@
-"""How the processes of one server talk: the channel, what is asked over it, and who has how many clients.
+"""Communication between the processes of one server: the channel, its messages, and the client counts.
 
-The line between the process that watches and one that serves: requests and their answers, in both directions.
+The channel connects the supervisor with one worker: requests and replies, in both directions.
 
-What goes over it is pickled. Both ends are processes of ours, and it has no name by which another could reach it.
+Messages are pickled. Both ends are our own processes, and the socket pair has no name for another to connect to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger("dpsql.server")
 _HEAD = struct.Struct("!I")
 
 
-class LineLost(OSError):
+class ChannelClosed(OSError):
     """The process at the other end is gone."""
 
 
@@ -44,8 +44,8 @@ class _Packet:
     failure: str | None = None
 
 
-class Line:
-    """One end. `answer` is called for each request of the other side, also while earlier ones are not answered yet."""
+class Channel:
+    """One end. `answer` is called for each request of the other side, even while earlier ones are pending."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class Line:
         self._lost = False
 
     @classmethod
-    async def over(cls, end: socket.socket, answer: Callable[[Any], Awaitable[object]]) -> Line:
+    async def over(cls, end: socket.socket, answer: Callable[[Any], Awaitable[object]]) -> Channel:
         return cls(*await asyncio.open_connection(sock=end), answer)
 
     async def ask(self, request: object) -> Any:
-        """The answer of the other side; raises LineLost if it ends before, OperationalError if it cannot."""
+        """The reply of the other side; raises ChannelClosed if that process ends, OperationalError if it fails."""
         if self._lost:
-            raise LineLost
+            raise ChannelClosed
         number = next(self._numbers)
         waiting = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
@@ -78,7 +78,7 @@ class Line:
             self._asked.pop(number, None)
 
     async def listen(self) -> None:
-        """Take what comes until the other side is gone."""
+        """Receive until the other side is gone."""
         try:
             while True:
                 (length,) = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
@@ -96,7 +96,7 @@ class Line:
             self._writer.close()
             for waiting in self._asked.values():
                 if not waiting.done():
-                    waiting.set_exception(LineLost())
+                    waiting.set_exception(ChannelClosed())
 
     def close(self) -> None:
         self._writer.close()
@@ -116,17 +116,17 @@ class Line:
             content = await self._answer(packet.content)
         except Error as error:
             failure = error.message
-        except LineLost:
-            failure = "a process of the server is gone"
+        except ChannelClosed:
+            failure = "a process of the server has ended"
         except Exception:
             _log.exception("a request of another process failed")
             failure = "the server failed"
-        with suppress(LineLost):
+        with suppress(ChannelClosed):
             self._send(_Packet(packet.number, True, content, failure))
 
     def _send(self, packet: _Packet) -> None:
         if self._lost or self._writer.is_closing():
-            raise LineLost
+            raise ChannelClosed
         data = _pickled(packet)
         self._writer.write(_HEAD.pack(len(data)) + data)
 
@@ -136,7 +136,7 @@ def _frozen(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 
 
 class _Pickler(pickle.Pickler):
-    """Policies have mappings that cannot be changed, which Python by itself does not pickle."""
+    """Pickles the read-only mappings of policies, which Python by itself does not."""
 
     dispatch_table = copyreg.dispatch_table | {MappingProxyType: lambda mapping: (_frozen, (dict(mapping),))}
 
@@ -148,7 +148,7 @@ def _pickled(packet: _Packet) -> bytes:
 
 
 # ------------------------------------------------------------
-# What the processes of one server say to each other, and what one of them may ask of the others.
+# The messages between the processes of one server.
 
 # --- to a worker ---
 
@@ -158,33 +158,33 @@ class Begin:
     """Serve. Answered when the worker listens."""
 
     number: int
-    count: int  # of workers
+    count: int  # number of workers
     policy: Policy
-    twin_socket: Path | None  # None: the policy says where the twin is
+    twin_socket: Path | None  # None: the policy has the twin's address
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make ready to serve another policy; nothing changes yet."""
+    """Get ready to serve another policy; nothing changes yet."""
 
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Let no session begin, and end those that cannot go on under the new policy; answered with their number."""
+    """Hold back new sessions, and end those that cannot continue under the new policy; answered with their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Serve the new policy, or after all the old one."""
+    """Serve the new policy, or stay with the old one."""
 
     to_new: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How are you? Answered with a State."""
+class GetState:
+    """Ask for the worker's health and metrics. Answered with a State."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +202,13 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAfterTwin:
-    """The twin cannot be reached; answered with its socket when it can."""
+class EnsureTwin:
+    """The twin cannot be reached. Answered with its socket once it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongPassword:
-    """Answered with the seconds for which the refusal is held back."""
+    """Answered with the seconds by which to delay the refusal."""
 
     user: str
     address: str
@@ -229,20 +229,20 @@ class CancelStatement:
     pid: int
 
 
-class Colleagues(Protocol):
-    """The other processes that serve the same dataset. The twin numbers all sessions, so no two share a number."""
+class Peers(Protocol):
+    """The other processes that serve the same dataset. The twin numbers the sessions of all of them."""
 
     async def cancel_session(self, pid: int, secret: bytes) -> None:
-        """Cancel what runs in a session that is none of ours."""
+        """Cancel what runs in a session of another process."""
         ...
 
     def cancel_statement(self, user: str, pid: int) -> None:
-        """Cancel what the engine does for a session of a user that is none of ours."""
+        """Cancel the engine's work for a user's session in another process."""
         ...
 
 
-class Nobody:
-    """There are none."""
+class NoPeers:
+    """For a server of a single process."""
 
     async def cancel_session(self, pid: int, secret: bytes) -> None:
         pass
@@ -252,28 +252,28 @@ class Nobody:
 
 
 # ------------------------------------------------------------
-# How many clients each of the processes behind one port has, so that whoever has more leaves the next to the others.
+# How many clients each process on a port has, so that the one with fewer accepts the next.
 #
-# The system wakes all of them for a connection, and on a quiet machine the same one always comes first.
+# The kernel wakes all processes for a connection, and on a quiet machine the same one would always win.
 
 _NUMBER = struct.Struct("@I")
 
 
-class Crowding:
-    """Numbers in a file that the processes share; each writes its own, and takes those of the others as they are."""
+class ClientCounts:
+    """Client counts in a shared file; each process writes its own, and reads the others' without locking."""
 
     def __init__(self, path: Path, number: int, count: int) -> None:
-        """For process `number`, counted from one, of so many; it has no clients yet."""
+        """For process `number` of `count`, counted from one; it has no clients yet."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._number = number
         self._count = count
         self.clients(0)
 
     def clients(self, now: int) -> None:
-        """This process has so many now."""
+        """Publish this process's number of clients."""
         os.pwrite(self._file, _NUMBER.pack(now), (self._number - 1) * _NUMBER.size)
 
-    def is_above_others(self) -> bool:
+    def another_has_fewer(self) -> bool:
         """Whether another process has fewer clients than this one."""
         size = self._count * _NUMBER.size
         found = os.pread(self._file, size, 0).ljust(size, b"\0")
@@ -281,11 +281,11 @@ class Crowding:
         return min(numbers) < numbers[self._number - 1]
 
 
-class Alone:
-    """The only process behind a port."""
+class SingleProcess:
+    """For the only process on a port."""
 
     def clients(self, now: int) -> None:
         pass
 
-    def is_above_others(self) -> bool:
+    def another_has_fewer(self) -> bool:
         return False

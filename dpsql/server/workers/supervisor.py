@@ -1,8 +1,7 @@
-"""Several processes behind one port: starts them, starts again what has died, and speaks for all of them.
+"""The supervisor of several worker processes on one port: starts them, and restarts one that has died.
 
-The supervisor holds the sockets and the twin, and answers no client. Workers take connections from the same sockets, so
-that one that is busy or gone leaves them to the others. What they share is the ledger, the twin, `places` and
-`crowding`.
+The supervisor holds the sockets and the twin, and serves no client. Workers accept from the same sockets, so that a
+busy or dead one leaves connections to the others. They share the ledger, the twin, `slots` and `client_counts`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 from dpsql.answering.dataset import Dataset
 from dpsql.errors import OperationalError
 from dpsql.policy.model import Policy
-from dpsql.server.auth.login import Door
+from dpsql.server.auth.login import LoginRules
 from dpsql.server.listener import CHECK_SECONDS, DRAIN_SECONDS, gauges_of, problems_of, retarget
 from dpsql.server.ops.logs import note, warn
 from dpsql.server.ops.metrics import Counts, Gauge, page
@@ -33,10 +32,10 @@ from dpsql.server.workers.channel import (
     Begin,
     CancelSession,
     CancelStatement,
-    Line,
-    LineLost,
-    Look,
-    LookAfterTwin,
+    Channel,
+    ChannelClosed,
+    EnsureTwin,
+    GetState,
     Pause,
     Prepare,
     State,
@@ -45,26 +44,26 @@ from dpsql.server.workers.channel import (
     WrongPassword,
 )
 
-_SPARE_SECONDS = 15.0  # beyond the time for statements, that a worker has to end
-_SOON_SECONDS = 5.0  # a worker that has lived no longer is started again only after a pause
+_SPARE_SECONDS = 15.0  # for a worker to end, beyond the time for statements
+_SOON_SECONDS = 5.0  # a worker that died sooner is restarted only after a pause
 _PAUSE = 2.0
 _FIRST_TRIES = 3
 _MEMORY = re.compile(r"([0-9.]+)( ?)([KMGT]i?B)")
 
 
 class _Killed(OperationalError):
-    """A worker that a signal has ended, which says nothing of what it was told to do."""
+    """A worker was ended by a signal, so its start may be retried."""
 
 
 class _Worker:
     """One process, from its start to its end."""
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process, line: Line) -> None:
+    def __init__(self, number: int, process: asyncio.subprocess.Process, channel: Channel) -> None:
         self.number = number
         self.process = process
-        self.line = line
-        self.counts = Counts()  # as they were when it was last looked at
-        self._listening = asyncio.create_task(line.listen())
+        self.channel = channel
+        self.counts = Counts()  # as of the last look
+        self._listening = asyncio.create_task(channel.listen())
 
     @property
     def name(self) -> str:
@@ -72,12 +71,12 @@ class _Worker:
 
     async def look(self) -> State:
         async with asyncio.timeout(CHECK_SECONDS):
-            state: State = await self.line.ask(Look())
+            state: State = await self.channel.ask(GetState())
         self.counts = state.counts
         return state
 
     async def end(self) -> int:
-        """Wait until the process has ended; its status."""
+        """Wait until the process has ended; returns its exit status."""
         status = await self.process.wait()
         await self._listening
         return status
@@ -86,11 +85,11 @@ class _Worker:
 class Supervisor:
     """Used as a `Server`. Everything here runs in the event loop."""
 
-    def __init__(self, policy: Policy, dataset: Dataset, twin: Twin, door: Door, count: int) -> None:
+    def __init__(self, policy: Policy, dataset: Dataset, twin: Twin, rules: LoginRules, count: int) -> None:
         self.policy = policy
         self.dataset = dataset
         self.twin = twin
-        self.door = door
+        self.rules = rules
         self.port = policy.server.port
         self._count = count
         self._began = time.time()
@@ -102,10 +101,10 @@ class Supervisor:
         self._changing = asyncio.Lock()  # no worker is started while the policy changes
         self._stopping = False
 
-    # --- life ---
+    # --- start and stop ---
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Start the workers, and listen when all of them do."""
+        """Start the workers; returns when all of them listen."""
         self._sockets = sockets
         self.port = sockets[0].getsockname()[1]
         try:
@@ -117,7 +116,7 @@ class Supervisor:
         self._keepers = [asyncio.create_task(self._keep(number)) for number in self._workers]
 
     async def stop(self, at_once: asyncio.Event) -> None:
-        """Let the workers end in order; `at_once`, also when it comes later, lets them end at once."""
+        """Let the workers end in order; `at_once`, also in a second call, ends them at once."""
         self._stopping = True
         for each in self._sockets:
             each.close()
@@ -137,15 +136,15 @@ class Supervisor:
     async def _stop(self, worker: _Worker, at_once: bool) -> None:
         try:
             async with asyncio.timeout(DRAIN_SECONDS + _SPARE_SECONDS):
-                with suppress(LineLost, OperationalError):
-                    await worker.line.ask(Stop(at_once))
+                with suppress(ChannelClosed, OperationalError):
+                    await worker.channel.ask(Stop(at_once))
                 await worker.end()
         except TimeoutError:
             _kill(worker)
             await worker.end()
 
     async def _keep(self, number: int) -> None:
-        """Start a worker again whenever it has died."""
+        """Restart a worker whenever it has died."""
         while True:
             worker, began = self._workers[number], time.monotonic()
             status = await worker.end()
@@ -166,7 +165,7 @@ class Supervisor:
                     warn("worker_not_started", worker=number, reason=reason or type(error).__name__)
 
     async def _launch_first(self, number: int) -> None:
-        """Start a worker when the server starts; one that is killed on the way is started again, a few times."""
+        """Start a worker when the server starts; one that is killed meanwhile is retried a few times."""
         for _ in range(_FIRST_TRIES - 1):
             try:
                 return await self._launch(number)
@@ -175,11 +174,11 @@ class Supervisor:
         return await self._launch(number)
 
     async def _launch(self, number: int) -> None:
-        """Start a worker; it serves when this returns."""
+        """Start a worker; it listens when this returns."""
         worker = await self._spawn(number)
         try:
-            await worker.line.ask(Begin(number, self._count, _share(self.policy, self._count), self.twin.socket))
-        except LineLost:
+            await worker.channel.ask(Begin(number, self._count, _share(self.policy, self._count), self.twin.socket))
+        except ChannelClosed:
             status = await worker.end()
             failure = _Killed if status < 0 else OperationalError
             raise failure(f"{worker.name} ended with status {status}") from None
@@ -205,9 +204,9 @@ class Supervisor:
         async def answer(request: Any) -> object:
             return await self._answer(number, request)
 
-        return _Worker(number, process, await Line.over(ours, answer))
+        return _Worker(number, process, await Channel.over(ours, answer))
 
-    # --- what workers ask ---
+    # --- requests from workers ---
 
     async def _answer(self, number: int, request: Any) -> object:
         match request:
@@ -215,25 +214,25 @@ class Supervisor:
                 await self._ask_all(request, but=number)
                 return None
             case WrongPassword(user=user, address=address):
-                return await self.door.throttle.delay(user, address)
-            case LookAfterTwin():
+                return await self.rules.throttle.delay(user, address)
+            case EnsureTwin():
                 await asyncio.to_thread(self.twin.address, "")
                 return self.twin.socket
         return None
 
     async def _ask_all(self, request: object, *, but: int | None = None) -> list[Any]:
-        """The answers of all workers that are there; what one of them cannot do is raised when all have answered."""
-        asked = [worker.line.ask(request) for worker in self._workers.values() if worker.number != but]
+        """The replies of all running workers; the first failure is raised when all have replied."""
+        asked = [worker.channel.ask(request) for worker in self._workers.values() if worker.number != but]
         found = await asyncio.gather(*asked, return_exceptions=True)
         for each in found:
-            if isinstance(each, BaseException) and not isinstance(each, LineLost):
+            if isinstance(each, BaseException) and not isinstance(each, ChannelClosed):
                 raise each
-        return [each for each in found if not isinstance(each, LineLost)]
+        return [each for each in found if not isinstance(each, ChannelClosed)]
 
-    # --- another policy ---
+    # --- reload ---
 
-    async def reload(self, policy: Policy, dataset: Dataset, door: Door) -> int:
-        """Let all workers serve another policy; how many connections ended. If this fails, the old one goes on."""
+    async def reload(self, policy: Policy, dataset: Dataset, rules: LoginRules) -> int:
+        """Let all workers serve another policy; how many connections ended. On failure the old one stays in force."""
         async with self._changing:
             try:
                 await self._ask_all(Prepare(_share(policy, self._count)))
@@ -244,15 +243,15 @@ class Supervisor:
                     await self._ask_all(Switch(to_new=False))
                 raise
             old, self.dataset = self.dataset, dataset
-            self.policy, self.door = policy, door
+            self.policy, self.rules = policy, rules
             await asyncio.gather(*(_switch(worker) for worker in self._workers.values()))
         await asyncio.to_thread(old.close)
         return ended
 
-    # --- how they are ---
+    # --- health and metrics ---
 
     async def problems(self) -> list[str]:
-        """What keeps the server from answering."""
+        """Why the server cannot answer; empty if it is healthy."""
         if self._stopping:
             return ["the server is shutting down"]
         found = await problems_of(self._own, self.dataset)
@@ -268,7 +267,7 @@ class Supervisor:
         return found
 
     async def page(self, counts: Counts) -> str:
-        """The page of numbers, of all workers together."""
+        """The metrics page, of all workers together."""
         workers = list(self._workers.values())
         looks = await asyncio.gather(*(worker.look() for worker in workers), return_exceptions=True)
         states = [look for look in looks if isinstance(look, State)]
@@ -277,16 +276,16 @@ class Supervisor:
             for gauge in state.gauges:
                 sums[gauge.metric, gauge.help] += int(gauge.value)
         gauges = [Gauge(metric, text, value) for (metric, text), value in sums.items()]
-        gauges.append(Gauge("dpsql_workers", "Processes that answer.", len(states)))
+        gauges.append(Gauge("dpsql_workers", "Worker processes that answer.", len(states)))
         counted = sum((worker.counts for worker in workers), counts + self._of_the_gone)
         return page(counted, [*gauges, *await gauges_of(self.dataset, self._began)])
 
 
 async def _switch(worker: _Worker) -> None:
-    """There is no way back: a worker that cannot is started again, with the new policy."""
+    """Point of no return: a worker that fails to switch is restarted with the new policy."""
     try:
-        await worker.line.ask(Switch(to_new=True))
-    except (LineLost, OperationalError):
+        await worker.channel.ask(Switch(to_new=True))
+    except (ChannelClosed, OperationalError):
         _kill(worker)
 
 
@@ -296,7 +295,7 @@ def _kill(worker: _Worker) -> None:
 
 
 def _share(policy: Policy, count: int) -> Policy:
-    """The policy as one of so many workers keeps it: the memory that it allows is that of all of them."""
+    """The policy for one of `count` workers: it gets its share of the memory limit."""
     found = _MEMORY.fullmatch(policy.limits.memory)
     assert found is not None  # checked when the policy was read
     memory = f"{float(found[1]) / count:.3f}{found[2]}{found[3]}"

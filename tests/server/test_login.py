@@ -1,4 +1,4 @@
-"""Real clients at the real door: who knows the password comes in, nobody else does, and everyone is told why."""
+"""Real clients log in: the right password is accepted, any other refused, and the client gets the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from dpsql.errors import PolicyError
 from dpsql.policy.load import load
-from dpsql.server.auth.login import CancelCall, Client, is_local, open_door
+from dpsql.server.auth.login import CancelCall, Client, is_local, login_rules
 from tests import toy
 from tests.server import raw
 from tests.server.hall import DATABASE, PASSWORD, READY, Hall, make_door, opened, own_tls, running, verifier
@@ -338,13 +338,13 @@ def test_a_slow_drip_does_not_win_time() -> None:
 def test_a_door_is_opened_as_the_policy_says(clinic: Path) -> None:
     text = f'[users.carol]\npassword = "{verifier()}"\n[users.dave]\n[server]\nlogin_timeout = 5\n'
     clinic.write_text(clinic.read_text() + text)
-    door = open_door(load(clinic), DATABASE)
-    assert (door.login_timeout, door.tls_rule, door.database) == (5, "remote", DATABASE)
-    assert door.verifiers.of("carol") == (verifier(), True)
-    unknown = door.verifiers.of("dave")
+    rules = login_rules(load(clinic), DATABASE)
+    assert (rules.login_timeout, rules.tls_rule, rules.database) == (5, "remote", DATABASE)
+    assert rules.verifiers.of("carol") == (verifier(), True)
+    unknown = rules.verifiers.of("dave")
     assert not unknown[1]
-    again = open_door(load(clinic), DATABASE, door.throttle)
-    assert again.verifiers.of("dave") == unknown and again.throttle is door.throttle
+    again = login_rules(load(clinic), DATABASE, rules.throttle)
+    assert again.verifiers.of("dave") == unknown and again.throttle is rules.throttle
     with running(again) as hall:
         libpq(hall, user="carol", sslmode="require").close()
         assert "password authentication failed" in refused(hall, user="dave")
@@ -354,7 +354,7 @@ def test_a_state_folder_that_cannot_be_used_is_told(clinic: Path) -> None:
     (clinic.parent / "file").write_text("")
     clinic.write_text(clinic.read_text() + '[server]\nstate = "file/inside"\n')
     with pytest.raises(PolicyError, match="cannot be used") as caught:
-        open_door(load(clinic), DATABASE)
+        login_rules(load(clinic), DATABASE)
     assert caught.value.hint is not None
     assert toy.DATABASE in {file.name for file in clinic.parent.iterdir()}
 
