@@ -28,7 +28,7 @@ def accepted(release: Release, accountant: Accountant, *, rewrite: bool) -> str:
         lines += _measurement(measurement)
         if rewrite:
             for branch in measurement.branches:
-                lines += _wrapped("engine", branch.query.sql)
+                lines += _wrapped("engine", "; ".join(f"{step.name}: {step}" for step in branch.query.steps))
     for stage in release.stages:
         lines.append(_line("stage", f"{stage.kind} {stage.type}"))
     if rewrite:

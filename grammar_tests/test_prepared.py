@@ -20,10 +20,14 @@ from dpsql.compliance.cases import Case, all_cases
 from dpsql.compliance.lab import Lab, ToyDataset
 from dpsql.compliance.toy import POLICIES, fill_clean, fill_dirty
 from dpsql.engines.duckdb.engine import DuckDBEngine
-from dpsql.lowering import bounding
+from dpsql.lowering import bounded_sums
+from dpsql.lowering.clip import Clip
 from dpsql.lowering.query import EngineQuery
+from dpsql.lowering.row_values import Rows
+from dpsql.lowering.select import Pipeline
 from dpsql.policy.model import PreparedPolicy
 from dpsql.policy.prepared import COPIED_OWNER, COPIED_ROWS
+from dpsql.privacy.rules.aggregates import Cells
 from grammar_tests.checks import neighbour_faults
 from grammar_tests.expectation import accepted
 from grammar_tests.neighbours import CopyNeighbourhood, Neighbourhood, Sums
@@ -146,12 +150,12 @@ def test_which_way_is_taken(copies: Copies, sql: str, by_copy: bool) -> None:
 
 
 def test_owners_taken_for_small_are_noticed(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = bounding._Bounding._in_two_parts
+    original = bounded_sums.in_two_parts
 
-    def generous(self: bounding._Bounding, clip: object, cells: object, rows: int) -> str:
-        return original(self, clip, cells, 1000 * rows)  # type: ignore[arg-type]
+    def generous(rows: Rows, clip: Clip, cells: Cells, most: int) -> Pipeline:
+        return original(rows, clip, cells, 1000 * most)
 
-    monkeypatch.setattr(bounding._Bounding, "_in_two_parts", generous)
+    monkeypatch.setattr(bounded_sums, "in_two_parts", generous)
     assert _faults(copies, "SELECT kind, COUNT(*), SUM(minutes + 4711) FROM visits GROUP BY kind")
 
 

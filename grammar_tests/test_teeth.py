@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -14,13 +14,16 @@ import pytest
 from dpsql.compliance.cases import Case
 from dpsql.compliance.lab import Lab, ToyDataset
 from dpsql.compliance.toy import OWNERS
-from dpsql.lowering import bounding, relations
+from dpsql.lowering import relations, row_values, steps, sums
 from dpsql.lowering.clip import Clip
+from dpsql.lowering.row_values import Rows
+from dpsql.lowering.select import Pipeline
 from dpsql.privacy.estimators import disjoint
 from dpsql.privacy.rules.aggregates import Cells
 from grammar_tests.checks import neighbour_faults, oracle_faults
 from grammar_tests.neighbours import EVERYONE, UNOWNED, DuckDBNeighbourhood, Neighbourhood
 from grammar_tests.oracle import Oracle
+from tests.lowering.edited import reworded
 
 
 def _case(sql: str, policy: str = "zcdp") -> Case:
@@ -58,19 +61,23 @@ def test_sound_bounding_passes(dataset: ToyDataset, dirty: Neighbourhood, sql: s
 
 
 def test_a_missing_clamp_is_noticed(dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unclamped(self: object, i: int, statistic: object, name: str) -> str:
-        del self, i, statistic
+    def unclamped(rows: object, i: int, statistic: object, name: str) -> str:
+        del rows, i, statistic
         return f"(TRY_CAST({name} AS BIGINT))"
 
-    monkeypatch.setattr(bounding._Bounding, "_on_grid", unclamped)
+    monkeypatch.setattr(row_values, "on_grid", unclamped)
     monkeypatch.setattr(
         relations.RelationWriter, "normalised", lambda _, column, stored="": stored or f'"{column.name}"'
     )
     assert _faults(dataset, dirty, "SELECT SUM(age) FROM people")
 
 
+def _left_out(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    monkeypatch.setattr(steps, step, lambda _, pipeline, *_rest: pipeline)
+
+
 def test_a_missing_clip_is_noticed(dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounding._Bounding, "_clipped", lambda _, inner, *_rest: inner)
+    _left_out(monkeypatch, "clipped")
     assert _faults(dataset, dirty, BY_KIND)
 
 
@@ -80,14 +87,14 @@ def test_sums_that_are_not_clipped_together_are_noticed(
 ) -> None:
     """Each is within its own clip, but not all of them at once."""
     monkeypatch.setattr("dpsql.lowering.clip.MOST_ROOM", 1)
-    monkeypatch.setattr(bounding._Bounding, "_clipped_in_one_cell", lambda _, inner, *_rest: inner)
-    original = bounding._Bounding._clipped
+    _left_out(monkeypatch, "clipped_in_one_cell")
+    original = steps.clipped
 
-    def apart(self: bounding._Bounding, inner: str, clip: Clip, cells: Cells) -> str:
+    def apart(rows: Rows, pipeline: Pipeline, clip: Clip, cells: Cells) -> Pipeline:
         alone = [[i] for i in range(len(clip.statistics))]
-        return original(self, inner, replace(clip, groups=alone), cells)
+        return original(rows, pipeline, replace(clip, groups=alone), cells)
 
-    monkeypatch.setattr(bounding._Bounding, "_clipped", apart)
+    monkeypatch.setattr(steps, "clipped", apart)
     found = _faults(dataset, dirty, sql)
     assert found
     assert all("together" in fault for fault in found)
@@ -108,7 +115,7 @@ def test_a_missing_cut_of_one_cell_is_noticed(
     dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        bounding._Bounding, "_per", lambda _, i, _statistic: f"CAST(COALESCE(SUM(v{i}), 0) AS BIGINT) AS s{i}"
+        steps, "sum_of_owner", lambda _, i, _statistic: f"CAST(COALESCE(SUM(v{i}), 0) AS BIGINT) AS s{i}"
     )
     assert _faults(dataset, dirty, SUMS)
 
@@ -116,7 +123,7 @@ def test_a_missing_cut_of_one_cell_is_noticed(
 def test_a_missing_limit_on_keys_is_noticed(
     dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounding._Bounding, "_limited", lambda _, inner, *_rest: inner)
+    _left_out(monkeypatch, "limited")
     found = _faults(dataset, dirty, BY_CLINIC)
     assert any("keys vanished" in fault for fault in found)
 
@@ -124,10 +131,12 @@ def test_a_missing_limit_on_keys_is_noticed(
 def test_a_limit_that_lets_ties_pass_is_noticed(
     dataset: ToyDataset, dirty: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tied(sql: str) -> str:
-        return re.sub(r"row_number\(\) OVER \(PARTITION BY owner ORDER BY .*\) AS place", TIED, sql)
+    original = steps.limited
 
-    monkeypatch.setattr(bounding._Bounding, "_limited", _edited(tied, bounding._Bounding._limited))
+    def tied(*args: Any) -> Pipeline:
+        return reworded(original(*args), lambda text: TIED if text.startswith("row_number()") else text, "numbered")
+
+    monkeypatch.setattr(steps, "limited", tied)
     assert _faults(dataset, dirty, BY_CLINIC)
 
 
@@ -146,7 +155,8 @@ def test_a_wrong_answer_is_noticed(dataset: ToyDataset, oracle: Oracle, monkeypa
     assert list(oracle_faults(case, dataset.answer(case)[0], oracle)) == []
     changed = _case("SELECT COUNT(*) FROM people")
     assert list(oracle_faults(case, dataset.answer(changed)[0], oracle))
-    monkeypatch.setattr(bounding._Bounding, "_declared", lambda *_: "FALSE")
+    for module in (row_values, sums):
+        monkeypatch.setattr(module, "declared", lambda *_: "FALSE")
     empty = _case("SELECT state, COUNT(*) FROM people GROUP BY state")
     assert list(oracle_faults(empty, dataset.answer(empty)[0], oracle))
 

@@ -90,7 +90,7 @@ class Clip:
     def before(self) -> list[Statistic]:
         """The statistics with the clips that an owner's sums in one cell are cut to, before its vector is clipped.
 
-        Claim: no sensitivity is larger for it, and no number grows beyond what `bounding._clipped` needs.
+        Claim: no sensitivity is larger for it, and no number grows beyond what `steps.clipped` needs.
         Because: sums of one group are scaled down together whatever they are, and that alone bounds them. Cut one by
         one before, those of an owner with too many rows would lose unlike parts, and what is made of them be biased.
         The room is such that weights times entries stay below the finest norm, as without room. Sums that are scaled

@@ -137,6 +137,7 @@ class Dialect:
     # decimals are added exactly, however many there are.
     total: Callable[[str, Type, str], str] = sum_of_values
     materialized: str = "AS MATERIALIZED"  # what makes a common table expression be computed once
+    inlined: str = "AS NOT MATERIALIZED"  # and what makes one a part of the query that reads it
     separator: str = "chr(31)"  # a character between parts of a text
     side: str = "({0})"  # a query {0}, which may begin with WITH, as the second part of a UNION
     grouping_sets: bool = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from dpsql.lowering.select import Step
+
 
 @dataclass(frozen=True, slots=True)
 class EngineQuery:
@@ -15,6 +17,7 @@ class EngineQuery:
     parameters: Mapping[str, object] = field(default_factory=dict, repr=False)
     sources: tuple[tuple[str, ...], ...] = ()  # schema and name of every table that it reads
     names: frozenset[str] = frozenset()  # of the parameters that it has
+    steps: tuple[Step, ...] = field(default=(), repr=False)  # what the text is made of
 
     def filled(self, parameters: Mapping[str, object]) -> EngineQuery:
         """The same with those of the parameters that it has."""

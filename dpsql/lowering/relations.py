@@ -6,8 +6,10 @@ equal plans give equal text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from datetime import date, datetime
 from fractions import Fraction
 from typing import assert_never
@@ -62,6 +64,29 @@ from dpsql.types import DOUBLE, Kind, Type
 OWNER = "owner"
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which rows of private tables are read, and how."""
+
+    raw: frozenset[int] = frozenset()  # fields of scans that are read as they are stored
+    # Of fields of a scan: only rows within all of them.
+    bounds: Mapping[int, tuple[Fraction, Fraction]] = dataclasses.field(default_factory=dict)
+    beyond: bool = False  # or only the others
+    fence: str = ""  # ends the subqueries that compute columns
+    among: str = ""  # where only some owners' rows are wanted: a relation of these owners
+    part: tuple[Table, str] | None = None  # or a copy, and a test of how many rows of it an owner has
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What one query has named so far, in the order in which it was written; all that a writer remembers."""
+
+    fields: dict[int, str] = dataclasses.field(default_factory=dict)
+    parameters: set[str] = dataclasses.field(default_factory=set)
+    # The bounds of dates and timestamps, by field.
+    ends: dict[int, tuple[date, date]] = dataclasses.field(default_factory=dict)
+
+
 class RelationWriter:
     """Writes one query: over the database, or, above the releases, over the loaded copies that `public` names."""
 
@@ -73,20 +98,39 @@ class RelationWriter:
         self._public = None if private else public or {}
         self._owned = private  # whether the rows that are written carry their owner
         self._referring = False  # whether a private table may be read without it
-        self._names: dict[int, str] = {}
-        self.raw: Set[int] = frozenset()  # fields of scans that are read as they are stored
-        self.bounds: Mapping[int, tuple[Fraction, Fraction]] = {}  # of fields of a scan: only rows within all of them
-        self.beyond = False  # or only the others
-        self.fence = ""  # ends the subqueries that compute columns
-        self.among = ""  # where only some owners' rows are wanted: a relation of these owners
-        self._ends: dict[int, tuple[date, date]] = {}  # the bounds of dates and timestamps, by field
-        self._part: tuple[Table, str] | None = None  # or a copy, and a test of how many rows of it an owner has
-        self.scalars = ScalarWriter(dialect, self.name, self._subquery, self._bounds_of, short=not private)
+        self._reading = Reading()
+        self._naming = Naming()
+        self.scalars = self._scalars()
+
+    def _scalars(self) -> ScalarWriter:
+        short = self._public is not None
+        return ScalarWriter(
+            self._dialect, self.name, self._subquery, self._bounds_of, self._naming.parameters, short=short
+        )
+
+    def reading(self, reading: Reading) -> RelationWriter:
+        """A writer of the same query that reads private tables in this way."""
+        other = copy(self)
+        other._reading = reading
+        other.scalars = other._scalars()
+        return other
+
+    def _rows(self, *, owned: bool, referring: bool = False) -> RelationWriter:
+        """A writer of the same query whose rows carry their owner, or do not."""
+        other = copy(self)
+        other._owned, other._referring = owned, referring
+        other.scalars = other._scalars()
+        return other
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Those that were written so far."""
+        return frozenset(self._naming.parameters)
 
     def _bounds_of(self, moment: Scalar) -> tuple[datetime, datetime]:
         """The moments between which an expression lies, as far as the columns of scans that are written tell it."""
         facts: dict[object, Fact] = {
-            field: Fact(Interval(as_number(low), as_number(high))) for field, (low, high) in self._ends.items()
+            field: Fact(Interval(as_number(low), as_number(high))) for field, (low, high) in self._naming.ends.items()
         }
         found = interval(moment, facts)
         if found.low is None or found.high is None:
@@ -94,26 +138,10 @@ class RelationWriter:
         return as_datetime(found.low), as_datetime(found.high)
 
     def name(self, field: Field) -> str:
-        return self._names.setdefault(field.id, f"c{len(self._names) + 1}")
+        return self._naming.fields.setdefault(field.id, f"c{len(self._naming.fields) + 1}")
 
     def scalar(self, node: Scalar) -> str:
         return self.scalars.scalar(node)
-
-    @contextmanager
-    def part(self, table: Table, test: str) -> Iterator[None]:
-        """Of a table that has a copy, only the rows of owners who have so many of them as the test says.
-
-        Claim: a relation within the table (`Stability.within`) has the rows that these owners have in it without the
-        test, and no others.
-        Because: an owner passes with all rows or with none; who has none in the table has none in the relation; and a
-        row of a private relation depends on its owner's rows and on public tables alone.
-        Needs: the rules of `privacy.rules`, which prove that; copies as `generate.copies` writes them.
-        """
-        self._part = table, test
-        try:
-            yield
-        finally:
-            self._part = None
 
     def relation(self, plan: Plan, needed: Iterable[Field] | None = None) -> str:
         """SQL for `plan` that yields the needed fields, and the owner where rows are private."""
@@ -138,8 +166,7 @@ class RelationWriter:
                 inner = self.relation(child, self._needed(fields, [predicate]))
                 return self._select(self._columns(fields), self.nest(inner, [predicate]), self.scalar(predicate))
             case OfUnit(child=child, owner=owner):
-                with self._rows(owned=True):
-                    inner = self.relation(child, fields)
+                inner = self._rows(owned=True).relation(child, fields)
                 return self._select(self._columns(fields), self._nest(inner), f"{OWNER} = {self.name(owner)}")
             case SemiJoin(child=child, source=source, negated=negated):
                 inner, other = self.relation(child, fields), self.relation(source, ())
@@ -154,7 +181,7 @@ class RelationWriter:
                     self.name(field) if value == Ref(field) else f"{self.scalar(value)} AS {self.name(field)}"
                     for field, value in kept
                 ]
-                return self._select(self._with_owner(columns), self.nest(inner, values)) + self.fence
+                return self._select(self._with_owner(columns), self.nest(inner, values)) + self._reading.fence
             case Aggregate():
                 return self._aggregate(plan)
             case Window(child=child, items=items):
@@ -206,15 +233,6 @@ class RelationWriter:
             inner = f"SELECT *, {named} FROM ({inner}) AS u"
         return self._nest(inner)
 
-    @contextmanager
-    def _rows(self, *, owned: bool, referring: bool = False) -> Iterator[None]:
-        before = self._owned, self._referring
-        self._owned, self._referring = owned, referring
-        try:
-            yield
-        finally:
-            self._owned, self._referring = before
-
     def _with_owner(self, columns: list[str]) -> list[str]:
         return [OWNER, *columns] if self._owned else columns
 
@@ -228,10 +246,10 @@ class RelationWriter:
         return [*fields, *(ref.field for value in values for ref in refs(value))]
 
     def _subquery(self, node: Subquery | Correlated) -> str:
-        with self._rows(owned=False):
-            if node.kind == "exists":
-                return f"EXISTS ({self._some_row(node.plan)})"
-            inner = self.relation(node.plan)
+        without_owner = self._rows(owned=False)
+        if node.kind == "exists":
+            return f"EXISTS ({without_owner._some_row(node.plan)})"
+        inner = without_owner.relation(node.plan)
         if node.kind == "scalar":
             return f"({inner})"
         assert node.arg is not None
@@ -263,8 +281,7 @@ class RelationWriter:
                     break
         if not conditions and not owner:
             return self.relation(plan)
-        with self._rows(owned=bool(owner)):
-            inner = self.relation(below, self._needed((), conditions))
+        inner = self._rows(owned=bool(owner)).relation(below, self._needed((), conditions))
         tests = [*map(self.scalar, conditions), *([owner] if owner else [])]
         return self._select([], self._nest(inner), " AND ".join(tests))
 
@@ -288,8 +305,7 @@ class RelationWriter:
         owned = [is_private(side) and side is not referring for side in (plan.left, plan.right)]
         sides = []
         for side, has_owner in zip((plan.left, plan.right), owned, strict=True):
-            with self._rows(owned=has_owner, referring=side is referring):
-                sides.append(self.relation(side, needed))
+            sides.append(self._rows(owned=has_owner, referring=side is referring).relation(side, needed))
         if all(owned):
             tests = [f"l.{OWNER} = r.{OWNER}", *(self.scalar(c) for c in conditions if not _compares_units(c))]
         else:
@@ -362,7 +378,7 @@ class RelationWriter:
             if column is None or self._public is not None:
                 continue  # loaded copies are not clamped
             if isinstance(column.lower, date) and isinstance(column.upper, date):
-                self._ends[field.id] = column.lower, column.upper
+                self._naming.ends[field.id] = column.lower, column.upper
         if not table.is_private:
             if self._public is not None:
                 columns = [f"{self._dialect.quote(column_of[field.id])} AS {self.name(field)}" for field in fields]
@@ -377,11 +393,16 @@ class RelationWriter:
             name = column_of[field.id]
             column = table.columns.get(name)
             value = self._plain(name, field.type) if column is None else self.normalised(column)
-            columns.append(f"{self._dialect.quote(name) if field.id in self.raw else value} AS {self.name(field)}")
+            columns.append(
+                f"{self._dialect.quote(name) if field.id in self._reading.raw else value} AS {self.name(field)}"
+            )
         if not self._owned:
             if not self._referring:
                 raise InternalError("a private table would be read without its owner")
-            return self._select(columns, self._source(table), _all_of([self._in_part(table), *tests])) + self.fence
+            return (
+                self._select(columns, self._source(table), _all_of([self._in_part(table), *tests]))
+                + self._reading.fence
+            )
         names = [self.name(field) for field in fields]
         parts = [self._with_owners(table, [*columns], names, [*tests, *bounds]) for bounds in self._in_bounds(plan)]
         return " UNION ALL ".join(parts)
@@ -395,11 +416,13 @@ class RelationWriter:
         """
         found = []
         for field, column in scan_columns(plan).items():
-            if field in self.bounds:
+            if field in self._reading.bounds:
                 value = self._dialect.column(self._dialect.quote(column.name), column.type)
-                found.append((value, *(number(bound, column.type, self.scalars) for bound in self.bounds[field])))
+                found.append(
+                    (value, *(number(bound, column.type, self.scalars) for bound in self._reading.bounds[field]))
+                )
         within = [f"{v} >= {low} AND {v} <= {high}" for v, low, high in found]
-        if not self.beyond or not found:
+        if not self._reading.beyond or not found:
             return [within]
         # An engine that skips blocks sees what a test of one column leaves out, but not what one of several does.
         beyond = [f"({v} < {low} OR {v} > {high} OR {v} IS NULL)" for v, low, high in found]
@@ -418,9 +441,9 @@ class RelationWriter:
             assert table.owner_type is not None
             columns.insert(0, f"{self._plain(owner, table.owner_type)} AS {OWNER}")
             where = _all_of([self._is_wanted(owner, table), self._in_part(table), *tests])
-            return self._select(columns, self._source(table), where) + self.fence
+            return self._select(columns, self._source(table), where) + self._reading.fence
         columns += self._parts(table.path[0].via, table.path[0].types, "v")
-        here = self._select(columns, self._dialect.qualified(table.source), _all_of(tests)) + self.fence
+        here = self._select(columns, self._dialect.qualified(table.source), _all_of(tests)) + self._reading.fence
         return self._select([f"n.{OWNER}", *names], self._joined(here, table, 0))
 
     def _owner_column(self, table: Table) -> str | None:
@@ -433,9 +456,16 @@ class RelationWriter:
         return self._dialect.qualified(table.read_from if self._copies else table.source)
 
     def _in_part(self, table: Table) -> str:
-        if self._part is None or self._part[0] is not table:
-            return ""
-        return f"{self._dialect.quote(COPIED_ROWS)} {self._part[1]}"
+        """Of a table that has a copy, only the rows of owners who have so many of them as the test says.
+
+        Claim: a relation within the table (`Stability.within`) has the rows that these owners have in it without the
+        test, and no others.
+        Because: an owner passes with all rows or with none; who has none in the table has none in the relation; and a
+        row of a private relation depends on its owner's rows and on public tables alone.
+        Needs: the rules of `privacy.rules`, which prove that; copies as `lowering.copies` writes them.
+        """
+        part = self._reading.part
+        return "" if part is None or part[0] is not table else f"{self._dialect.quote(COPIED_ROWS)} {part[1]}"
 
     def owners_with(self, table: Table, test: str) -> str:
         """The owners who have so many rows of a prepared copy as the test says."""
@@ -475,8 +505,8 @@ class RelationWriter:
         assert table.owner_type is not None
         # In a copy the engine holds that owners are known.
         known = "" if column == COPIED_OWNER else f"{self._dialect.quote(column)} IS NOT NULL"
-        owner = self._plain(column, table.owner_type)
-        return _all_of([known, f"{owner} IN (SELECT {OWNER} FROM {self.among})" if self.among else ""])
+        owner, among = self._plain(column, table.owner_type), self._reading.among
+        return _all_of([known, f"{owner} IN (SELECT {OWNER} FROM {among})" if among else ""])
 
     def _parts(self, names: tuple[str, ...], types: tuple[Type, ...], letter: str) -> list[str]:
         return [f"{self._plain(n, t)} AS {letter}{i}" for i, (n, t) in enumerate(zip(names, types, strict=True))]

@@ -68,6 +68,7 @@ class ScalarWriter:
         name: Callable[[Field], str],
         subquery: Callable[[Subquery | Correlated], str],
         bounds: Callable[[Scalar], tuple[datetime, datetime]],
+        parameters: set[str],
         *,
         short: bool,
     ) -> None:
@@ -76,13 +77,13 @@ class ScalarWriter:
         self._name = name
         self._subquery = subquery
         self._bounds = bounds  # of a moment, from those of the columns
-        self.parameters: set[str] = set()  # that were written
+        self._parameters = parameters  # of the query, to which those that are written are added
 
     def type(self, type_: Type) -> str:
         return self._dialect.type(type_)
 
     def parameter(self, name: str) -> str:
-        self.parameters.add(name)
+        self._parameters.add(name)
         return self._dialect.parameter(name)
 
     def constant(self, value: Value, type_: Type) -> str:

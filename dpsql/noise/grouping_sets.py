@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dpsql.lowering.bounding import LARGEST_SUM
+from dpsql.lowering.steps import LARGEST_SUM
 from dpsql.noise.samplers import Sampler
 from dpsql.privacy.mechanisms.grouping_sets import GroupingSets, information
 from dpsql.privacy.noise_laws import Noise

@@ -19,6 +19,7 @@ from dpsql.cli import commands
 from dpsql.compliance.toy import POLICIES, fill_clean
 from dpsql.engines.postgres.local_cluster import Cluster
 from dpsql.engines.registry import engine_kind
+from dpsql.lowering.select import Pipeline
 from dpsql.noise.samplers import Exact, Losses, Sampler, SystemSampler
 from dpsql.policy.load import load
 from dpsql.privacy.noise_laws import Noise, selecting
@@ -186,7 +187,7 @@ def test_what_the_policy_refuses_is_told(pure: Audit) -> None:
 
 def test_a_person_who_moves_a_sum_too_far_is_shown(sound: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clip of a person's sum in a cell is planted too wide: the noise is right, and the sums are not."""
-    original = "dpsql.lowering.bounding._Bounding._per"
+    original = "dpsql.lowering.steps.sum_of_owner"
 
     def unbounded(_: object, i: int, statistic: object) -> str:
         del statistic
@@ -217,10 +218,10 @@ def test_unknown_keys_show_no_more_than_they_cost(sound: Audit) -> None:
 def test_several_unknown_keys_that_are_not_clipped_together_are_shown(
     sound: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def not_clipped(_: object, inner: str, *__: object) -> str:
-        return inner
+    def not_clipped(_: object, pipeline: Pipeline, *__: object) -> Pipeline:
+        return pipeline
 
-    monkeypatch.setattr("dpsql.lowering.bounding._Bounding._clipped", not_clipped)
+    monkeypatch.setattr("dpsql.lowering.steps.clipped", not_clipped)
     for finding in _of_unknown_keys(sound):
         # One person counts once in each of its keys, and these are limited before: that needs no clip.
         counts_units = finding.question.aggregate == "COUNT(DISTINCT unit)"

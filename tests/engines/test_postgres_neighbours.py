@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from dpsql.compliance.cases import Case
-from dpsql.lowering import bounding
+from dpsql.lowering import steps
 from grammar_tests.checks import neighbour_faults
 from grammar_tests.neighbours import DuckDBNeighbourhood, PostgresNeighbourhood
 from tests.engines.pair import ACCEPTED, Pair
@@ -47,7 +47,7 @@ def test_no_unit_moves_a_sum_further_than_stated(
 def test_a_missing_clip_is_noticed(
     pair: Pair, neighbourhoods: dict[str, PostgresNeighbourhood], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounding._Bounding, "_clipped", lambda _, inner, *_rest: inner)
+    monkeypatch.setattr(steps, "clipped", lambda _, pipeline, *_rest: pipeline)
     # Unlike any grammar case, so that no compiled query is found in its place.
     sql = "SELECT kind, COUNT(*), SUM(fee), SUM(minutes + 4711) FROM visits GROUP BY kind"
     assert _faults(Case(ACCEPTED[0].path, 1, sql, ""), pair, neighbourhoods)

@@ -260,7 +260,7 @@ def _select(dialect: Dialect, zone: str) -> str:
     def unasked(*_: object) -> Any:
         raise AssertionError
 
-    writer = ScalarWriter(dialect, lambda _: "t", unasked, unasked, short=False)
+    writer = ScalarWriter(dialect, lambda _: "t", unasked, unasked, set(), short=False)
     text = Ref(Field(0, "t", TEXT))
     kinds = ((DATE, ""), (TIMESTAMP, ""), (TIMESTAMPTZ, zone))
     return "SELECT " + ", ".join(writer.scalar(Call(Op.CAST, (text,), type_, option)) for type_, option in kinds)

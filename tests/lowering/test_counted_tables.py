@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpsql.compliance.lab import Lab, ToyDataset
+from dpsql.lowering.select import Select
 from dpsql.release import QuerySettings
 
 JOINED = "visits JOIN people ON people.id = visits.patient_id"
@@ -26,11 +27,11 @@ def counted(toy: ToyDataset, sql: str) -> tuple[list[str], list[str]]:
     """The tables that are read to find people with too many rows, and the columns that conditions there are on."""
     release = toy.dataset.compile(sql, (), QuerySettings())
     (branch,) = release.measurements[0].branches
-    found = re.search(r"WITH h AS MATERIALIZED \((.*?) GROUP BY owner HAVING COUNT", branch.query.sql)
-    if found is None:
+    found = [step.query for step in branch.query.steps if step.name == "large_owners"]
+    if not found or not isinstance(found[0], Select) or "FROM" not in found[0].source:
         return [], []
-    tables = re.findall(r'FROM "main"\."(\w+)"', found[1])
-    columns = re.findall(r'"(\w+)" (?:[<>=]|BETWEEN)', found[1])
+    tables = re.findall(r'FROM "main"\."(\w+)"', found[0].source)
+    columns = re.findall(r'"(\w+)" (?:[<>=]|BETWEEN)', found[0].source)
     return tables, columns
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from dpsql.lowering.bounding import _Bounding
+from dpsql.lowering import steps
+from dpsql.lowering.row_values import Rows
 from dpsql.privacy.rules.aggregates import Statistic
 from tests.property.__main__ import search
 
 
 def test_a_planted_error_is_found_and_printed_as_a_grammar_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    def summed(_: _Bounding, i: int, statistic: Statistic) -> str:
+    def summed(_: Rows, i: int, statistic: Statistic) -> str:
         return f"CAST(COALESCE(SUM(v{i}), 0) * {statistic.factor} AS BIGINT) AS s{i}"
 
-    monkeypatch.setattr(_Bounding, "_per", summed)
+    monkeypatch.setattr(steps, "sum_of_owner", summed)
     said: list[str] = []
     assert search(None, 600, 1, said.append)
     (case,) = said

@@ -14,10 +14,13 @@ import pytest
 from hypothesis import given
 
 from dpsql.errors import Error, InternalError
-from dpsql.lowering.bounding import _Bounding
+from dpsql.lowering import bounded_sums, histograms, row_values, steps
+from dpsql.lowering.bounded_sums import Written
 from dpsql.lowering.clip import Clip
 from dpsql.lowering.fast_paths import Steps
 from dpsql.lowering.relations import RelationWriter
+from dpsql.lowering.row_values import Rows
+from dpsql.lowering.select import Pipeline, Select
 from dpsql.plan.nodes import Plan, SetOperation
 from dpsql.plan.scalars import Aggregated, Windowed
 from dpsql.policy.model import Accounting, ColumnPolicy
@@ -26,6 +29,7 @@ from dpsql.privacy.normalize.plan import Normalizer
 from dpsql.privacy.rules import aggregates, joins, relations
 from dpsql.privacy.rules.aggregates import Statistic, StatisticKind
 from dpsql.privacy.stability import Stability
+from tests.lowering.edited import reworded, with_step
 from tests.property.flavours import bounded
 from tests.property.generate import cases, thorough
 from tests.property.world import Case, Declared, Row, check_neighbours
@@ -70,10 +74,14 @@ OTHERS = _rows("1", "2", who="2")
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def _reworded(patch: pytest.MonkeyPatch, method: str, change: Callable[[str], str]) -> None:
-    """What a method writes, changed."""
-    original = getattr(_Bounding, method)
-    patch.setattr(_Bounding, method, lambda *args, **more: change(original(*args, **more)))
+def _changed(patch: pytest.MonkeyPatch, module: object, name: str, change: Callable[[Pipeline], Pipeline]) -> None:
+    """What a function writes, changed."""
+    original = getattr(module, name)
+    patch.setattr(module, name, lambda *args, **more: change(original(*args, **more)))
+
+
+def _nothing_done(patch: pytest.MonkeyPatch, step: str) -> None:
+    patch.setattr(steps, step, lambda _, pipeline, *__: pipeline)
 
 
 def _clamp_at_the_scan_removed(patch: pytest.MonkeyPatch) -> None:
@@ -81,49 +89,50 @@ def _clamp_at_the_scan_removed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _clamp_of_the_argument_removed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Bounding, "_on_grid", lambda _, __, ___, name="e0": f"CAST({name} AS BIGINT)")
+    patch.setattr(row_values, "on_grid", lambda _, __, ___, name="e0": f"CAST({name} AS BIGINT)")
 
 
 def _cut_per_owner_removed(patch: pytest.MonkeyPatch) -> None:
-    def summed(_: _Bounding, i: int, statistic: Statistic) -> str:
+    def summed(_: Rows, i: int, statistic: Statistic) -> str:
         return f"CAST(COALESCE(SUM(v{i}), 0) * {statistic.factor} AS BIGINT) AS s{i}"
 
-    patch.setattr(_Bounding, "_per", summed)
+    patch.setattr(steps, "sum_of_owner", summed)
 
 
 def _clip_removed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Bounding, "_clipped", lambda _, inner, *__: inner)
+    _nothing_done(patch, "clipped")
 
 
 def _sums_of_a_group_clipped_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("dpsql.lowering.clip.MOST_ROOM", 1)
-    patch.setattr(_Bounding, "_clipped_in_one_cell", lambda _, inner, *__: inner)
+    _nothing_done(patch, "clipped_in_one_cell")
 
 
 def _clip_rounds_to_nearest(patch: pytest.MonkeyPatch) -> None:
     quotient, rounded = r"\) // NULLIF\((.+?), 0\)\)", r" + \1 // 2) // NULLIF(\1, 0))"
-    _reworded(patch, "_clipped", lambda text: re.sub(quotient, rounded, text))
+    _changed(patch, steps, "clipped", lambda made: reworded(made, lambda text: re.sub(quotient, rounded, text)))
 
 
 def _limit_removed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Bounding, "_limited", lambda _, inner, *__: inner)
+    _nothing_done(patch, "limited")
 
 
 def _replace_limit(patch: pytest.MonkeyPatch, place: str) -> None:
-    def limited(_: _Bounding, inner: str, __: Sequence[str], groups: int) -> str:
-        return f"SELECT * FROM (SELECT *, {place} AS place FROM ({inner}) AS p) AS n WHERE place <= {groups}"
+    def limited(_: Rows, pipeline: Pipeline, __: Sequence[str], cells: int) -> Pipeline:
+        pipeline = pipeline.then("numbered", Select(("*", f"{place} AS place"), pipeline.last))
+        return pipeline.then("limited", Select(("*",), pipeline.last, (f"place <= {cells}",)))
 
-    patch.setattr(_Bounding, "_limited", limited)
+    patch.setattr(steps, "limited", limited)
 
 
 def _keys_weighed_alike(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._weight
-    patch.setattr(_Bounding, "_weight", lambda self, _, norm: original(self, "1", norm))
+    original = steps.weight_of_key
+    patch.setattr(steps, "weight_of_key", lambda rows, _, norm: original(rows, "1", norm))
 
 
 def _keys_weighed_by_all_units(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._weight
-    patch.setattr(_Bounding, "_weight", lambda self, _, norm: original(self, "COUNT(*) OVER ()", norm))
+    original = steps.weight_of_key
+    patch.setattr(steps, "weight_of_key", lambda rows, _, norm: original(rows, "COUNT(*) OVER ()", norm))
 
 
 def _limit_lets_ties_pass(patch: pytest.MonkeyPatch) -> None:
@@ -145,36 +154,39 @@ def _null_owner_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rows_counted_as_units(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._per
+    original = steps.sum_of_owner
 
-    def counted(self: _Bounding, i: int, statistic: Statistic) -> str:
-        return original(self, i, replace(statistic, kind=StatisticKind.ROWS, clip=10**6))
+    def counted(rows: Rows, i: int, statistic: Statistic) -> str:
+        return original(rows, i, replace(statistic, kind=StatisticKind.ROWS, clip=10**6))
 
-    patch.setattr(_Bounding, "_per", counted)
+    patch.setattr(steps, "sum_of_owner", counted)
 
 
 def _large_owners_overlooked(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._with_many_rows
+    original = bounded_sums.with_many_rows
 
-    def overlooked(self: _Bounding, counted: Any, rows: int) -> str:
-        return original(self, counted, rows + 9)
+    def overlooked(rows: Rows, counted: Plan, most: int) -> Pipeline:
+        return original(rows, counted, most + 9)
 
-    patch.setattr(_Bounding, "_with_many_rows", overlooked)
+    patch.setattr(bounded_sums, "with_many_rows", overlooked)
 
 
 def _large_sums_overlooked(patch: pytest.MonkeyPatch) -> None:
-    _reworded(patch, "_with_large_sums", lambda text: text.replace("HAVING ", "HAVING COUNT(*) > 9 AND "))
+    def fewer(select: Select) -> Select:
+        return replace(select, having=tuple(f"COUNT(*) > 9 AND {condition}" for condition in select.having))
+
+    _changed(patch, bounded_sums, "with_large_sums", lambda made: with_step(made, fewer))
 
 
 def _joint_sums_overlooked(patch: pytest.MonkeyPatch) -> None:
     """Cut at the clip itself, one sum that is beyond it, beside others that are nothing, seems to be within."""
-    original = _Bounding._with_large_sums
+    original = bounded_sums.with_large_sums
 
-    def overlooked(self: _Bounding, clip: Any) -> str:
+    def overlooked(rows: Rows, clip: Clip) -> Pipeline:
         (whole,) = {clip.scale(group).whole for group in clip.groups}
-        return original(self, clip).replace(f", {whole + 1})", f", {whole})")
+        return reworded(original(rows, clip), lambda text: text.replace(f", {whole + 1})", f", {whole})"))
 
-    patch.setattr(_Bounding, "_with_large_sums", overlooked)
+    patch.setattr(bounded_sums, "with_large_sums", overlooked)
 
 
 def _units_added_up_as_rows(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +194,7 @@ def _units_added_up_as_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def _large_owners_counted_twice(patch: pytest.MonkeyPatch) -> None:
-    _reworded(patch, "_in_one_pass", lambda text: text.replace("-r0", "0"))
+    _changed(patch, bounded_sums, "in_one_pass", lambda made: reworded(made, lambda text: text.replace("-raw0", "0")))
 
 
 def _others_among_large_owners(patch: pytest.MonkeyPatch) -> None:
@@ -288,12 +300,21 @@ def _chosen_clip_left_to_large_owners(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Steps, "spare", lambda *_: True)
 
 
+def _grouped_by_more(patch: pytest.MonkeyPatch, function: str, step: str, column: str) -> None:
+    original = getattr(histograms, function)
+
+    def more(select: Select) -> Select:
+        return replace(select, group_by=(*select.group_by, column))
+
+    patch.setattr(histograms, function, lambda *args: Written(with_step(original(*args).pipeline, more, step)))
+
+
 def _contributions_of_cells(patch: pytest.MonkeyPatch) -> None:
-    _reworded(patch, "contributions", lambda text: text.replace("AS p GROUP BY owner", "AS p GROUP BY owner, s"))
+    _grouped_by_more(patch, "contributions", "norms", "s0")
 
 
 def _means_of_rows(patch: pytest.MonkeyPatch) -> None:
-    _reworded(patch, "means", lambda text: text.replace("AS v GROUP BY owner", "AS v GROUP BY owner, v0"))
+    _grouped_by_more(patch, "means", "per_owner", "v0")
 
 
 def _residuals_only_scaled_as_rows(patch: pytest.MonkeyPatch) -> None:
@@ -302,21 +323,22 @@ def _residuals_only_scaled_as_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_value_more_kept(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding._limited_if_many
+    original = steps.limited_if_many
 
-    def kept(self: _Bounding, inner: str, columns: Sequence[str], groups: int) -> str:
-        return original(self, inner, columns, groups).replace(f"COUNT(*) > {groups}", f"COUNT(*) > {groups + 1}")
+    def kept(rows: Rows, pipeline: Pipeline, columns: Sequence[str], cells: int) -> Pipeline:
+        made = original(rows, pipeline, columns, cells)
+        return reworded(made, lambda text: text.replace(f"> {cells}", f"> {cells + 1}"), "with_many_cells")
 
-    patch.setattr(_Bounding, "_limited_if_many", kept)
+    patch.setattr(steps, "limited_if_many", kept)
 
 
 def _distinct_values_not_limited(patch: pytest.MonkeyPatch) -> None:
-    original = _Bounding.distinct
+    original = histograms.distinct
 
-    def unlimited(self: _Bounding, statistic: Statistic, _: int, **more: Any) -> str:
-        return original(self, statistic, 10**6, **more)
+    def unlimited(rows: Rows, statistic: Statistic, _: int, **more: Any) -> Written:
+        return original(rows, statistic, 10**6, **more)
 
-    patch.setattr(_Bounding, "distinct", unlimited)
+    patch.setattr(histograms, "distinct", unlimited)
 
 
 # What the harness says when it finds each, and of what.

@@ -77,7 +77,7 @@ def share_of_counts(loss: Fraction) -> Fraction:
     and just as far where all its rows are in one of these, so that no less noise would do. What is chosen first and
     noised then adds up, whoever chooses by what was seen. A further count of units moves by one in each chosen key.
     Needs: a part of the price for that count alone (`Estimators.grouped`: counts of units in several cells join no
-    group); counts of units that are not clipped, beside sums that are, over all keys (`generate.bounded_queries`).
+    group); counts of units that are not clipped, beside sums that are, over all keys (`lowering.bounding`).
     """
     return loss * (SHARES - 1) / SHARES
 
