@@ -170,6 +170,18 @@ def test_nobody_pays_for_a_wider_answer_than_a_new_one(asked: Clinic) -> None:
     assert asked.ask(BY_STATE, user="bob").charged == FREE
 
 
+@pytest.mark.parametrize(
+    "sql", ["SELECT smoker, state, COUNT(*) AS n FROM people GROUP BY smoker, state", FINE.replace("*", "DISTINCT id")]
+)
+def test_an_answer_made_of_another_users_costs_what_that_cost(asked: Clinic, sql: str) -> None:
+    """Cell by cell it is the same, so as close as a new answer, which would cost as much."""
+    first = asked.ask(FINE, user="alice")
+    made = asked.ask(sql, user="bob")
+    assert sorted(str(row[-1]) for row in made.table.rows) == sorted(str(row[-1]) for row in first.table.rows)
+    assert made.charged == asked.spent("bob") == first.charged
+    assert asked.ask(sql, user="bob").charged == FREE
+
+
 def test_what_is_made_of_paid_answers_is_free_although_it_is_wider(asked: Clinic) -> None:
     fine = asked.ask(FINE, user="bob")
     assert asked.ask(COUNT, user="bob").charged == FREE

@@ -154,7 +154,7 @@ def test_values_far_from_zero_are_measured_as_closely_as_before(tmp_path: Path, 
         for column in ("fee", "number"):
             connection.execute(f"ALTER TABLE visits ALTER {column} SET NOT NULL")
     text = POLICY.replace("= 8\n", "= 8\ntight = false\n").replace("epsilon = 1\n", "epsilon = 10\n")
-    text += f"number = {{ min = {FAR}, max = {FAR + 10} }}\n"
+    text += f"number = {{ min = {FAR}, max = {FAR + 10}, step = 1 }}\n"
     if accounting == "zcdp":
         text = text.replace("delta = 0", "delta = 1e-6").replace('"basic"', '"zcdp"')
     (tmp_path / "policy.toml").write_text(text)
