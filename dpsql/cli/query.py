@@ -79,7 +79,7 @@ def _setting_option(setting: SessionSetting) -> Callable[[Command], Command]:
     """The option of a session setting. Its value goes to the context, so that commands need no argument for it."""
 
     def keep(context: click.Context, _: click.Parameter, value: Decimal | bool | None) -> None:
-        if value not in (None, False):
+        if value is not None and value is not False:  # a price of 0 is equal to False
             context.meta.setdefault(_SETTINGS, {})[setting.name] = "on" if value is True else value
 
     if setting.takes is Takes.SWITCH:

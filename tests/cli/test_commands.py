@@ -146,7 +146,7 @@ def test_query_takes_a_price_and_can_buy_anew(clinic: Path) -> None:
     assert "paid now: epsilon 0.25 (" in query(clinic, "--epsilon", "0.25", "--fresh", BY_STATE).stderr
     for price in ("0", "-1", "nan", "1e9"):
         result = query(clinic, "--epsilon", price, BY_STATE)
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert (result.exit_code, result.stdout) == (1, ""), price
         assert "(SQLSTATE 22023)" in result.stderr
 
 

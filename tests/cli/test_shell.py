@@ -146,7 +146,7 @@ def test_what_is_declared_is_shown(clinic: Path) -> None:
     assert script(clinic, "\\d people").stdout.splitlines() == [
         'table "people": private, the unit is "id", at most 1 row per unit counts',
         "column  type              declared",
-        "------  ----------------  ----------------------------------------------",
+        "------  ----------------  -----------------------------------------------",
         "age     bigint            0 to 110",
         "sex     text              no bounds; as a key, rare values are suppressed",
         "state   text              keys CA, NY, TX, NULL",
@@ -155,7 +155,7 @@ def test_what_is_declared_is_shown(clinic: Path) -> None:
         "joined  date              2019-01-01 to 2024-12-31",
     ]
     visits = script(clinic, '\\d "visits";').stdout.splitlines()
-    assert visits[0] == 'table "visits": private, the unit is "patient_id", of each at most 10 rows count'
+    assert visits[0] == 'table "visits": private, the unit is "patient_id", at most 10 rows per unit count'
     assert "fee     numeric(4,2)  0 to 99.5" in visits
     assert "seen    timestamp     2021-01-01 00:00:00 to 2022-12-31 23:59:59" in visits
     assert script(clinic, "\\d STATES").stdout.splitlines() == [
