@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,13 @@ import pytest
 from dpsql.compliance.cases import all_files, read
 from dpsql.compliance.lab import Lab
 from grammar_tests.checks import expected_text
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One of its own: what other tests compile while they break something is remembered in theirs."""
+    with closing(Lab(tmp_path_factory.mktemp("lab"))) as made:
+        yield made
 
 
 @pytest.mark.parametrize("file", all_files(), ids=lambda file: file.stem)

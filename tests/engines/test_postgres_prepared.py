@@ -193,7 +193,7 @@ def test_a_schema_that_is_there_is_left_alone(shop: Path) -> None:
     result = run("prepare", "--policy", str(shop), "--as", _writer(shop), "--yes")
     assert result.exit_code == 1 and 'the schema "dpsql_prepared_1" already exists' in result.stderr
     result = run("prepare", "--policy", str(shop), "--as", _writer(shop), "--yes", "--to", "public")
-    assert result.exit_code == 1 and "begins with" in result.stderr
+    assert result.exit_code == 1 and "must begin with" in result.stderr
 
 
 def test_a_copy_that_is_gone_or_another_is_refused(shop: Path) -> None:

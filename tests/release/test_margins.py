@@ -157,8 +157,10 @@ def test_released_values_from_subqueries_have_margins(cursor: dpsql.Cursor) -> N
     ],
 )
 def test_a_divisor_near_zero_has_no_margin(cursor: dpsql.Cursor, query: str) -> None:
-    # In 1 of 20 cases noise alone makes nobody look like somebody; hardly ever six times.
-    assert {None, math.inf} & {margin(cursor, query.format(age=age)) for age in range(200, 206)}
+    # Of nobody there is no value, no margin, or one as wide as the bounds allow: half of them, 27, or more. In 1 of
+    # 600 cases noise alone makes nobody look like somebody; hardly ever six times.
+    margins = [margin(cursor, query.format(age=age)) for age in range(200, 206)]
+    assert any(each is None or each > 27 for each in margins)
 
 
 def test_a_product_near_zero_is_not_certain(cursor: dpsql.Cursor) -> None:
