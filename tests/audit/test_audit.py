@@ -233,7 +233,7 @@ def test_a_threshold_that_is_a_little_too_low_is_shown(sound: Audit, monkeypatch
         noise, least = selecting(*args)
         return noise, least * 85 // 100
 
-    monkeypatch.setattr("dpsql.release.pricing.selecting", lower)
+    monkeypatch.setattr("dpsql.privacy.mechanisms.partition_selection.selecting", lower)
     for finding in _of_unknown_keys(sound):
         assert finding.shown_delta > finding.claimed_delta, finding
 

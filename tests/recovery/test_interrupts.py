@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -84,7 +84,10 @@ def started(policy: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def has_open(process: subprocess.Popen[str], name: str) -> bool:
     """Whether a process has come as far as a file, or a socket, of the ledger."""
-    found = [str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir() if each.is_symlink()]
+    found = []
+    for each in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(str(each.readlink()))
     return any(name in each for each in found)
 
 

@@ -250,5 +250,5 @@ def test_a_lower_threshold_is_noticed(audit: Audit, monkeypatch: pytest.MonkeyPa
         noise, least = selecting(*args)
         return noise, least - 5
 
-    monkeypatch.setattr("dpsql.release.pricing.selecting", lower)
+    monkeypatch.setattr("dpsql.privacy.mechanisms.partition_selection.selecting", lower)
     assert _shown_alone(audit).at_least > DELTA
