@@ -5,11 +5,9 @@ Steps are calls of Python functions, which are the same on every machine; second
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -23,6 +21,7 @@ from dpsql.release import QuerySettings, Release, Source
 from dpsql.sql.clock import Clock
 from tests import toy
 from tests.adversary.heavy_texts import TEXTS
+from tests.counted_calls import counted_calls
 
 SIZE = 24
 MOST = 3.0
@@ -65,18 +64,7 @@ def compiled(dataset: Dataset, text: str) -> Release | None:
 
 def cost(dataset: Dataset, text: str) -> tuple[int, int]:
     """The calls that compiling takes, and the characters of SQL that come of it; none where it is refused."""
-    calls = 0
-
-    def count(_: FrameType, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        release = compiled(dataset, text)
-    finally:
-        sys.setprofile(before)
+    calls, release = counted_calls(lambda: compiled(dataset, text))
     if release is None:
         return calls, 0
     written = [branch.query.sql for measurement in release.measurements for branch in measurement.branches]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from types import FrameType
 
 import pytest
 
 from dpsql.server.relay.classify import MAX_READ, MAX_REMEMBERED, MAX_WORDS, Kind, Statement, classify
+from tests.counted_calls import counted_calls
 
 DECLARED = frozenset(("people", "visits"))
 MOST_CALLS = 120_000
@@ -152,18 +151,7 @@ def test_long_texts_are_not_read_word_by_word() -> None:
 )
 def test_no_text_holds_up_the_loop(text: str) -> None:
     """Whatever is sent, the loop that serves everybody reads no more than so much of it; steps are Python's calls."""
-    calls = 0
-
-    def count(_: FrameType, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        classify(text[:MAX_READ], DECLARED)
-    finally:
-        sys.setprofile(before)
+    calls, _ = counted_calls(lambda: classify(text[:MAX_READ], DECLARED))
     assert calls < MOST_CALLS
 
 
